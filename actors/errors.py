@@ -37,7 +37,7 @@ class ConfigurationError(ActorsError, click.ClickException):
 
 
 def _place(error: BaseException) -> str:
-    """Give the file and line outside of this package that led to an error, nothing if there is none."""
+    """Return the file and line outside of this package that led to an error, nothing if there is none."""
     outside = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
@@ -135,8 +135,8 @@ class RecordError(ActorsError):
 
     The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
     records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it, and `is_alone`
-    whether it helps to give this one record up. `internal` is (actor, id) where it is no input record but a timer or the
-    result of an effect.
+    whether it helps to give this one record up. `internal` is (actor, id) of an internal message: a timer or the result
+    of an effect.
     """
 
     is_alone = True
@@ -309,7 +309,7 @@ class LogWentBackError(RestoreError):
 
 
 def show_bytes(raw: bytes | None, limit: int = 80) -> str:
-    """Give `raw` for a person: as text where it is text, cut to `limit` bytes."""
+    """Return `raw` for a person: as text where it is text, cut to `limit` bytes."""
     if raw is None:
         return "(null)"
     cut = raw[:limit]

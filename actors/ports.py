@@ -175,7 +175,7 @@ class GroupView(Protocol):
         """Tell whether the group still knows this member in this generation."""
 
     async def committed(self, source: TopicPartition) -> Committed | None:
-        """Give the group's committed offset, None only where there provably is none."""
+        """Return the group's committed offset, None only where there provably is none."""
 
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
@@ -193,12 +193,12 @@ class Logs(Protocol):
     """Committed records and bounds of any topic."""
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
-        """Give the partition's start and its high watermark, as its leader says."""
+        """Return the partition's start and its high watermark, as its leader says."""
 
     def read(
         self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
     ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
-        """Give chunks of committed records with the next offset to read, until that reaches `end`.
+        """Return chunks of committed records with the next offset to read, until that reaches `end`.
 
         Waits while an open transaction holds back the last stable offset. With `topic_id`, gives records of the topic
         with this id only.
@@ -214,15 +214,15 @@ class Snapshot(SnapshotContent, Protocol):
 
     @property
     def changelog(self) -> str:
-        """Give the topic that it was made from."""
+        """Return the topic that it was made from."""
 
     @property
     def partition_count(self) -> int:
-        """Give how many partitions that had."""
+        """Return how many partitions that had."""
 
     @property
     def keys(self) -> int:
-        """Give how many keys it holds."""
+        """Return how many keys it holds."""
 
 
 class Snapshots(Protocol):
@@ -252,7 +252,7 @@ class Following(Protocol):
     """Committed records of some partitions, as they come."""
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
-        """Give the next chunk of some partitions with the next offset of each, nothing after `timeout_s`.
+        """Return the next chunk of some partitions with the next offset of each, nothing after `timeout_s`.
 
         Raises:
             RestoreError: a log doesn't have the offset that would be read next.
@@ -267,7 +267,7 @@ class TopicLogs(Logs, Protocol):
     """What a view needs of the brokers."""
 
     async def facts(self, topic: str) -> TopicFacts | None:
-        """Give a topic's facts, None where there provably is no such topic."""
+        """Return a topic's facts, None where there provably is no such topic."""
 
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
@@ -309,17 +309,17 @@ class Owners(Protocol):
     topic: str
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """Give the newest committed record of a task."""
+        """Return the newest committed record of a task."""
 
 
 class Clock(Protocol):
     """Time and waiting."""
 
     def monotonic(self) -> float:
-        """Give seconds that never go back."""
+        """Return seconds that never go back."""
 
     def wall_ms(self) -> int:
-        """Give Unix milliseconds."""
+        """Return Unix milliseconds."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -338,7 +338,7 @@ class TaskSink(Protocol):
         """Say that a queue which was full has room again."""
 
     def position(self, source: TopicPartition) -> int | None:
-        """Give the offset that is fetched next: all before it was delivered, or is no record. None if unknown."""
+        """Return the offset that is fetched next: all before it was delivered, or is no record. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ class Source(TaskSink, Protocol):
     """The worker's one consumer."""
 
     def end_offset(self, source: TopicPartition) -> int | None:
-        """Give the end of a partition as the last fetch saw it, without asking; None if unknown."""
+        """Return the end of a partition as the last fetch saw it, without asking; None if unknown."""
 
     def check(self) -> None:
         """Raise what went wrong with the membership in the background; `poll` does so too.
@@ -391,14 +391,14 @@ class Source(TaskSink, Protocol):
         """
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
-        """Give records of the wanted partitions as {partition: records}, after `timeout_s` at the latest."""
+        """Return records of the wanted partitions as {partition: records}, after `timeout_s` at the latest."""
 
 
 class StoreProvider(Protocol):
     """The worker's stores on disk."""
 
     async def open(self, store: str, partition: int) -> PartitionStore:
-        """Give the store of a partition, opened once and kept open."""
+        """Return the store of a partition, opened once and kept open."""
 
     async def discard(self, store: str, partition: int) -> None:
         """Close a store and delete its files: it is damaged, and the changelog has all of it."""

@@ -10,7 +10,7 @@ from actors.runtime.observe.status import BrokersStatus, StatusInputs, WorkerSta
 
 
 def status(app: Any) -> WorkerStatus:
-    """Return a worker_status of this process's worker at this moment, at any time of its life; call it on its event loop.
+    """Return the status of this process's worker, at any time of its life. Call it on its event loop.
 
     It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
     gives.

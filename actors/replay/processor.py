@@ -256,7 +256,7 @@ class ReplayProcessor(TaskProcessor):
         tools.asks = _Unanswered(unknowns, clock)  # type: ignore[assignment]
         if spec.effects is not None:
             uncalled = _Uncalled(spec, unknowns)
-            tools.effects = uncalled  # type: ignore[assignment]
+            tools.effects = uncalled
             self._punctuators = [punctuator for punctuator in self._punctuators if not isinstance(punctuator, Effects)]
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
         self._handling = _ReplayHandling(

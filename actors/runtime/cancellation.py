@@ -1,8 +1,4 @@
-"""Whose cancellation a `CancelledError` is: the current task's, or that of something the task waited for.
-
-aiokafka cancels its own futures when a connection dies, and a handler may wait for a future that somebody cancels. In
-both cases the task is to go on.
-"""
+"""Whose cancellation a `CancelledError` is."""
 
 from __future__ import annotations
 
@@ -10,6 +6,9 @@ import asyncio
 
 
 def is_cancelled() -> bool:
-    """Tell whether somebody asked the current task to end. Outside of a task every cancellation counts."""
+    """Tell whether somebody cancelled the running task.
+
+    If nobody did, a `CancelledError` that it meets is that of a future which it waited for: a client's, or a handler's.
+    """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -25,15 +25,21 @@ ASK_AGAIN_S = 60.0
 ASK_S = 3600.0
 MOST_PART = 4
 """An answer of the brokers counts if it took less than the margin divided by this."""
+_AWAKE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def awake_s() -> float:
+    """Return seconds that go on while the machine is suspended, where the system has such a clock."""
+    return time.clock_gettime(_AWAKE)
 
 
 def boot_ms() -> int:
-    """Give milliseconds that go on while the machine is suspended, and that nobody sets."""
+    """Return milliseconds that go on while the machine is suspended, and that nobody sets."""
     return int(awake_s() * 1000)
 
 
 def machine_ms() -> int:
-    """Give Unix milliseconds as the machine has them."""
+    """Return Unix milliseconds as the machine has them."""
     return time.time_ns() // 1_000_000
 
 
@@ -71,7 +77,7 @@ class SystemClock:
         self.has_heard = self._has_told = False
 
     def wall_ms(self) -> int:
-        """Give Unix milliseconds."""
+        """Return Unix milliseconds."""
         wall_ms = self._wall_ns() // 1_000_000
         return wall_ms if self._since_ms <= wall_ms < self._until_ms else self._checked_ms(wall_ms)
 
@@ -211,7 +217,7 @@ class PartitionClock:
             self._from_ms, self._from_s = committed_ms, self.monotonic()
 
     def wall_ms(self) -> int:
-        """Give the partition's time in Unix milliseconds."""
+        """Return the partition's time in Unix milliseconds."""
         wall_ms = self._clock.wall_ms()
         if not self._latest_ms <= wall_ms < self._until_ms:
             now_s = self.monotonic()

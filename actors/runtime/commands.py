@@ -69,7 +69,7 @@ class CommandKey:
     secrets: Callable[[], Sequence[bytes]]
 
     def headers(self, partition: int, key: bytes | None, told: bytes) -> list[tuple[str, bytes]]:
-        """Give the headers of a command's record."""
+        """Return the headers of a command's record."""
         macs = [self._mac(secret, partition, key, told) for secret in self.secrets()[:1]]
         return [(CONTROL_HEADER, told), *((MAC_HEADER, mac) for mac in macs)]
 
@@ -100,7 +100,7 @@ class CommandKey:
         return command
 
     def told_of(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
-        """Return what a record says is to be done with a turn that stopped its partition, given as (actor, id).
+        """Return what a record says to do with the internal message (actor, id) that stopped its partition.
 
         `reached` is the offset up to which the partition is committed: a command from before is about an earlier stop.
 
@@ -125,7 +125,7 @@ OPEN_COMMANDS = CommandKey(app="", topic="", topic_id="", secrets=tuple)
 
 
 def control_of(record: InputRecord) -> bytes | None:
-    """Give a record's command as it came; None if it has none."""
+    """Return a record's command as it came; None if it has none."""
     for name, told in record.headers:
         if name == CONTROL_HEADER:
             return told or b""

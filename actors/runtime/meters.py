@@ -19,7 +19,7 @@ from actors.errors import (
     OutcomeUnknownError,
     RestoreError,
 )
-from actors.ports import TopicPartition
+from actors.ports import CommitBatch, TopicPartition
 
 COMMIT_BOUNDS_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RESTORE_BOUNDS_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -128,17 +128,15 @@ class TaskMeters:
         self.committed_offset, self.end_offset, self.parked, self.parked_effects = committed, end, None, None
         self.counted.clear()
 
-    def committed(
-        self, *, offset: int, records: int, outputs: int, writes: int, seconds: float, at_ms: int, is_parking: bool
-    ) -> None:
-        """Note a commit up to `offset` that took `seconds`; with `is_parking` the parked messages changed."""
-        self.committed_offset = offset
+    def committed(self, batch: CommitBatch, *, records: int, seconds: float, at_ms: int, parked: str | None) -> None:
+        """Note a commit of so many records that took `seconds`; `parked` is the changelog of parked messages."""
+        self.committed_offset = batch.next_offset
         self.records += records
-        self.outputs += outputs
-        self.writes += writes
+        self.outputs += len(batch.outputs)
+        self.writes += sum(map(len, batch.changelogs.values()))
         self.commits.observe(seconds)
         self.last_commit_s, self.last_commit_at_ms = seconds, at_ms
-        if is_parking:
+        if parked in batch.changelogs:
             self.parked = None
 
     def fenced(self, error: BaseException) -> None:
@@ -147,7 +145,7 @@ class TaskMeters:
         self.fences[reason] = self.fences.get(reason, 0) + 1
 
     def restore_begins(self, store: str, at_ms: int) -> RestoreMeter:
-        """Give what a restore reports to."""
+        """Return what a restore reports to."""
         meter = RestoreMeter(store, at_ms)
         self.restoring.append(meter)
         return meter
@@ -185,7 +183,7 @@ class WorkerMeters:
     queries: QueryMeters = field(default_factory=QueryMeters)
 
     def task(self, source: TopicPartition) -> TaskMeters:
-        """Give the meters of a partition."""
+        """Return the meters of a partition."""
         found = self.tasks.get(source)
         if found is None:
             found = self.tasks[source] = TaskMeters()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import msgspec
 
 from actors._core.backoff import Backoff
 from actors._core.group.members import Declared
@@ -16,7 +18,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors.ports import Clock, GroupView, Logs, OwnerRecord, Owners, Requests, StoreProvider, TaskSink
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
-from actors.runtime.handlers.effect import Effect
+from actors.runtime.handlers.effect import Effect, Outcome
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publications
@@ -24,8 +26,34 @@ from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
 
-if TYPE_CHECKING:
-    from actors.runtime.observe.tracing import Tracing
+
+class TracedCall(Protocol):
+    """A call of an effect as it was recorded: `trace` is the context of the span that recorded it."""
+
+    @property
+    def name(self) -> str:
+        """The effect's name."""
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts failed."""
+
+    @property
+    def trace(self) -> dict[str, str] | msgspec.UnsetType:
+        """See above."""
+
+
+class Tracing(Protocol):
+    """Makes spans of what an actor leads to beside its messages; see `actors.runtime.observe.tracing`."""
+
+    def asks(self, asks: Requests) -> Requests:
+        """Return what carries questions with their context."""
+
+    def carried(self) -> dict[str, str]:
+        """Return the context of the running code, to be kept."""
+
+    async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
+        """Make an attempt of an effect in a span of the trace that it was called in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +144,7 @@ class TaskSettings:
     def owner_record(
         self, spec: ActorSpec, partition: int, topics: TopicIds, *, epoch: int, at_ms: int, input_offset: int | None
     ) -> OwnerRecord:
-        """Give what the registry says when this worker takes a task over."""
+        """Return what the registry says when this worker takes a task over."""
         return OwnerRecord(
             actor=spec.name,
             partition=partition,

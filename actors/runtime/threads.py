@@ -81,7 +81,7 @@ class DaemonThreads(Executor):
 
 
 def in_threads(count: int, name: str) -> Callable[[Callable[..., T]], Callable[..., Awaitable[T]]]:
-    """Give what makes a plain function one that can be awaited and runs in one of `count` threads of their own.
+    """Return what makes a plain function one that can be awaited and runs in one of `count` threads of their own.
 
     Not in the event loop's default ones: few as they are, a handler that blocks would hold up commits and takeovers.
     """

@@ -128,7 +128,7 @@ class Worker:
         return {spec.name: spec.partition_count for spec in self._specs.values()}
 
     def task_of(self, source: TopicPartition) -> Task | None:
-        """Give the task of a partition, None if it isn't assigned to this worker now."""
+        """Return the task of a partition, None if it isn't assigned to this worker now."""
         return self._tasks.get(source)
 
     def is_free(self, source: TopicPartition) -> bool:
@@ -229,7 +229,7 @@ class Worker:
     async def run(self) -> None:
         """Dispatch records until `stop`."""
         while not self._stopping:
-            wanted = [source for source, task in self._tasks.items() if task.has_room]
+            wanted = [source for source, task in self._tasks.items() if task.inbox.has_room]
             if not wanted:
                 self._source.check()
                 await self._wait_for_room()
@@ -239,7 +239,7 @@ class Worker:
             for partition, records in batches.items():
                 task = self._tasks.get(TopicPartition(partition.topic, partition.partition))
                 if task is not None:
-                    task.offer(records)
+                    task.inbox.put(records)
             if batches:
                 await self._services.clock.sleep(0)
 
@@ -276,6 +276,6 @@ class Worker:
 
 
 def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
-    """Give those whose stores are whole now: a task that takes over again may restore from nothing."""
+    """Return those whose stores are whole now: a task that takes over again may restore from nothing."""
     whole = (State.RUNNING, State.COMMITTING, State.HALTED)
     return frozenset(source for source, task in tasks.items() if task.state in whole)

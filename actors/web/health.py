@@ -108,7 +108,7 @@ def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
     if silence.group_s > session_s:
         found.append(f"the group's coordinator hasn't taken a heartbeat for {silence.group_s:.0f} s")
     # A partition without room isn't fetched.
-    leaders_s = [silence.leader_s(task.source) for task in tasks if task.has_room]
+    leaders_s = [silence.leader_s(task.source) for task in tasks if task.inbox.has_room]
     silent_s = [silent_s for silent_s in leaders_s if silent_s > session_s]
     if silent_s:
         found.append(

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-from actors.runtime.message.store import Store
-
 from actors._core.task.takeover import LostChangelog
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.testing import PartitionLog, StoredRecord
 
 APP = "app"

@@ -12,13 +12,12 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from actors.runtime.message.store import Store
-
 from actors.errors import AskRejectedError, AskTimeoutError, Rejected
 from actors.ports import Requests
 from actors.runtime.handlers.actor import Actor, handler_of, receive
 from actors.runtime.message.context import Context, Recipient
 from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies, ReplyTypes
 from actors.runtime.requests.requests import ASK
 from actors.testing import FakeRequests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from actors._core.group.members import TaskId
+from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.lifecycle import State
 from actors.ports import Clock, TopicPartition

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from actors.runtime.handlers.effect import Effect, EffectCall
-
 from actors.runtime.message.context import Context
 from actors.runtime.outbox import effects
 from actors.runtime.outbox import queues as effect_lines

@@ -14,10 +14,9 @@ from random import Random
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from actors.runtime.message.store import Store
-
 from actors.ports import Clock, TopicPartition
 from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.testing import Process, StoredRecord, fold
 from actors.testing.fakes.cluster import EPOCH_MS
 from tests.sim import app

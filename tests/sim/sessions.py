@@ -13,11 +13,10 @@ from datetime import timedelta
 from random import Random
 from typing import Any, ClassVar
 
-from actors.runtime.message.store import Store
-
 from actors.runtime.handlers import expiry
 from actors.runtime.handlers.actor import Actor, expiry_of, handler_of, receive
 from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from tests.sim.asks import AsksPart
 from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
 

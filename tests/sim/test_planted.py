@@ -46,7 +46,7 @@ def keep_overlay(patch: Patch) -> None:
     """After an unknown outcome what is in memory is taken for true."""
 
     async def drop_nothing(self: Task) -> None:
-        self._inbox.clear()
+        self.inbox.clear()
         if self._processor is not None:
             for _, overlay in self._processor._overlays:
                 overlay.writes = overlay._frozen | overlay.writes
@@ -422,8 +422,8 @@ def merge_before_the_end(patch: Patch) -> None:
 
 def overlap_within_a_key(patch: Patch) -> None:
     """Messages of one key are handled side by side."""
-    patch.setattr(KeyExecutor, "admit", rewritten(KeyExecutor.admit, ("self._lines.get(key)", "None")))
-    patch.setattr(KeyExecutor, "_merge", rewritten(KeyExecutor._merge, ("del self._lines[line.key]", "pass")))
+    patch.setattr(KeyExecutor, "admit", rewritten(KeyExecutor.admit, ("self._queues.get(key)", "None")))
+    patch.setattr(KeyExecutor, "_merge", rewritten(KeyExecutor._merge, ("del self._queues[queue.key]", "pass")))
 
 
 def go_on_behind_a_failure(patch: Patch) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from actors.runtime.message.store import Store
 
 import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
 import actors.runtime.message.failures as failures
 import actors.runtime.task.identity as identity
 import actors.runtime.task.task as task
+from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.misplaced import PlacedRecords

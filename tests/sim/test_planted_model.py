@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-from actors.runtime.handlers.effect import Outcome
 from msgspec.structs import replace
 
 import actors.runtime.handlers.expiry as expiry
@@ -16,6 +15,7 @@ import actors.runtime.timers.timers as timers
 import stores._core.overlay as overlay
 from actors._core.partitioner import partition_for
 from actors.ports import CommitBatch, TopicPartition
+from actors.runtime.handlers.effect import Outcome
 from actors.runtime.message.publishing import Publication
 from actors.runtime.outbox.calls import Head, decoded, line_bounds
 from actors.runtime.outbox.effects import Effects, Run
@@ -33,7 +33,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def fire_for_ever(patch: Patch) -> None:
     """A timer that fired is set again."""
-    original = Timers._finish_bulk
+    original = Timers._consume
 
     def settle(self: Timers, due: Any, ctx: Any) -> bool:
         found = original(self, due, ctx)
@@ -41,19 +41,19 @@ def fire_for_ever(patch: Patch) -> None:
             self._put(ctx._state, due.address, replace(due.entry, due_ms=due.entry.due_ms + 20_000))
         return found
 
-    patch.setattr(Timers, "_finish_bulk", settle)
+    patch.setattr(Timers, "_consume", settle)
 
 
 def remove_although_it_failed(patch: Patch) -> None:
     """What a timer's message leads to is taken back when it fails, the timer's removal isn't."""
-    original = Timers._finish_bulk
+    original = Timers._consume
 
     def settle(self: Timers, due: Any, ctx: Any) -> bool:
         found = original(self, due, ctx)
         ctx._state.scope.release()
         return found
 
-    patch.setattr(Timers, "_finish_bulk", settle)
+    patch.setattr(Timers, "_consume", settle)
 
 
 def forget_what_was_set(patch: Patch) -> None:
@@ -79,14 +79,12 @@ def fire_early(patch: Patch) -> None:
 def lose_the_phase(patch: Patch) -> None:
     """A periodic timer is due a period after it was late, not after it was due."""
     edit = ("due_ms=entry.due_ms + times * entry.every_ms", "due_ms=self._now_ms(due.index) + entry.every_ms + 1")
-    patch.setattr(Timers, "_finish_bulk", rewritten(Timers._finish_bulk, edit))
+    patch.setattr(Timers, "_consume", rewritten(Timers._consume, edit))
 
 
 def fire_for_each_time(patch: Patch) -> None:
     """A periodic timer is due again at the time that it was due at."""
-    patch.setattr(
-        Timers, "_finish_bulk", rewritten(Timers._finish_bulk, ("// entry.every_ms + 1", "// entry.every_ms"))
-    )
+    patch.setattr(Timers, "_consume", rewritten(Timers._consume, ("// entry.every_ms + 1", "// entry.every_ms")))
 
 
 def only_say_cancelled(patch: Patch) -> None:
@@ -127,7 +125,7 @@ def call_before_the_commit(patch: Patch) -> None:
 
 def forget_the_outcome(patch: Patch) -> None:
     """A call that succeeded stays in the outbox."""
-    original = Effects._finish_bulk
+    original = Effects._consume
 
     def settle(self: Effects, state: Any, run: Run, outcome: Outcome) -> bool:
         found = original(self, state, run, outcome)
@@ -136,13 +134,13 @@ def forget_the_outcome(patch: Patch) -> None:
             state.scope.release()
         return found
 
-    patch.setattr(Effects, "_finish_bulk", settle)
+    patch.setattr(Effects, "_consume", settle)
 
 
 def take_failure_for_success(patch: Patch) -> None:
     """A call that failed is done with."""
-    original = Effects._finish_bulk
-    patch.setattr(Effects, "_finish_bulk", lambda self, state, run, outcome: original(self, state, run, Outcome()))
+    original = Effects._consume
+    patch.setattr(Effects, "_consume", lambda self, state, run, outcome: original(self, state, run, Outcome()))
 
 
 def call_side_by_side(patch: Patch) -> None:
@@ -172,15 +170,15 @@ def pass_what_is_given_up(patch: Patch) -> None:
 
 def remove_before_the_result_is_handled(patch: Patch) -> None:
     """A call is removed in one commit, its result is handled in another one or not at all."""
-    original = Effects._turn
+    original = Effects._message
 
     def internal(self: Effects, run: Run, outcome: Outcome) -> Any:
         made = original(self, run, outcome)
-        has_result = self._finish_bulk(self._state, run, outcome)
+        has_result = self._consume(self._state, run, outcome)
         self._state.scope.release()
         return type(made)(made.record, lambda ctx: has_result, made.done, made.what)
 
-    patch.setattr(Effects, "_turn", internal)
+    patch.setattr(Effects, "_message", internal)
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
@@ -286,7 +284,7 @@ def tell_of_all_that_wait(patch: Patch) -> None:
 
 def park_and_keep_the_timer(patch: Patch) -> None:
     """A timer whose message is parked fires again."""
-    patch.setattr(Handling, "_finish_bulk", staticmethod(lambda state, record, internal: None))
+    patch.setattr(Handling, "_consume", staticmethod(lambda state, record, internal: None))
 
 
 PLANTED = (

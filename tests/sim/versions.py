@@ -12,7 +12,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from actors.runtime.message.store import Store
 
 from actors._core.task.policy import OnError
 from actors.declare.values.codecs import Codec, resolve
@@ -20,6 +19,7 @@ from actors.declare.values.versions import refusal, versioned
 from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.testing import Process
 from tests.sim import app
 from tests.sim.park import TOPIC as DEAD_LETTERS

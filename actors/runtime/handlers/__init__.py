@@ -1,1 +1,1 @@
-"""What a handler sees: its context, stores, timers and expiry."""
+"""What an app declares, class actors, queries and effects; and what is wrapped around a handler."""

@@ -142,7 +142,7 @@ class Actor(Generic[S]):
         self._state, self._is_set = state, True
 
     def initial_state(self) -> S:
-        """Give the state of a key that has none; `state_type()` unless it is overridden.
+        """Return the state of a key that has none; `state_type()` unless it is overridden.
 
         Raises:
             UsageError: the type needs arguments.
@@ -209,7 +209,7 @@ def handler_of(
     threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
     stops: bool = True,
 ) -> Callable[[Context, Any], Awaitable[Any]]:
-    """Give the function that handles a message of any of the class's types, already decoded.
+    """Return the function that handles a message of any of the class's types, already decoded.
 
     Args:
         cls: the class.
@@ -243,7 +243,7 @@ def handler_of(
 
 
 def expiry_of(cls: type[Actor[Any]]) -> Callable[[Context, Any], Awaitable[None]] | None:
-    """Give the function that is called when a state expired; None if the class doesn't override `on_expire`."""
+    """Return the function that is called when a state expired; None if the class doesn't override `on_expire`."""
     if cls.on_expire is Actor.on_expire:
         return None
 

@@ -55,5 +55,5 @@ def refuse_generator(result: Any, what: str) -> None:
 
 
 def name_of(function: Any) -> str:
-    """Give a function's name, for the line to write."""
+    """Return a function's name, for the line to write."""
     return str(getattr(function, "__name__", None) or type(function).__name__)

@@ -27,7 +27,7 @@ _SEEN = b""
 
 
 def by_header(name: str) -> Identify:
-    """Give the function that takes the id from a record's header of that name, None where it has none."""
+    """Return the function that takes the id from a record's header of that name, None where it has none."""
 
     def identify(ctx: Context, _: Any) -> bytes | None:
         return next((raw for header, raw in ctx.headers if header == name), None)
@@ -36,7 +36,7 @@ def by_header(name: str) -> Identify:
 
 
 def deduplicated(handler: Handler, store: Store[Any, Any], identify: Identify) -> Handler:
-    """Give a handler that skips messages with an id that `store` has; one without an id is always handled."""
+    """Return a handler that skips messages with an id that `store` has; one without an id is always handled."""
 
     async def handle(ctx: Context, message: Any) -> Any:
         found = None if getattr(ctx._record, "id", None) else identify(ctx, message)

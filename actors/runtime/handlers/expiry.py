@@ -18,6 +18,7 @@ from typing import Any
 from actors._core.logs import escaping, reason_of
 from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
+from actors.runtime.cancellation import is_cancelled
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import newer_in, newer_program
 from actors.runtime.message.internal_messages import InternalRecord
@@ -53,14 +54,14 @@ class Sweeper:
     def over(
         cls, overlays: Sequence[tuple[Store[Any, Any], Overlay]], stores: Sequence[PartitionStore], clock: Clock
     ) -> Sweeper | None:
-        """Give the sweeper of those stores in which keys expire, None when there is none."""
+        """Return the sweeper of those stores in which keys expire, None when there is none."""
         expiring = [
             (store, overlay, held) for (store, overlay), held in zip(overlays, stores, strict=True) if store.expires
         ]
         return cls(expiring, clock) if expiring else None
 
     def wait_s(self) -> float:
-        """Give how long the next slice has to wait; 0 when it is due."""
+        """Return how long the next slice has to wait; 0 when it is due."""
         left_s = self._due_s - self._clock.monotonic()
         return left_s if left_s > _AT_ONCE_S else 0.0
 
@@ -206,12 +207,11 @@ def _log(messages: TaskState, store: Store[Any, Any], key: bytes, error: BaseExc
 def _is_hooks(error: BaseException) -> bool:
     """Tell whether the hook failed, and not the store or the task, which may have been cancelled."""
     if isinstance(error, asyncio.CancelledError):
-        running = asyncio.current_task()
-        return running is not None and not running.cancelling()
+        return not is_cancelled()
     return isinstance(error, Exception) and not isinstance(error, StoreError)
 
 
 def _id_of(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> str:
-    """Give the id of an expiry: the same when its hook is called again, another one for each value."""
+    """Return the id of an expiry: the same when its hook is called again, another one for each value."""
     digest = blake2b(key + raw[:METADATA_BYTES], digest_size=12).hexdigest()
     return f"{messages.source.topic}-{messages.source.partition}-expired-{store.name}-{digest}"

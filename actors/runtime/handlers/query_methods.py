@@ -13,22 +13,19 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import msgspec
 
 from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryError
+from actors.ports import TopicPartition
 from actors.runtime.handlers.callables import is_generator
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, Tools
 from stores._core.overlay import MessageScope, Overlay
-
-if TYPE_CHECKING:
-    from actors.ports import TopicPartition
-    from actors.runtime.handlers.actor import Actor
-    from stores.ports import PartitionReader
+from stores.ports import PartitionReader
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -104,7 +101,7 @@ class Query:
         return cls(name, function, arguments)
 
     def bind(self, given: Mapping[str, Any], *, is_text: bool) -> dict[str, Any]:
-        """Give the arguments with their declared types; `is_text` where all that is given is text.
+        """Return the arguments with their declared types; `is_text` where all that is given is text.
 
         Raises:
             msgspec.ValidationError: one is missing, unknown or of another type.
@@ -114,7 +111,7 @@ class Query:
 
 
 def queries_of(cls: type[Any]) -> dict[str, Query]:
-    """Give the queries that a class itself declares, by name."""
+    """Return the queries that a class itself declares, by name."""
     found: dict[str, Query] = {}
     for method in vars(cls).values():
         name = getattr(method, _MARK, None)
@@ -125,6 +122,15 @@ def queries_of(cls: type[Any]) -> dict[str, Query]:
             raise ConfigurationError(f"{what}: the class has another query called {name}")
         found[name] = Query.of(name, method, what)
     return found
+
+
+class QueriedActor(Protocol):
+    """A class actor, whose queries are methods: see `actors.runtime.handlers.actor.Actor`."""
+
+    def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None: ...
+
+    def is_changed(self) -> bool:
+        """Tell whether the state is another value than the one that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ class QueryTarget:
     now_ms: int
     stores: Mapping[Store[Any, Any], PartitionReader]
 
-    def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[Actor[Any]] | None = None) -> Any:
+    def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[QueriedActor] | None = None) -> Any:
         """Call a query; `cls` is the actor's class if it is one.
 
         Raises:

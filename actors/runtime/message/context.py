@@ -1,38 +1,30 @@
-"""What a handler sees: the message's `Context`, and the `Store` handles that reach the state of the message's task.
+"""The `Context` of a message: what its handler sees of it, and what it can do beside using stores.
 
-A handle is made once, at import, and holds no data. Which task's state it reaches follows from a context variable that
-is set per message, so that a task started by a handler reaches the same state, and one that outlives its message is
-refused: its writes would belong to no commit.
+The context variable says which message the running code belongs to. A task that a handler starts inherits it. A context
+whose message was handled has no state any more: what such a task wrote would belong to no commit, so it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any
 
-from actors.errors import NewerVersionError, RecordError, StoreOutsideHandlerError, UsageError
+from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
-from actors.runtime.message.failures import newer_program, undecodable
+from actors.runtime.message.failures import undecodable
 from actors.runtime.message.ids import message_id
-from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
-from actors.runtime.message.outputs import Recipient, check_placement, checked_headers, too_large, typed_headers
-from actors.runtime.message.store_errors import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
-from actors.runtime.message.subscripts import Subscripts
-from actors.runtime.message.task_state import TaskState as TaskState
-from actors.runtime.message.task_state import Tools as Tools
-from stores._core.overlay import Overlay
-from stores._core.record import NEVER
+from actors.runtime.message.outputs import (
+    RECORD_OVERHEAD_BYTES,
+    Recipient,
+    check_placement,
+    checked_headers,
+    too_large,
+    typed_headers,
+)
+from actors.runtime.message.task_state import Answering, AnswerLater, TaskState
 
-if TYPE_CHECKING:
-    from actors.runtime.message.task_state import AnswerLater
-    from actors.runtime.requests.replies import Replies
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-Placement = Literal["key", "task"]
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 _NO_HEADERS: list[tuple[str, bytes]] = []
 _new_tuple = tuple.__new__
@@ -73,7 +65,7 @@ class Context:
         self._raw_key = raw_key
         self.key = key
 
-    expired_in: Store[Any, Any]
+    expired_in: Any
     _counts: dict[str, int]
     _unanswered: dict[str, list[tuple[str, str]]]
     _asked: Any
@@ -131,7 +123,7 @@ class Context:
         return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
 
     def undecodable(self, error: Exception) -> RecordError:
-        """Give the error that says that the message isn't what its actor takes."""
+        """Return the error that says that the message isn't what its actor takes."""
         return undecodable(self._source, self._record, error)
 
     def send(
@@ -171,7 +163,7 @@ class Context:
         if headers:
             pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data or b"") for name, data in pairs)
-        if size + OVERHEAD_BYTES > target.max_record_bytes:
+        if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
             check_placement(target, raw_key, partition, timestamp_ms)
@@ -317,7 +309,7 @@ class Context:
         self._answers("forget_answer").forget(self)
 
     def answer_later(self) -> AnswerLater | None:
-        """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.
+        """Return what it takes to answer this question in a later message or timer of this key: keep it in the state.
 
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
 
@@ -343,7 +335,7 @@ class Context:
         """
         return later is not None and self._answers("answer").answer_now(self, later, value)
 
-    def _answers(self, call: str) -> Replies:
+    def _answers(self, call: str) -> Answering:
         answers = self._working(call).tools.answers
         if answers is None:
             raise UsageError(f"ctx.{call}(): the actor answers nothing: annotate what a handler returns")
@@ -355,230 +347,11 @@ class Context:
         return self._state
 
 
-_current: ContextVar[Context] = ContextVar("actors_message")
-enter_message = _current.set
+current_message: ContextVar[Context] = ContextVar("actors_message")
+enter_message = current_message.set
 
 
 def is_handling() -> bool:
     """Tell whether the caller runs on behalf of a message that is being handled."""
-    ctx = _current.get(None)
+    ctx = current_message.get(None)
     return ctx is not None and ctx._state is not None
-
-
-class Store(Subscripts[K, V], Generic[K, V]):
-    """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
-
-    Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
-    its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
-    reachable, in practice the message's key: to touch another key's state, send it a message.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        encode_key: Callable[[Any], bytes],
-        decode_key: Callable[[bytes], Any],
-        encode_value: Callable[[Any], bytes],
-        decode_value: Callable[[bytes], Any],
-        ttl_ms: int | None = None,
-        expires: bool = False,
-        on_expire: Callable[[Context, Any], Any] | None = None,
-        placement: Placement = "key",
-        refuse_newer: Callable[[bytes], None] | None = None,
-    ) -> None:
-        self.name = name
-        self.ttl_ms = ttl_ms
-        self.expires = expires or ttl_ms is not None
-        self.on_expire = on_expire
-        self.placement: Placement = placement
-        self.refuse_newer = refuse_newer
-        self.encode_key = encode_key
-        self.decode_key = decode_key
-        self.encode_value = encode_value
-        self.decode_value = decode_value
-
-    def __repr__(self) -> str:
-        return f"<Store {self.name}>"
-
-    def get(self, key: K, default: V | None = None) -> V | None:
-        """Give the value of `key`, or `default` when it is absent or expired."""
-        overlay, state = self._overlay()
-        raw = overlay.get(self._address(key))
-        if raw is None:
-            return default
-        try:
-            found: V = self.decode_value(raw)
-        except NewerVersionError:
-            # It raises again, and has the partition stop. Hot: no call more where all is well.
-            return self._decoded(raw, state)
-        return found
-
-    def __contains__(self, key: K) -> bool:
-        return self._overlay()[0].get(self._address(key)) is not None
-
-    def set(self, key: K, value: V, *, ttl: timedelta | None = None) -> None:
-        """Write `value`; it expires `ttl` after now, the store's own by default.
-
-        Raises:
-            UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
-        """
-        overlay, state = self._overlay()
-        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
-        raw_key = self._address(key)
-        if self.refuse_newer is not None:
-            self._check_held(overlay, state, raw_key)
-        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
-
-    def delete(self, key: K) -> bool:
-        """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
-        overlay, state = self._overlay()
-        raw_key = self._address(key)
-        if self.refuse_newer is not None:
-            self._check_held(overlay, state, raw_key)
-        return overlay.delete(raw_key)
-
-    def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
-        """Give the value that is there, or write `value`, as `set` does, and give None."""
-        ctx = _current.get(None)
-        state = ctx._state if ctx is not None else None
-        if ctx is None or state is None:
-            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
-        overlay = state.overlays.get(self)
-        if overlay is None:
-            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
-        raw_key = self.encode_key(key)
-        if raw_key != ctx._raw_key:
-            self._check_placement(raw_key, state)
-        held = overlay.get(raw_key)
-        if held is not None:
-            try:
-                found: V = self.decode_value(held)
-            except NewerVersionError:
-                return self._decoded(held, state)
-            return found
-        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
-        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
-        return None
-
-    def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
-        """Write `value` (None deletes) if `expected` (None: absent) is what `get` gives; tell whether it was."""
-        overlay, state = self._overlay()
-        raw_key = self._address(key)
-        wanted = None if expected is None else self.encode_value(expected)
-        held = overlay.get(raw_key)
-        if held != wanted and (held is None or wanted is None or not self._holds(held, expected, wanted, state)):
-            return False
-        if value is None:
-            overlay.delete(raw_key)
-        else:
-            self._write(overlay, state, raw_key, self.encode_value(value), self.ttl_ms)
-        return True
-
-    def _holds(self, held: bytes, expected: V | None, wanted: bytes, state: TaskState) -> bool:
-        """Tell whether `held`, written by an earlier version or in other bytes, is the same value."""
-        found = self._decoded(held, state)
-        return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
-
-    def own(self, ctx: Context, default: V) -> V:
-        """Give the value of the message's own key, or `default` when it is absent or expired."""
-        overlay, state = self._reach(ctx)
-        raw = overlay.get(ctx._raw_key)
-        return default if raw is None else self._decoded(raw, state)
-
-    def replaced_own(self, ctx: Context) -> bytes | None:
-        """Give the encoded value of the message's own key, which is about to be replaced without being decoded."""
-        return self._check_held(*self._reach(ctx), ctx._raw_key)
-
-    def own_place(self, ctx: Context) -> tuple[Overlay, bytes]:
-        """Return the state that the message sees, and its own key there."""
-        return self._reach(ctx)[0], ctx._raw_key
-
-    def write_own(self, ctx: Context, raw_value: bytes) -> None:
-        """Write the encoded value of the message's own key."""
-        overlay, state = self._reach(ctx)
-        self._write(overlay, state, ctx._raw_key, raw_value, self.ttl_ms)
-
-    def delete_own(self, ctx: Context) -> bool:
-        """Remove the message's own key; tell whether it was there."""
-        return self._reach(ctx)[0].delete(ctx._raw_key)
-
-    def write_raw(self, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None = None) -> None:
-        """Write encoded, whatever the placement."""
-        self._write(state.overlays[self], state, raw_key, raw_value, ttl_ms)
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """Give all (key, value) of this partition in byte order of the keys, as of the call."""
-        return self._pairs(self._whole().items())
-
-    def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
-        """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
-        first = None if start is None else self.encode_key(start)
-        last = None if end is None else self.encode_key(end)
-        return self._pairs(self._whole().items(first, last, reverse=reverse))
-
-    def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
-        """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
-        return self._pairs(self._whole().prefix(self.encode_key(prefix)))
-
-    def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
-        state = self._overlay()[1]
-        return ((self.decode_key(key), self._decoded(value, state)) for key, value in pairs)
-
-    def _decoded(self, raw: bytes, state: TaskState, read: Callable[[bytes], Any] | None = None) -> V:
-        """Call `read`; the partition stops if a newer program wrote, even if the handler catches the error."""
-        try:
-            found: V = (read or self.decode_value)(raw)
-        except NewerVersionError as error:
-            ctx = _current.get()
-            state.newer = newer_program(ctx._source, ctx._record, error)
-            raise
-        return found
-
-    def _whole(self) -> Overlay:
-        overlay, state = self._overlay()
-        if state.on_wait is not None:
-            raise no_ranges(self.name)
-        return overlay
-
-    def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
-        """Give what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
-        held = overlay.get(raw_key)
-        if held is not None and self.refuse_newer is not None:
-            self._decoded(held, state, self.refuse_newer)
-        return held
-
-    def _overlay(self) -> tuple[Overlay, TaskState]:
-        return self._reach(_current.get(None))
-
-    def _reach(self, ctx: Context | None) -> tuple[Overlay, TaskState]:
-        state = ctx._state if ctx is not None else None
-        if ctx is not None and state is not None:
-            overlay = state.overlays.get(self)
-            if overlay is not None:
-                return overlay, state
-        raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
-
-    def _address(self, key: K) -> bytes:
-        raw_key = self.encode_key(key)
-        ctx = _current.get()
-        if raw_key != ctx._raw_key and ctx._state is not None:
-            self._check_placement(raw_key, ctx._state)
-        return raw_key
-
-    def _check_placement(self, raw_key: bytes, state: TaskState) -> None:
-        if self.placement == "task":
-            return
-        if state.on_wait is not None:
-            raise not_its_own(self.name, raw_key)
-        home = state.partitioner.home(raw_key, state.partition_count)
-        if home != state.partition:
-            raise foreign_key(self.name, raw_key, home, f"partition {state.partition} of actor {state.actor}")
-
-    def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
-        limit = state.max_record_bytes[self.name]
-        if len(raw_key) + len(raw_value) + OVERHEAD_BYTES > limit:
-            raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
-        # The scope's time may be that of a message that began long ago.
-        expires_at_ms = NEVER if ttl_ms is None else state.tools.now_ms(state.scope.now_ms) + ttl_ms
-        overlay.set(raw_key, raw_value, expires_at_ms)

@@ -17,5 +17,5 @@ def is_newer(raw: bytes) -> bool:
 
 
 def newer_entry(what: str, raw: bytes) -> NewerVersionError:
-    """Give the error for an entry of a newer release; `what` it is, as in "a timer"."""
+    """Return the error for an entry of a newer release; `what` it is, as in "a timer"."""
     return NewerVersionError(f"{what} that this release can't read, run the one that wrote it: {show_bytes(raw)}")

@@ -28,7 +28,7 @@ REMIND_S = 60.0
 def as_record_error(
     error: BaseException, actor: str, source: TopicPartition, record: InputRecord, *, is_ending: bool
 ) -> RecordError:
-    """Give what a handler raised as an error that names the record.
+    """Return what a handler raised as an error that names the record.
 
     Raises:
         TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.
@@ -89,7 +89,7 @@ def newer_in(error: BaseException) -> NewerVersionError | None:
 
 
 def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersionError) -> NewerProgramError:
-    """Give the error for a record that leads to data of a newer program."""
+    """Return the error for a record that leads to data of a newer program."""
     failed = NewerProgramError(
         reason_of(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
     )
@@ -99,7 +99,7 @@ def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersi
 
 
 def undecodable(source: TopicPartition, record: InputRecord, error: Exception | None) -> RecordError:
-    """Give the error for a record that isn't what its topic declares; `error` None if only a null is in the way.
+    """Return the error for a record that isn't what its topic declares; `error` None if only a null is in the way.
 
     A message of a type that only a newer program knows isn't the record's fault: see `NewerProgramError`.
     """
@@ -133,7 +133,7 @@ def refused(
 
 
 def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordError:
-    """Give the error for what the client couldn't read."""
+    """Return the error for what the client couldn't read."""
     key = None if record.original is None else record.original.key
     failed = UnreadableRecordError(
         record.reason, topic=source.topic, partition=source.partition, offset=record.offset, key=key

@@ -7,10 +7,14 @@ depends on what it is for; equal ones of one message are numbered, and are inter
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from actors.runtime.message.context import Context
+
+class Numbered(Protocol):
+    """A message, which numbers what it leads to: see `actors.runtime.message.context.Context`."""
+
+    def next_id(self, series: str = "") -> str:
+        """Return an id for the n-th call of a series."""
 
 
 def message_id(topic: str, partition: int, offset: int, tag: str) -> str:
@@ -18,7 +22,7 @@ def message_id(topic: str, partition: int, offset: int, tag: str) -> str:
     return f"{topic}@{tag}-{partition}-{offset}" if tag else f"{topic}-{partition}-{offset}"
 
 
-def id_of(ctx: Context, *parts: str | bytes) -> str:
+def id_of(ctx: Numbered, *parts: str | bytes) -> str:
     """Return an id for what `parts` describe."""
     # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.
     ctx.next_id()

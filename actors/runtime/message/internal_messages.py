@@ -1,24 +1,22 @@
 """What a handler is called for besides input records: a timer, an effect's result, a message that was parked.
 
-A turn is handled like a message, in a savepoint of its own and in the next commit. What it stands for is in a store;
-`consume` takes it out there in the same commit, so that it happens once or not at all, whoever dies.
+An internal message is handled like an input record: in a savepoint of its own, and in the next commit. It stands for an
+entry of a store. `consume` removes that entry in the same commit, so the message is handled once or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from actors.errors import UsageError
-
-if TYPE_CHECKING:
-    from actors.runtime.message.context import Context
+from actors.runtime.message.context import Context
 
 
 @dataclass(slots=True)
 class InternalRecord:
-    """What a turn's context has in the place of a record.
+    """What an internal message's context has in the place of a record.
 
     Attributes:
         id: what identifies the message for whoever sees it twice; by default its topic, partition and offset.
@@ -42,10 +40,10 @@ class InternalMessage:
 
     Attributes:
         record: in the record's place. Its value None means: there is nothing to handle but `consume`.
-        consume: called first with the turn's context; writes what has to be written whatever the handler does, and tells
-            whether the turn still has a reason.
-        done: called when the turn is handled, or dropped because another owner will see to it.
-        what: the turn for people, as in "timer 'remind'".
+        consume: called first, with the message's context: takes the message's entry out of its store, whatever the
+            handler does then; returns whether there is still something to handle.
+        done: called when the message is handled, or dropped because another owner will see to it.
+        what: the message for people, as in "timer 'remind'".
     """
 
     record: InternalRecord
@@ -69,10 +67,10 @@ def refuse_keyless(ctx: Context, call: str) -> None:
 
 
 class Punctuator(Protocol):
-    """What a task has to see to between messages, from its takeover to the next.
+    """A source of internal messages, such as timers: asked between input records, from a takeover to the next.
 
     Attributes:
-        is_busy: whether something is under way that will lead to a turn soon.
+        is_busy: whether something runs that will lead to an internal message soon.
     """
 
     @property
@@ -80,10 +78,10 @@ class Punctuator(Protocol):
         """See above."""
 
     def wait_s(self) -> float:
-        """Give in how many seconds there are turns; 0 when there are some now, infinity when nobody knows of any."""
+        """Return the seconds until an internal message is due; 0 when one is due now, infinity when none is known."""
 
     def take(self) -> Sequence[InternalMessage]:
-        """Give what is due, not too much at once. What was given isn't given again before its `done`."""
+        """Return what is due, a limited number at once. A message isn't returned again before its `done`."""
 
     def before_commit(self) -> None:
         """Write what goes with every commit, into the task's shared state."""

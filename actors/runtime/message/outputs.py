@@ -40,7 +40,7 @@ class OutputTopic:
     partitioner: Partitioner | None = None
 
     def home(self, key: bytes, partitions: int | None = None) -> int:
-        """Give the partition of a key, in as many partitions as the topic has unless told otherwise."""
+        """Return the partition of a key, in as many partitions as the topic has unless told otherwise."""
         return (self.partitioner or MURMUR2).home(key, partitions or self.partition_count)
 
 
@@ -127,7 +127,7 @@ def check_placement(target: OutputTopic, key: bytes | None, partition: int | Non
 
 
 def too_large(topic: str, key: bytes | None, size: int, limit: int) -> RecordTooLargeError:
-    """Give the error for a record of `size` bytes where `limit` are allowed."""
+    """Return the error for a record of `size` bytes where `limit` are allowed."""
     return RecordTooLargeError(
         f"{topic}: a record of {size} bytes for key {show_bytes(key)} doesn't fit into the topic's "
         f"max.message.bytes={limit}: "

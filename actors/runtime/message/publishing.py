@@ -46,7 +46,7 @@ class Publication:
     convert_value: Callable[[bytes], bytes] | None
 
     def check(self, raw_key: bytes, raw_value: bytes) -> int:
-        """Give about how many bytes the record of a write takes in a batch.
+        """Return about how many bytes the record of a write takes in a batch.
 
         Raises:
             RecordTooLargeError: the topic doesn't take it.
@@ -82,7 +82,7 @@ class Publication:
                 yield Output(name, place, key, None, _NO_HEADERS, None)
 
     def _key_of_delete(self, raw_key: bytes) -> bytes | None:
-        """Give the topic's key; None for one that it can't hold, so that there never was a record of it."""
+        """Return the topic's key; None for one that it can't hold, so that there never was a record of it."""
         try:
             return self._key(raw_key)
         except Exception as error:

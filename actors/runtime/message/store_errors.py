@@ -16,7 +16,7 @@ class Handle(Protocol):
 
 
 def unreachable(store: str, actor: str | None) -> UsageError:
-    """Give the error for a store that isn't the handling actor's; `actor` None where no message is being handled."""
+    """Return the error for a store that isn't the handling actor's; `actor` None where no message is being handled."""
     if actor is None:
         return StoreOutsideHandlerError(
             f"store {store} was used outside a handler: state belongs to the task that handles a message. "
@@ -29,7 +29,7 @@ def unreachable(store: str, actor: str | None) -> UsageError:
 
 
 def not_its_own(store: str, raw_key: bytes) -> ForeignKeyError:
-    """Give the error for a key that isn't the message's, where messages of other keys are handled beside it."""
+    """Return the error for a key that isn't the message's, where messages of other keys are handled beside it."""
     return ForeignKeyError(
         f"store {store}: key {show_bytes(raw_key)} isn't the message's own, and with concurrency another "
         "message may be changing it at this moment: send its actor a message"
@@ -37,7 +37,7 @@ def not_its_own(store: str, raw_key: bytes) -> ForeignKeyError:
 
 
 def no_ranges(store: str) -> ForeignKeyError:
-    """Give the error for a look at all keys where messages of other keys are handled beside this one."""
+    """Return the error for a look at all keys where messages of other keys are handled beside this one."""
     return ForeignKeyError(
         f"store {store}: items(), range() and prefix() reach other keys than the message's own, and with "
         "concurrency other messages may be changing them at this moment"
@@ -45,7 +45,7 @@ def no_ranges(store: str) -> ForeignKeyError:
 
 
 def foreign_key(store: str, raw_key: bytes, home: int, here: str) -> ForeignKeyError:
-    """Give the error for a key of the partition `home`, where `here` says which one this is."""
+    """Return the error for a key of the partition `home`, where `here` says which one this is."""
     return ForeignKeyError(
         f"store {store}: key {show_bytes(raw_key)} lives in partition {home}, this is {here}: send its own actor a "
         'message, or declare the store with placement="task" to keep any key with the partition that wrote it'
@@ -53,7 +53,7 @@ def foreign_key(store: str, raw_key: bytes, home: int, here: str) -> ForeignKeyE
 
 
 def checked_ttl_ms(store: Handle, ttl: timedelta) -> int:
-    """Give a write's time to live in milliseconds.
+    """Return a write's time to live in milliseconds.
 
     Raises:
         UsageError: the store's keys don't expire, or it isn't a timedelta of more than nothing.

@@ -23,7 +23,7 @@ class Subscripts(Generic[K, V]):
     """Without this, `for key in store` would ask for the keys 0, 1, 2, …"""
 
     def __getitem__(self: _Held[K, V], key: K) -> V:
-        """Give the value of `key`.
+        """Return the value of `key`.
 
         Raises:
             KeyError: it is absent or expired.

@@ -1,39 +1,120 @@
-"""What the messages of one task share while they are handled."""
+"""What the messages of one task share while they are handled.
+
+The protocols say what a message's context needs of the timers, effects, requests and replies of its actor; the rooms of
+these implement them. A parameter `ctx` is the message's `Context`, which is declared above this module.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
 
 from actors._core.partitioner import MURMUR2, Partitioner
+from actors.errors import RecordError
+from actors.ports import Clock, Output, Requests, TopicPartition
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store_errors import Handle
 from stores._core.overlay import MessageScope, Overlay
 
-if TYPE_CHECKING:
-    from actors.errors import RecordError
-    from actors.ports import Clock, Output, TopicPartition
-    from actors.runtime.message.outputs import OutputTopic
-    from actors.runtime.message.publishing import Publications
-    from actors.runtime.message.store import Store
-    from actors.runtime.outbox.effects import Effects
-    from actors.runtime.requests.replies import Replies
-    from actors.runtime.requests.requests import Asker
-    from actors.runtime.timers.timers import Timers
+
+class AnswerLater(msgspec.Struct, frozen=True):
+    """A question whose answer is still owed: opaque, and JSON, so that it can be kept in the state of its key.
+
+    Attributes:
+        question: its id.
+        reply_to: where the answer goes unless it was asked again.
+        key: the key that was asked.
+        kind: the type of message that it was.
+        is_kept: whether the answer is kept, for when the question is asked again after it.
+    """
+
+    question: bytes
+    reply_to: bytes
+    key: bytes
+    kind: str
+    is_kept: bool = True
+
+
+class Scheduling(Protocol):
+    """The timers of an actor."""
+
+    def schedule(
+        self,
+        ctx: Any,
+        message: Any,
+        *,
+        after: timedelta | None,
+        at: datetime | None,
+        every: timedelta | None,
+        name: str | None,
+        stream_time: bool,
+    ) -> str:
+        """See `Context.schedule`."""
+
+    def cancel(self, ctx: Any, name: str) -> bool:
+        """See `Context.cancel`."""
+
+
+class Calling(Protocol):
+    """The effects of an actor."""
+
+    def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """See `Context.effect`."""
+
+
+class Asking(Protocol):
+    """The requests of an actor."""
+
+    async def ask(
+        self, ctx: Any, actor: Any, key: Any, message: Any, timeout: timedelta, *, id: str | None = None
+    ) -> Any:
+        """See `Context.ask`. With an `id` of its own the request takes no number of the message's."""
+
+    @property
+    def asks(self) -> Requests:
+        """What carries the requests; it outlives the task."""
+
+    def wall_ms(self) -> int:
+        """Return the time that deadlines are compared with, Unix milliseconds."""
+
+
+class Answering(Protocol):
+    """The replies of an actor."""
+
+    def forget(self, ctx: Any) -> None:
+        """See `Context.forget_answer`."""
+
+    def later(self, ctx: Any) -> AnswerLater | None:
+        """See `Context.answer_later`."""
+
+    def answer_now(self, ctx: Any, later: AnswerLater, value: Any) -> bool:
+        """See `Context.answer`."""
+
+
+class Publishing(Protocol):
+    """The read-model topic of a store."""
+
+    def check(self, raw_key: bytes, raw_value: bytes) -> int:
+        """Return about how many bytes the record of a write takes; raise if the topic doesn't take it."""
 
 
 @dataclass(slots=True)
 class Tools:
     """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker.
 
-    `latest_ms` is the latest time that a handler was told, which the next commit keeps.
+    `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps.
     """
 
     clock: Clock | None = None
-    timers: Timers | None = None
-    effects: Effects | None = None
-    asks: Asker | None = None
-    answers: Replies | None = None
-    published: Publications = field(default_factory=dict)
+    timers: Scheduling | None = None
+    effects: Calling | None = None
+    asks: Asking | None = None
+    answers: Answering | None = None
+    published: Mapping[str, Publishing] = field(default_factory=dict)
     latest_ms: int = 0
 
     def now_ms(self, least_ms: int) -> int:
@@ -58,7 +139,7 @@ class TaskState:
     partition: int
     partition_count: int
     scope: MessageScope
-    overlays: dict[Store[Any, Any], Overlay]
+    overlays: dict[Handle, Overlay]
     max_record_bytes: Mapping[str, int]
     resolve_output: Callable[[Any], OutputTopic]
     outputs: list[Output]

@@ -1,1 +1,1 @@
-"""What a worker counts and says of itself."""
+"""What an operator sees of a worker: its status, traces, and what its start waits for."""

@@ -37,7 +37,7 @@ class Measured(Protocol):
     """A store that has figures about itself."""
 
     def figures(self) -> dict[str, int]:
-        """Give them by name."""
+        """Return them by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ class StatusInputs:
 
 
 def worker_status(meters: WorkerMeters, tasks: list[Task], sight: StatusInputs) -> WorkerStatus:
-    """Give the picture of now."""
+    """Return the picture of now."""
     seen = [_task(task, sight) for task in tasks]
     parked: dict[str, int] = {}
     for task in seen:
@@ -297,7 +297,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
 
 
 def _offsets(task: Task, sight: StatusInputs) -> tuple[int | None, int | None]:
-    """Give how far the input is done with, and its end.
+    """Return how far the input is done with, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
     markers of transactions take offsets too.
@@ -357,7 +357,7 @@ def _store(task: Task, name: str, store: PartitionStore | None) -> StoreStatus:
 
 
 def _count(task: Task, name: str, store: PartitionStore, offset: int | None) -> tuple[int, bool]:
-    """Give how many keys a store has, and whether that is exact. A store that didn't change isn't counted again."""
+    """Return how many keys a store has, and whether that is exact. A store that didn't change isn't counted again."""
     counted = task.meters.counted.get(name)
     if counted is not None and counted[0] == offset:
         return counted[1], True

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -24,18 +24,15 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from actors._core.logs import escaping
 from actors.errors import Rejected
 from actors.ports import ActorReply, ActorRequest, Headers, Output, Requests
+from actors.runtime.handlers.effect import Outcome
+from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
-from actors.runtime.spec import ActorSpec
-
-if TYPE_CHECKING:
-    from actors.runtime.handlers.effect import Outcome
-    from actors.runtime.message.context import Context
-    from actors.runtime.message.task_state import TaskState
-    from actors.runtime.outbox.calls import EffectRecord
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.spec import ActorSpec, TracedCall
 
 logger = escaping(logging.getLogger(__name__))
 
-Handler = Callable[["Context", Any], Awaitable[Any]]
+Handler = Callable[[Context, Any], Awaitable[Any]]
 SYSTEM = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.operation.name": "process"}
 """The attributes that OpenTelemetry's conventions for messaging give to what a consumer does with a message."""
 
@@ -44,11 +41,11 @@ class _FromHeaders(Getter[Headers]):
     """Finds a context in a record's headers."""
 
     def get(self, carrier: Headers, key: str) -> list[str] | None:
-        """Give the values of a header."""
+        """Return the values of a header."""
         return [value.decode(errors="replace") for name, value in carrier if name == key and value] or None
 
     def keys(self, carrier: Headers) -> list[str]:
-        """Give the headers' names."""
+        """Return the headers' names."""
         return [name for name, _ in carrier]
 
 
@@ -56,7 +53,7 @@ _from_headers = _FromHeaders()
 
 
 def current_headers() -> list[tuple[str, bytes]]:
-    """Give the headers that carry the context of whoever runs now; none outside of spans."""
+    """Return the headers that carry the context of whoever runs now; none outside of spans."""
     return [(name, value.encode()) for name, value in _carried().items()]
 
 
@@ -74,7 +71,7 @@ class Tracing:
         return cls(trace.get_tracer("faust-actors"), actor, group)
 
     def around(self, spec: ActorSpec) -> ActorSpec:
-        """Give the actor with its messages traced."""
+        """Return the actor with its messages traced."""
         encode = spec.encode_message
 
         def encode_message(message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
@@ -138,14 +135,14 @@ class Tracing:
             contexts.detach(token)
 
     def asks(self, asks: Requests) -> Requests:
-        """Give what carries questions with their context."""
+        """Return what carries questions with their context."""
         return _TracedAsks(asks)
 
     def carried(self) -> dict[str, str]:
-        """Give the context of whoever runs now, to be kept."""
+        """Return the context of whoever runs now, to be kept."""
         return _carried()
 
-    async def effect(self, record: EffectRecord, attempt: Awaitable[Outcome]) -> Outcome:
+    async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
         """Make an attempt of an effect in a span of the trace that it was called in."""
         attributes: dict[str, str | int] = {
             "faust_actors.actor": self.actor,

@@ -1,1 +1,1 @@
-"""What a commit sends: outputs, read models, and calls outside Kafka."""
+"""Effects outside of Kafka: recorded with a commit, called after it until they succeed."""

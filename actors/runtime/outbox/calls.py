@@ -1,4 +1,4 @@
-"""A call outside of Kafka: the function, how it is called, and its record in the outbox.
+"""The outbox: the record of a call outside of Kafka, where it is stored, and how its arguments come back.
 
     key      b"e", 4 bytes length of the actor's raw key, the raw key, 8 bytes sequence; numbers are big-endian
     value    JSON: see `EffectRecord`
@@ -10,112 +10,23 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from actors._core import keys
-from actors._core.backoff import Backoff
 from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
 from actors.errors import UsageError
-from actors.runtime.handlers.callables import is_generator
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.context import Context
 from actors.runtime.message.entry_versions import is_newer
 from actors.runtime.message.ids import id_of
 
-if TYPE_CHECKING:
-    from actors.runtime.message.context import Context
-
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
-
-
-@dataclass(frozen=True, slots=True)
-class EffectCall:
-    """Which call of an effect a function is called for: its first argument.
-
-    A call may be made again although it succeeded, when a worker dies before that is committed, and a worker that has
-    lost its partition may still be in the middle of a call when the new owner begins it.
-
-    Attributes:
-        idempotency_key: the same each time that this call is made. Hand it on to whom the function calls.
-        fencing_token: the epoch of the partition's owner. A later owner's is higher, so whoever keeps the highest that
-            it saw can refuse a worker that lost its partition.
-        attempt: counted from 1. An attempt that a worker's death cut short isn't counted.
-        actor: the actor's name.
-        key: the key of the message whose handler recorded the call, as bytes.
-        decoded_key: the same as the handler saw it.
-    """
-
-    idempotency_key: str
-    fencing_token: int
-    attempt: int
-    actor: str
-    key: bytes
-    decoded_key: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """A function that acts outside of Kafka, as `@app.effect()` makes it. Calling it calls the function.
-
-    The arguments of a recorded call become JSON and come back from it. A parameter that is annotated with a type that
-    msgspec knows (a Struct, a dataclass, datetime, Decimal, bytes, …) gets a value of it; any other gets plain JSON
-    data: dicts, lists, text, numbers, booleans and None.
-
-    A plain function runs in a thread, which can't be stopped: one that is over its time goes on, perhaps beside its
-    next attempt. Give its own calls timeouts that are shorter.
-
-    Attributes:
-        function: called as `function(call, *args, **kwargs)` with an `EffectCall`; async or plain.
-        name: how it is called in the outbox.
-        attempts: after so many failed ones the call is parked; 0 for never.
-        first_wait: before the second attempt; doubled for each further one.
-        longest_wait: no wait is longer.
-        timeout: of one attempt.
-    """
-
-    function: Callable[..., Any]
-    name: str
-    attempts: int = 10
-    first_wait: timedelta = timedelta(seconds=1)
-    longest_wait: timedelta = timedelta(minutes=5)
-    timeout: timedelta = timedelta(seconds=30)
-
-    def __post_init__(self) -> None:
-        """Refuse what can't be meant.
-
-        Raises:
-            ValueError: naming the argument.
-        """
-        if not callable(self.function):
-            raise ValueError(f"function={self.function!r}: it can't be called")  # noqa: TRY004  one error for all
-        if is_generator(self.function):
-            raise ValueError("it has a `yield`, so calling it runs nothing of it: return a value in its place")
-        if _takes_nothing(self.function):
-            raise ValueError(f"it takes no call: write `async def {self.name}(call: EffectCall) -> None:`")
-        if not (isinstance(self.name, str) and self.name):
-            raise ValueError(f"name={self.name!r}: it is text, and not empty")
-        if not isinstance(self.attempts, int) or self.attempts < 0:
-            raise ValueError(f"attempts={self.attempts!r}: it is how many, 0 for as many as it takes")
-        if not timedelta(0) < self.first_wait <= self.longest_wait:
-            raise ValueError(
-                f"first_wait={self.first_wait}, longest_wait={self.longest_wait}: waits are more than nothing, and the "
-                "first is not longer than the longest"
-            )
-        if self.timeout <= timedelta(0):
-            raise ValueError(f"timeout={self.timeout}: it is more than nothing")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, at once: for tests of it. Handlers use `ctx.effect`."""
-        return self.function(*args, **kwargs)
-
-    def wait_s(self, attempts: int) -> float:
-        """Give the wait after attempt number `attempts`, counted from 1, in seconds."""
-        return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
 
 
 class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +117,7 @@ class Arguments:
         self._types = {name: hints[name] for name in names if name in hints and _is_known(hints[name])}
 
     def bind(self, record: EffectRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give positional and keyword arguments, without the call.
+        """Return positional and keyword arguments, without the call.
 
         Raises:
             TypeError: the function doesn't take so many, or not of these names.
@@ -228,14 +139,6 @@ class Arguments:
         return bound.args[1:], bound.kwargs
 
 
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    try:
-        return not inspect.signature(function, follow_wrapped=False).parameters
-    except (TypeError, ValueError):
-        # Some builtins have no signature.
-        return False
-
-
 def _converted(value: Any, hint: Any) -> Any:
     return msgspec.convert(value, hint, str_keys=True)
 
@@ -251,17 +154,17 @@ def _is_known(hint: Any) -> bool:
 
 
 def make_key(raw_key: bytes, sequence: int) -> bytes:
-    """Give the key of a call in the outbox."""
+    """Return the key of a call in the outbox."""
     return make_place(PREFIX, raw_key, sequence)
 
 
 def line_bounds(raw_key: bytes) -> tuple[bytes, bytes]:
-    """Give what is before all keys of a line, and what is behind them."""
+    """Return what is before all keys of a line, and what is behind them."""
     return keys.line_bounds(PREFIX, raw_key)
 
 
 def line_of(key: bytes) -> bytes | None:
-    """Give the raw key in a store's key, None if it isn't made of one."""
+    """Return the raw key in a store's key, None if it isn't made of one."""
     raw_key, sequence = place_of(key)
     return raw_key if key == make_key(raw_key, sequence) else None
 

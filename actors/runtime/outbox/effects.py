@@ -27,7 +27,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -35,8 +35,10 @@ from actors._core.keys import place_of
 from actors._core.logs import escaping
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
+from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import (
     UNKNOWN_EFFECT,
@@ -51,17 +53,11 @@ from actors.runtime.outbox.calls import (
     not_json,
 )
 from actors.runtime.outbox.queues import Lines
+from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import DaemonThreads
+from stores._core.overlay import Overlay
 from stores._core.record import decode_metadata
 from stores.ports import PartitionStore
-
-if TYPE_CHECKING:
-    from actors.runtime.message.context import Context
-    from actors.runtime.message.task_state import TaskState
-    from actors.runtime.spec import ActorSpec
-    from stores._core.overlay import Overlay
-
-__all__ = ["Effect", "EffectCall", "EffectRecord", "Effects"]
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -74,17 +70,6 @@ RESERVE_BYTES = 4_096
 """What a record may grow by after the handler wrote it: by its error above all."""
 _ERROR_CHARS = 500
 _ID_CHARS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended: `error` None for a success, whose result is a message if `value` isn't None."""
-
-    value: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
-    error: str | None = None
-    is_final: bool = False
-    cause: BaseException | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -187,7 +172,7 @@ class Effects:
         )
 
     def _encoded(self, effect: Effect, record: EffectRecord) -> bytes:
-        """Give the record's JSON, after a look whether the function will take what comes back from it."""
+        """Return the record's JSON, after a look whether the function will take what comes back from it."""
         try:
             raw = msgspec.json.encode(record)
             back = msgspec.json.decode(raw, type=EffectRecord)
@@ -204,7 +189,7 @@ class Effects:
     # --- what is parked --------------------------------------------------------------------------------------------
 
     def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
-        """Let the parked head of a line be tried again, as often as a new one; give how many there were.
+        """Let the parked head of a line be tried again, as often as a new one; return how many there were.
 
         The runner goes on after the commit. With `before`, only a head that input before that offset wrote.
         """
@@ -218,7 +203,7 @@ class Effects:
         return 1
 
     def drop(self, state: TaskState, raw_key: bytes, id: str | None = None) -> int:
-        """Remove the parked head of a line, or the call with that id wherever it is in it; give how many there were.
+        """Remove the parked head of a line, or the call with that id wherever it is in it; return how many there were.
 
         One that is dropped while it runs may still take place; its result is dropped.
         """
@@ -233,7 +218,7 @@ class Effects:
         return 0
 
     def _first(self, state: TaskState, raw_key: bytes) -> Head | None:
-        """Give the head of a line as a message sees it."""
+        """Return the head of a line as a message sees it."""
         for store_key, raw in state.overlays[self._store].items(*line_bounds(raw_key)):
             record = decoded(raw)
             return None if record is None else Head(store_key, record)
@@ -242,7 +227,7 @@ class Effects:
     def _write(self, state: TaskState, store_key: bytes, record: EffectRecord) -> None:
         self._store.write_raw(state, store_key, msgspec.json.encode(record))
 
-    # --- duty ------------------------------------------------------------------------------------------------------
+    # --- punctuator -------------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -320,7 +305,7 @@ class Effects:
         if run is not None:
             is_same = head is not None and head.mark == run.head.mark
             if is_same or not run.is_done:
-                # An outcome that was handled and isn't committed may be dropped with its tenure: then the next one
+                # An outcome that was handled and isn't committed may be dropped with its processor: then the next one
                 # makes the attempt again, and this one must not.
                 return
             del self._runs[raw_key]
@@ -352,7 +337,7 @@ class Effects:
                 self._ended.append(run)
                 self._go_on()
         except Exception as error:
-            # The store's: nobody awaits this task, so the tenure is told.
+            # The store's: nobody awaits this task, so the processor is told.
             self._failure = error
         finally:
             self._wake()
@@ -361,7 +346,7 @@ class Effects:
         """Make the call.
 
         Raises:
-            CancelledError: the tenure ends.
+            CancelledError: the processor ends.
         """
         limit_s = effect.timeout.total_seconds()
         deadline = asyncio.timeout(limit_s)
@@ -448,7 +433,7 @@ class Effects:
         return outcome.value is not None
 
     def _failed(self, run: Run, record: EffectRecord, outcome: Outcome) -> EffectRecord:
-        """Give the record after a failed attempt, and say so."""
+        """Return the record after a failed attempt, and say so."""
         error = (outcome.error or "")[:_ERROR_CHARS]
         effect = self._functions.get(record.name)
         attempts = record.attempts + (effect is not None)
@@ -483,12 +468,12 @@ class Effects:
 
 
 def _result_id(call_id: str) -> str:
-    """Give a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
+    """Return a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
     if len(call_id) > _ID_CHARS:
         call_id = hashlib.sha256(call_id.encode()).hexdigest()
     return f"{call_id}-result"
 
 
 def _shown(error: BaseException) -> str:
-    """Give the error as a text that JSON can hold."""
+    """Return the error as a text that JSON can hold."""
     return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()

@@ -16,12 +16,12 @@ import heapq
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from actors._core.logs import escaping
 from actors.ports import Clock
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import (
     END,
     PREFIX,
@@ -33,12 +33,9 @@ from actors.runtime.outbox.calls import (
     line_bounds,
     line_of,
 )
+from actors.runtime.spec import ActorSpec
 from stores._core.record import METADATA_BYTES
 from stores.ports import PartitionStore
-
-if TYPE_CHECKING:
-    from actors.runtime.message.task_state import TaskState
-    from actors.runtime.spec import ActorSpec
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -104,7 +101,7 @@ class Lines:
         return len(self._parked)
 
     def wait_s(self) -> float:
-        """Give in how many seconds `look` finds something, infinity when nobody knows."""
+        """Return in how many seconds `look` finds something, infinity when nobody knows."""
         if self._can_walk:
             return 0.0
         first_s = min(self._look_again_s, self._alarms[0][0] if self._alarms else math.inf)
@@ -118,7 +115,7 @@ class Lines:
             self._walk()
 
     def take(self) -> tuple[bytes, Head] | None:
-        """Give the next line that is ready, with its head; None when there is none."""
+        """Return the next line that is ready, with its head; None when there is none."""
         while self._ready:
             raw_key = next(iter(self._ready))
             del self._ready[raw_key]
@@ -220,7 +217,7 @@ class Lines:
         heapq.heappush(self._alarms, (due_s, raw_key))
 
     def head(self, raw_key: bytes) -> Head | None:
-        """Give the committed head of a line; None for an empty line. One that can't be read counts as parked."""
+        """Return the committed head of a line; None for an empty line. One that can't be read counts as parked."""
         found = next(self._committed.scan(*line_bounds(raw_key)), None)
         return None if found is None else self._head_of(*found)
 

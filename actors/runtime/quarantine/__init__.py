@@ -1,1 +1,1 @@
-"""Parked messages: what a handler refused, in the order of its key."""
+"""Messages that can't be handled, and the later ones of their keys."""

@@ -83,7 +83,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         return _message_id(self)
 
     def record(self) -> InternalRecord:
-        """Give what its handler's context has in the place of the record."""
+        """Return what its handler's context has in the place of the record."""
         headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
         place = self.offset, self.timestamp_ms
         return InternalRecord(*place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag)
@@ -131,7 +131,7 @@ def _message_id(message: ParkedMessage | Summary) -> str:
 
 
 def line_key_of(key: bytes) -> bytes:
-    """Give the key of the line of a key that is too long to be one itself."""
+    """Return the key of the line of a key that is too long to be one itself."""
     return b"sha256:" + sha256(key).hexdigest().encode()
 
 
@@ -232,7 +232,7 @@ def is_slice(place: bytes) -> bool:
 
 
 def slices_of_line(line_key: bytes) -> bytes:
-    """Give what the keys of all slices of a line begin with."""
+    """Return what the keys of all slices of a line begin with."""
     return _SLICE + blake2b(line_key, digest_size=16).digest()
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import escaping
@@ -31,6 +31,7 @@ from actors.runtime.commands import (
     control_of,
     is_over,
 )
+from actors.runtime.log_limit import LogLimit
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
@@ -43,6 +44,7 @@ from actors.runtime.message.outputs import (
 )
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.meters import TaskMeters
 from actors.runtime.quarantine.entries import (
     AFTER_ALL,
     LETTER,
@@ -60,10 +62,6 @@ from actors.runtime.quarantine.entries import (
 from actors.runtime.spec import ActorSpec
 from stores._core.overlay import Overlay
 from stores._core.record import METADATA_BYTES, decode_metadata
-
-if TYPE_CHECKING:
-    from actors.runtime.meters import TaskMeters
-    from actors.runtime.task.handling import Handling
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -84,10 +82,28 @@ class ParkedEffects(Protocol):
     """Effects that were given up: `actors.runtime.outbox.effects`."""
 
     def retry(self, state: TaskState, raw_key: bytes, /, *, before: int | None) -> int:
-        """Let the parked one of a key be called again, if input before that offset wrote it; give how many."""
+        """Let the parked one of a key be called again, if input before that offset wrote it; return how many."""
 
     def drop(self, state: TaskState, raw_key: bytes, call_id: str | None, /) -> int:
-        """Forget the parked one of a key, or the one with that id; give how many there were."""
+        """Forget the parked one of a key, or the one with that id; return how many there were."""
+
+
+class MessageHandling(Protocol):
+    """What a retry needs to handle a parked message: see `actors.runtime.task.handling.Handling`."""
+
+    def is_ending(self) -> bool:
+        """Tell whether the task is asked to end."""
+
+    async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None, /) -> None:
+        """Call the handler once."""
+
+    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /) -> RecordError:
+        """Take back what a failed call wrote and sent, and return why it failed."""
+
+    def reject(
+        self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None, /
+    ) -> None:
+        """Tell the sender of a request that its handler refused it."""
 
 
 class Parked:
@@ -111,7 +127,7 @@ class Parked:
         self._effects = effects
         self._meters = meters
         self._commands = spec.commands
-        self._warned_ms: int | None = None
+        self._log_limit = LogLimit(REMIND_S)
         self._store: Store[bytes, bytes] | None = spec.parked
         # By line, a sequence behind all of it. A line that isn't empty is always in it: the messages of a key are
         # handled one after the other, so what changes a line is known here whether or not it is merged yet.
@@ -129,7 +145,7 @@ class Parked:
         return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
 
     async def take(
-        self, state: TaskState, record: InputRecord, handling: Handling, internal: InternalMessage | None = None
+        self, state: TaskState, record: InputRecord, handling: MessageHandling, internal: InternalMessage | None = None
     ) -> bool:
         """Carry out a control record, or put a message behind the parked ones of its key.
 
@@ -218,7 +234,7 @@ class Parked:
     # --- lines -----------------------------------------------------------------------------------------------------
 
     def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
-        """Give the key of the line of a message's key."""
+        """Return the key of the line of a message's key."""
         if len(key) <= LONG_KEY_BYTES or key in self._next:
             return key
         digest = line_key_of(key)
@@ -271,13 +287,13 @@ class Parked:
         self._next[line_key] = sequence + 1
 
     def _sequences(self, overlay: Overlay, line_key: bytes) -> range:
-        """Give the sequences that entries of a line may have, without looking at more than its first."""
+        """Return the sequences that entries of a line may have, without looking at more than its first."""
         first = next(overlay.items(*line_bounds(LETTER, line_key)), None)
         return range(0) if first is None else range(place_of(first[0])[1], self._next.get(line_key, 0))
 
     # --- control records -------------------------------------------------------------------------------------------
 
-    async def _obey(self, state: TaskState, record: InputRecord, handling: Handling) -> None:
+    async def _obey(self, state: TaskState, record: InputRecord, handling: MessageHandling) -> None:
         command = self._command(state, record)
         if command is None or command.what == "turn":
             return
@@ -297,7 +313,7 @@ class Parked:
             logger.info("%s: %d are done with", where, count)
 
     def _command(self, state: TaskState, record: InputRecord) -> Command | None:
-        """Give what a control record says, None if that isn't for this actor or mustn't be obeyed."""
+        """Return what a control record says, None if that isn't for this actor or mustn't be obeyed."""
         try:
             command = self._commands.read(state.partition, record)
         except RefusedCommandError as error:
@@ -315,9 +331,7 @@ class Parked:
         if self._meters is not None:
             self._meters.refused_commands += 1
             refused = self._meters.refused_commands
-        now_ms = state.scope.now_ms
-        if self._warned_ms is None or now_ms - self._warned_ms >= REMIND_S * 1000:
-            self._warned_ms = now_ms
+        if self._log_limit.is_due(state.scope.now_ms / 1000):
             text = "%s offset %d key %s: a control record is skipped: %s (%d such records so far)"
             logger.warning(text, state.source, record.offset, show_bytes(record.key), error, refused)
 
@@ -329,9 +343,9 @@ class Parked:
         return self._effects.drop(state, key, None if command.id == ALL else command.id)
 
     async def _retry(
-        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: Handling
+        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
     ) -> int:
-        """Hand the messages of a line to the handler, up to the first that fails; give how many were handled."""
+        """Hand the messages of a line to the handler, up to the first that fails; return how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
         for sequence in self._sequences(overlay, key):
             with_metadata = overlay.read(make_place(LETTER, key, sequence))
@@ -352,7 +366,7 @@ class Parked:
         return count
 
     async def _again(
-        self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: Handling
+        self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: MessageHandling
     ) -> bool:
         """Handle a parked message in a savepoint of its own; tell whether it is done with."""
         key, sequence, raw = entry
@@ -372,12 +386,12 @@ class Parked:
 
         internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
-            # A turn without a value would be over when it is settled, and this is a message that can't be handled.
+            # Without a value it would be over when it is consumed; this one is a message that can't be handled.
             await handling.once(state, internal_record, None if message.value is None else internal)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent)
             if isinstance(error, Rejected):
-                handling._reject(state, internal_record, error, internal)
+                handling.reject(state, internal_record, error, internal)
                 return True
             self._fail_again(state, store, entry, failed)
             return False
@@ -440,7 +454,7 @@ class Parked:
 
 
 def _written_by(with_metadata: bytes) -> int:
-    """Give the offset of the input that wrote an entry."""
+    """Return the offset of the input that wrote an entry."""
     return decode_metadata(with_metadata).source_offset
 
 
@@ -474,7 +488,7 @@ def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, 
 
 
 def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
-    """Give each line's key, with the sequence behind it.
+    """Return each line's key, with the sequence behind it.
 
     Short lines are read through and the rest of long ones is skipped: a search costs as much as many steps, and a
     producer can make as many lines as there are keys.
@@ -499,7 +513,7 @@ def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
 
 
 def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) -> bool:
-    """Settle a turn that isn't handled now; tell whether there is something of it to handle later."""
+    """Consume an internal message that isn't handled now; tell whether there is something of it to handle later."""
     ctx = Context(state, record, None, record.key or b"")
     try:
         return internal.consume(ctx) and record.value is not None
@@ -508,7 +522,7 @@ def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) 
 
 
 def describe(failed: RecordError) -> str:
-    """Give the error as one text, without what can't be written as UTF-8, not too long."""
+    """Return the error as one text, without what can't be written as UTF-8, not too long."""
     cause = failed.__cause__
     text = failed.reason if cause is None else f"{type(cause).__name__}: {cause}"
     text = f"{type(failed).__name__}: {text}".encode(errors="backslashreplace").decode()

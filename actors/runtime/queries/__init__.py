@@ -1,1 +1,1 @@
-"""Reads of a partition's state from outside its task."""
+"""Reads committed state for queries."""

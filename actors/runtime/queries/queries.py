@@ -76,7 +76,7 @@ class HeldTask:
     staleness_ms: int | None = None
 
     def of(self, store: str) -> Held:
-        """Give one of its stores.
+        """Return one of its stores.
 
         Raises:
             NotReadyError: it can't be read.
@@ -144,12 +144,12 @@ class StateReader:
         return self._task_of(TopicPartition(spec.topic, partition)) is not None
 
     def state_of(self, spec: ActorSpec, partition: int) -> str | None:
-        """Give where the partition's task is in its life, None if it isn't assigned to this worker."""
+        """Return where the partition's task is in its life, None if it isn't assigned to this worker."""
         task = self._task_of(TopicPartition(spec.topic, partition))
         return None if task is None else task.state.value
 
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
-        """Give partitions to be read before the next await.
+        """Return partitions to be read before the next await.
 
         Raises:
             NotOwnerError: one isn't assigned to this worker.
@@ -161,7 +161,7 @@ class StateReader:
         return await self._ready(spec, partitions, since_s)
 
     async def _ready(self, spec: ActorSpec, partitions: Collection[int], since_s: float) -> list[HeldTask]:
-        """Give partitions whose commits have ended that were under way at `since_s`."""
+        """Return partitions whose commits have ended that were under way at `since_s`."""
         while True:
             tasks = [self._owned(spec, partition) for partition in partitions]
             busy = next((task for task in tasks if task.committed is None), None)
@@ -228,7 +228,7 @@ def _counts(now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[int]:
 
 
 def read(held: Held, key: bytes) -> Found:
-    """Give the value of a key."""
+    """Return the value of a key."""
     try:
         raw = held.store.get(key)
     except StoreError as error:
@@ -301,5 +301,5 @@ def _not_ready(task: Task) -> NotReadyError:
 
 
 def estimate(held: Collection[Held]) -> int:
-    """Give about how many keys there are, expired ones too."""
+    """Return about how many keys there are, expired ones too."""
     return sum(one.store.estimated_keys() for one in held)

@@ -13,24 +13,18 @@ one takes its place at once. Such a worker asks the coordinator after each query
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors.errors import NotReadyError
 from actors.ports import Identity
+from actors.runtime.clock import awake_s
 
 MARGIN = 0.9
 """Which part of the time-outs counts: clocks of two machines don't run equally fast."""
 ANSWER_S = 2.0
 SPACING_S = 0.01
 """The least time between two questions: those who come meanwhile wait for the next answer."""
-_AWAKE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def awake_s() -> float:
-    """Give seconds that go on while the machine is suspended, where the system tells."""
-    return time.clock_gettime(_AWAKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ class ReadLease:
         self._renewal: asyncio.Task[None] | None = None
 
     def now_s(self) -> float:
-        """Give the lease's time, for `holds`."""
+        """Return the lease's time, for `holds`."""
         return self._now_s()
 
     def holds(self, member: Identity, since_s: float | None = None) -> bool:

@@ -46,7 +46,7 @@ class StandbyReader(StateReader):
         return super().has(spec, partition) or self._stores_of(spec.name, partition) is not None
 
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
-        """Give partitions to be read before the next await; see `StateReader.hold`."""
+        """Return partitions to be read before the next await; see `StateReader.hold`."""
         owned = [partition for partition in partitions if super(StandbyReader, self).has(spec, partition)]
         held = await super().hold(spec, owned) if owned else []
         now_ms = self._clock.wall_ms()

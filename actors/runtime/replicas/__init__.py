@@ -1,1 +1,1 @@
-"""Followers of changelogs: standbys and views."""
+"""Copies that follow a topic: standbys of other owners' tasks, and views."""

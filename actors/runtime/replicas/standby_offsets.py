@@ -15,6 +15,7 @@ from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, Following, TopicPartition
+from actors.runtime.log_limit import LogLimit
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -32,7 +33,7 @@ class StandbyLogs(Protocol):
     """What copies need of the brokers; see `actors.ports.TopicLogs`."""
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
-        """Give the partition's start and its high watermark."""
+        """Return the partition's start and its high watermark."""
 
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
@@ -80,7 +81,9 @@ class StandbyOffsets:
             await asyncio.wait([asking])
 
     async def _ask_again(self) -> None:
-        retry_s, said_s = FIRST_RETRY_S, self._clock.monotonic()
+        retry_s, log_limit = FIRST_RETRY_S, LogLimit(REMIND_S)
+        # What is away was logged when it was found.
+        log_limit.is_due(self._clock.monotonic())
         while self._away:
             await self._clock.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
@@ -95,12 +98,11 @@ class StandbyOffsets:
             for source, why in failed.items():
                 if self._away.pop(source, None) is not None:
                     self._away[source] = why
-            if self._away and self._clock.monotonic() - said_s >= REMIND_S:
-                said_s = self._clock.monotonic()
+            if self._away and log_limit.is_due(self._clock.monotonic()):
                 self._say()
 
     async def _ask(self, sources: Iterable[TopicPartition]) -> tuple[LogBoundsByPartition, dict[TopicPartition, str]]:
-        """Give the answers, and why there was none; in neither is whose turn hasn't come."""
+        """Return the answers, and why there was none; in neither is whose turn hasn't come."""
         found: dict[TopicPartition, tuple[int, LogBounds]] = {}
         begun: set[TopicPartition] = set()
         room = asyncio.Semaphore(AT_ONCE)
@@ -135,7 +137,7 @@ class StandbyOffsets:
 
 
 def _why(task: asyncio.Task[None]) -> str:
-    """Give why there is no answer; what isn't the brokers' fault is raised."""
+    """Return why there is no answer; what isn't the brokers' fault is raised."""
     if task.cancelled():
         return f"no answer in {ANSWER_S:g} s: has the partition a leader?"
     error = task.exception()

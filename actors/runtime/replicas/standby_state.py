@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from actors._core.group.members import TaskId
 from actors._core.task.takeover import LogBounds
 from actors.ports import TopicPartition
+from actors.runtime.replicas.followed import FollowedStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Changelog
-from stores._core.record import Position
-from stores.ports import PartitionStore
 
 
 class Role(enum.StrEnum):
@@ -40,13 +39,12 @@ class StandbyState:
     looked_ms: int
 
 
-@dataclass(slots=True)
-class StandbyStore:
+@dataclass(slots=True, kw_only=True)
+class StandbyStore(FollowedStore):
     """One store of a task.
 
     Attributes:
         end: the log's end at the last look, at `looked_s`.
-        mark: when a look began and the end that it found; None when there is nothing to reach.
         is_bulk: whether it is so far behind that it is loaded past the write-ahead log.
         current_ms: see `StandbyState`.
         kept_ms: the wall time that is on disk, at least.
@@ -55,12 +53,9 @@ class StandbyStore:
 
     changelog: Changelog
     source: TopicPartition
-    store: PartitionStore
-    position: Position
     end: int
     looked_s: float
     is_bulk: bool
-    mark: tuple[int, int] | None = None
     current_ms: int | None = None
     kept_ms: int = 0
     is_noted: bool = False
@@ -71,17 +66,16 @@ class StandbyStore:
         return max(0, self.end - self.position.changelog_offset)
 
     def look(self, asked_ms: int, bounds: LogBounds, now_s: float) -> None:
-        """Note the log's end. An older mark is reached first: only then a new one is of use."""
+        """Note the log's end."""
         self.end, self.looked_s = bounds.end, now_s
-        self.mark = self.mark or (asked_ms, bounds.end)
+        self.expect(asked_ms, bounds.end)
         self.reached()
 
     def reached(self) -> None:
         """See whether the mark is reached; the next write keeps it."""
-        if self.mark is not None and self.position.changelog_offset >= self.mark[1]:
-            self.current_ms = self.mark[0]
-            self.position = replace(self.position, wall_time_ms=self.mark[0])
-            self.mark = None
+        mark, self.position = self.mark, self.timed(self.position)
+        if mark is not None and self.mark is None:
+            self.current_ms = mark[0]
 
 
 @dataclass(slots=True)

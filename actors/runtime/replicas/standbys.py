@@ -40,9 +40,11 @@ from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds, plan_restore
-from actors._core.view_rules import why_rebuild
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
+from actors.runtime.cancellation import is_cancelled
+from actors.runtime.log_limit import LogLimit
+from actors.runtime.replicas.followed import Retention, why_not_followed
 from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
 from actors.runtime.replicas.standby_state import RebuildError, Role, StandbyState, StandbyStore, StandbyTask
@@ -136,7 +138,7 @@ class Standbys:
         self._look_pause_s = LOOK_S
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
-        self._said_s: dict[str, float] = {}
+        self._log_limit = LogLimit(REMIND_S)
         self._task: asyncio.Task[None] | None = None
 
     # --- from the worker -------------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ class Standbys:
         ]
 
     def assigned(self) -> dict[str, dict[str, int]]:
-        """Give how many partitions it shall keep copies of, by actor with stores, and by role."""
+        """Return how many partitions it shall keep copies of, by actor with stores, and by role."""
         found = {name: {role.value: 0 for role in Role} for name, spec in self._specs.items() if spec.stores}
         for task, role in self._wanted.items():
             if task.actor in found:
@@ -236,7 +238,7 @@ class Standbys:
         return found
 
     def lags(self) -> dict[TaskId, int]:
-        """Give how many offsets the copies lack, all stores of a task together, where it is known."""
+        """Return how many offsets the copies lack, all stores of a task together, where it is known."""
         found = {}
         for task, copy in self._held.items():
             lags = [self._known_lag(one) for one in copy.stores]
@@ -245,7 +247,7 @@ class Standbys:
         return found
 
     def stores_of(self, actor: str, partition: int) -> tuple[Mapping[str, PartitionStore], int] | None:
-        """Give a copy's stores, and since when it may lack something: None if there is none, or it never was current.
+        """Return a copy's stores, and since when it may lack something: None if there is none, or it never was current.
 
         To be read before the next await.
         """
@@ -272,10 +274,8 @@ class Standbys:
                 retry_s = FIRST_RETRY_S
                 continue
             except asyncio.CancelledError:
-                running = asyncio.current_task()
-                if running is None or running.cancelling():
+                if is_cancelled():
                     raise
-                # Nobody cancelled this task: a future that the client waited for was.
             except (BrokerUnavailableError, RestoreError) as error:
                 # What the copies hold stays what it was. A log that begins behind one is found by the next look.
                 self._say(f"copies can't be followed: {error}; it is tried again")
@@ -339,7 +339,7 @@ class Standbys:
     def _apply(self, copy: StandbyTask, one: StandbyStore, records: Sequence[LogRecord], next_offset: int) -> None:
         if self._held.get(copy.task) is not copy:
             return
-        if self._is_too_old(one):
+        if one.is_too_old(self._clock.wall_ms(), self._kept(one.changelog)):
             raise RebuildError(copy, one, "it was behind for longer than deletes are kept, some may have escaped it")
         writes, newest = stored_writes(records)
         one.position = advance(one.position, newest, next_offset)
@@ -347,9 +347,8 @@ class Standbys:
         with self._suspecting(one.changelog.store, copy.task.partition):
             (one.store.load if one.is_bulk else one.store.apply)(writes, one.position)
 
-    def _is_too_old(self, one: StandbyStore) -> bool:
-        age_ms = self._clock.wall_ms() - one.position.wall_time_ms
-        return age_ms >= one.changelog.delete_retention_ms - self._margin_ms
+    def _kept(self, changelog: Changelog) -> Retention:
+        return Retention(changelog.topic_id, changelog.delete_retention_ms, self._margin_ms)
 
     async def _look(self) -> None:
         """Find out what the copies lack, and whether one can't be followed on."""
@@ -488,7 +487,7 @@ class Standbys:
             del self._held[copy.task]
 
     async def _wipe(self, store: PartitionStore, name: str, source: TopicPartition, why: str) -> None:
-        logger.warning("%s: building the copy anew: %s", source, why)
+        logger.warning("%s: rebuilding the copy: %s", source, why)
         await self._in_thread(name, source.partition, store.wipe)
 
     async def _in_thread(self, store: str, partition: int, work: Callable[[], None]) -> None:
@@ -525,14 +524,7 @@ class Standbys:
                             await self._in_thread(one.changelog.store, task.partition, one.store.settle)
 
     def _why(self, position: Position, bounds: LogBounds, changelog: Changelog) -> str | None:
-        return why_rebuild(
-            position,
-            bounds,
-            changelog.topic_id,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=changelog.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        )
+        return why_not_followed(position, bounds, self._clock.wall_ms(), self._kept(changelog))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -589,9 +581,7 @@ class Standbys:
 
     def _say(self, text: str) -> None:
         """Log a warning, one in a while."""
-        now_s = self._clock.monotonic()
-        if now_s - self._said_s.get("failed", float("-inf")) >= REMIND_S:
-            self._said_s["failed"] = now_s
+        if self._log_limit.is_due(self._clock.monotonic()):
             logger.warning("%s", text)
 
 

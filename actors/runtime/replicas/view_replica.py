@@ -25,7 +25,7 @@ from itertools import islice
 
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds
-from actors._core.view_rules import Change, changes, differences, other_partitions, unfit, why_rebuild
+from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -36,6 +36,9 @@ from actors.errors import (
     ViewFailedError,
 )
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
+from actors.runtime.cancellation import is_cancelled
+from actors.runtime.log_limit import LogLimit
+from actors.runtime.replicas.followed import FollowedStore, Retention, why_not_followed
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
@@ -74,11 +77,11 @@ class ViewReplicaStores:
         self._slots: dict[int, str] = {}
 
     def partitions(self) -> set[int]:
-        """Give the partitions that were kept."""
+        """Return the partitions that were kept."""
         return {number for slot in _SLOTS for number in self._on_disk(slot)}
 
     async def open(self, partition: int) -> PartitionStore:
-        """Give the partition's store, the newer one if a rebuild was cut short."""
+        """Return the partition's store, the newer one if a rebuild was cut short."""
         found: list[tuple[int, str, PartitionStore]] = []
         for slot in _SLOTS:
             if partition in self._on_disk(slot):
@@ -94,13 +97,13 @@ class ViewReplicaStores:
         return store
 
     async def reopen(self, partition: int) -> PartitionStore:
-        """Give what the disk has, after a write failed."""
+        """Return what the disk has, after a write failed."""
         slot = self._slots[partition]
         await self._cache.reopen(slot, partition)
         return await self._cache.open(slot, partition)
 
     async def spare(self, partition: int) -> PartitionStore:
-        """Give an empty store beside the partition's own."""
+        """Return an empty store beside the partition's own."""
         other = self._other(partition)
         await self._cache.discard(other, partition)
         return await self._cache.open(other, partition)
@@ -125,21 +128,15 @@ class ViewReplicaStores:
         return _SLOTS[1] if self._slots.get(partition) == _SLOTS[0] else _SLOTS[0]
 
 
-@dataclass(slots=True)
-class _PartitionReplica:
+@dataclass(slots=True, kw_only=True)
+class _PartitionReplica(FollowedStore):
     """One partition.
 
     Attributes:
-        store: its content.
-        position: the store's.
-        mark: when a look began, and the log's end that it found; None when there is nothing to reach.
         is_suspect: whether a write failed, so that the disk may have something else.
         is_damaged: whether the database can't be read, so that the partition has to be built again.
     """
 
-    store: PartitionStore
-    position: Position
-    mark: tuple[int, int] | None = None
     is_suspect: bool = False
     is_damaged: bool = False
 
@@ -193,7 +190,7 @@ class ViewReplica:
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
-        self._said_s: dict[str, float] = {}
+        self._log_limit = LogLimit(REMIND_S)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +206,7 @@ class ViewReplica:
         return {number: copy.store for number, copy in self._copies.items()}
 
     def store(self, partition: int) -> PartitionStore:
-        """Give the store of one partition; raises as `stores`."""
+        """Return the store of one partition; raises as `stores`."""
         self.check()
         return self._copies[partition].store
 
@@ -316,7 +313,7 @@ class ViewReplica:
                 try:
                     self._copies[number] = await self._restored(store, facts, number)
                 except StoreCorruptedError as error:
-                    logger.warning("%s[%d]: building the view anew: %s", self.topic, number, error)
+                    logger.warning("%s[%d]: rebuilding the view: %s", self.topic, number, error)
                     self._copies[number] = await self._restored(await self._stores.spare(number), facts, number)
                     await self._stores.use_spare(number)
 
@@ -340,7 +337,7 @@ class ViewReplica:
         )
         restored = await self._restorer.restore(store, changelog, partition)
         store.apply((), restored.position)
-        return _PartitionReplica(store, restored.position)
+        return _PartitionReplica(store=store, position=restored.position)
 
     def _check_fit(self, facts: TopicFacts) -> None:
         reason = unfit(facts.topic, facts.cleanup_policy, facts.delete_retention_ms, self._margin_ms)
@@ -363,7 +360,8 @@ class ViewReplica:
                 if isinstance(error, StoreError):
                     self.doubt(error)
             except asyncio.CancelledError:
-                self._raise_if_cancelled()
+                if is_cancelled():
+                    raise
                 self._must_repair = True
             except Exception as error:
                 self._fail(error)
@@ -393,15 +391,11 @@ class ViewReplica:
 
     async def _apply(self, partition: int, records: Sequence[LogRecord], next_offset: int) -> None:
         copy, facts = self._copies[partition], self._known()
-        if self._clock.wall_ms() - copy.position.wall_time_ms >= facts.delete_retention_ms - self._margin_ms:
+        if copy.is_too_old(self._clock.wall_ms(), self._kept(facts)):
             raise _MustRepairError
         writes, _ = stored_writes(records)
         changed = list(changes(writes, copy.store.get))
-        position = replace(copy.position, changelog_offset=next_offset)
-        if copy.mark is not None and next_offset >= copy.mark[1]:
-            position = replace(position, wall_time_ms=copy.mark[0])
-            copy.mark = None
-        copy.write(writes, position)
+        copy.write(writes, copy.timed(replace(copy.position, changelog_offset=next_offset)))
         self._wake()
         if changed:
             await self._changed(partition, changed)
@@ -417,7 +411,8 @@ class ViewReplica:
             except (BrokerUnavailableError, StoreError) as error:
                 self._say("looking", f"looking at {self.topic}: {error}; it is tried again")
             except asyncio.CancelledError:
-                self._raise_if_cancelled()
+                if is_cancelled():
+                    raise
             except Exception as error:
                 self._fail(error)
                 return
@@ -448,22 +443,17 @@ class ViewReplica:
     def _mark(self, copy: _PartitionReplica, asked_ms: int, bounds: LogBounds) -> None:
         """Note the log's end; a copy that is there already is as old as the look."""
         if copy.position.changelog_offset < bounds.end:
-            # An older mark is reached first: only then a new one is of use.
-            copy.mark = copy.mark or (asked_ms, bounds.end)
+            copy.expect(asked_ms, bounds.end)
             return
         position = replace(copy.position, wall_time_ms=asked_ms)
         copy.write((), position)
         copy.mark = None
 
     def _why_rebuild(self, copy: _PartitionReplica, bounds: LogBounds, facts: TopicFacts) -> str | None:
-        return why_rebuild(
-            copy.position,
-            bounds,
-            facts.topic_id,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=facts.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        )
+        return why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts))
+
+    def _kept(self, facts: TopicFacts) -> Retention:
+        return Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
 
     # --- mending ---------------------------------------------------------------------------------------------------
 
@@ -495,7 +485,7 @@ class ViewReplica:
                         copy.position = replace(copy.position, wall_time_ms=asked_ms)
                     copy.mark = None
                     continue
-                logger.warning("%s[%d]: building the view anew: %s", self.topic, number, why)
+                logger.warning("%s[%d]: rebuilding the view: %s", self.topic, number, why)
             await self._rebuild(number, facts)
         for number in [number for number in self._copies if number >= facts.partitions]:
             await self._drop(number)
@@ -542,13 +532,6 @@ class ViewReplica:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    @staticmethod
-    def _raise_if_cancelled() -> None:
-        """Raise the cancellation that is being handled, unless it is one of the client's own futures."""
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise asyncio.CancelledError
-
     def _fail(self, error: Exception) -> None:
         is_expected = isinstance(error, ConfigurationError | UnreadableLogError)
         logger.critical("the view of %s ends: %s", self.topic, error, exc_info=None if is_expected else error)
@@ -560,9 +543,7 @@ class ViewReplica:
 
     def _say(self, kind: str, text: str) -> None:
         """Log a warning, one of a kind in a while."""
-        now_s = self._clock.monotonic()
-        if now_s - self._said_s.get(kind, float("-inf")) >= REMIND_S:
-            self._said_s[kind] = now_s
+        if self._log_limit.is_due(self._clock.monotonic(), kind):
             logger.warning("%s", text)
 
 

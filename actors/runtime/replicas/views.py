@@ -169,7 +169,7 @@ class TopicView(Generic[K, V]):
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: K, default: V | None = None) -> V | None:
-        """Give the value of `key`, or `default` when it is absent or expired.
+        """Return the value of `key`, or `default` when it is absent or expired.
 
         Raises:
             ViewClosedError: the view isn't open.
@@ -187,17 +187,17 @@ class TopicView(Generic[K, V]):
         return sum(1 for _ in self._scan(None, None, reverse=False))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Give all (key, value) in byte order of the encoded keys, as of the call."""
+        """Return all (key, value) in byte order of the encoded keys, as of the call."""
         return self._decoded(self._scan(None, None, reverse=False))
 
     def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
-        """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
+        """Return (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
         encode = self._opened().encode_key
         first, last = (None if key is None else encode(key) for key in (start, end))
         return self._decoded(self._scan(first, last, reverse=reverse))
 
     def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
-        """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
+        """Return (key, value) of the keys whose bytes begin with those of `prefix`."""
         raw = self._opened().encode_key(prefix)
         return self._decoded(self._scan(raw, after_prefix(raw), reverse=False))
 
@@ -323,7 +323,7 @@ class TopicView(Generic[K, V]):
         return self._clock.wall_ms()
 
     def _read(self, key: K) -> bytes | None:
-        """Give the value's bytes: from the partition where the key belongs, or, if it isn't there, any other."""
+        """Return the value's bytes: from the partition where the key belongs, or, if it isn't there, any other."""
         copy, codecs = self._running(), self._opened()
         raw_key = codecs.encode_key(key)
         home = codecs.partitioner.home(raw_key, copy.partitions)

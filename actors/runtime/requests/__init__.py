@@ -1,1 +1,1 @@
-"""Requests between actors, and the replies to them."""
+"""Requests between actors and their replies."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
-import msgspec
-
 from actors._core.logs import escaping
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
@@ -20,7 +18,7 @@ from actors.runtime.message.entry_versions import newer_entry
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
-from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.task_state import AnswerLater, TaskState
 from actors.runtime.requests.requests import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 
 logger = escaping(logging.getLogger(__name__))
@@ -41,11 +39,11 @@ class ReplyCodec(Protocol):
 
     @property
     def encode(self) -> Callable[[Any], bytes]:
-        """Give the function that makes bytes."""
+        """Return the function that makes bytes."""
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """Give the function that reads them."""
+        """Return the function that reads them."""
 
 
 class ReplyTypes:
@@ -61,7 +59,7 @@ class ReplyTypes:
 
     @classmethod
     def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
-        """Give those of a function or class, None if nothing that it does gives an answer.
+        """Return those of a function or class, None if nothing that it does gives an answer.
 
         Args:
             actor: its name, for errors.
@@ -82,7 +80,7 @@ class ReplyTypes:
             self._codec(type_)
 
     def codec_for(self, message: Any) -> ReplyCodec | None:
-        """Give the codec of the answer to a message, None if there is no answer to such messages."""
+        """Return the codec of the answer to a message, None if there is no answer to such messages."""
         try:
             return self._codecs[type(message)]
         except KeyError:
@@ -91,17 +89,17 @@ class ReplyTypes:
             return codec
 
     def kind_of(self, message: Any) -> str | None:
-        """Give the name of the type that says how a message is answered, None if there is no answer to such."""
+        """Return the name of the type that says how a message is answered, None if there is no answer to such."""
         base = next((base for base in type(message).__mro__ if base in self._handlers), None)
         return None if base is None else _kind(base)
 
     def codec_of(self, kind: str) -> ReplyCodec | None:
-        """Give the codec of the answer to messages of a type that `kind_of` named."""
+        """Return the codec of the answer to messages of a type that `kind_of` named."""
         type_ = next((type_ for type_ in self._handlers if _kind(type_) == kind), None)
         return None if type_ is None else self._codec(type_)
 
     def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
-        """Give what reads the answer to a message, None if there is no answer to such messages."""
+        """Return what reads the answer to a message, None if there is no answer to such messages."""
         codec = self.codec_for(message)
         return None if codec is None else codec.decode
 
@@ -124,13 +122,13 @@ def _kind(type_: Any) -> str:
 
 
 def _annotation(handler: Callable[..., Any]) -> Any:
-    """Give a handler's return annotation as it stands there, None if it has none or returns nothing."""
+    """Return a handler's return annotation as it stands there, None if it has none or returns nothing."""
     found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
     return None if found in (None, NoneType, "None") else found
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _RequestHeaders:
     """What a message's headers say of the question that it is."""
 
     id: bytes
@@ -139,8 +137,8 @@ class _Request:
     older_id: bytes | None = None
 
     @classmethod
-    def of(cls, record: InputRecord) -> _Request | None:
-        """Give it, None for a message that isn't a question, or not one that can be answered."""
+    def of(cls, record: InputRecord) -> _RequestHeaders | None:
+        """Return it, None for a message that isn't a question, or not one that can be answered."""
         if not record.headers:
             return None
         headers = dict(record.headers)
@@ -173,24 +171,6 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
         )
 
 
-class AnswerLater(msgspec.Struct, frozen=True):
-    """A question whose answer is still owed: opaque, and JSON, so that it can be kept in the state of its key.
-
-    Attributes:
-        question: its id.
-        reply_to: where the answer goes unless it was asked again.
-        key: the key that was asked.
-        kind: the type of message that it was.
-        is_kept: whether the answer is kept, for when the question is asked again after it.
-    """
-
-    question: bytes
-    reply_to: bytes
-    key: bytes
-    kind: str
-    is_kept: bool = True
-
-
 class Replies:
     """Answers the questions that come to an actor.
 
@@ -206,14 +186,14 @@ class Replies:
         self._reply_topic = reply_topic
 
     def around(self, handler: Handler) -> Handler:
-        """Give a handler that answers questions; what it returns for other messages goes nowhere.
+        """Return a handler that answers questions; what it returns for other messages goes nowhere.
 
         It has to be around `deduplicated`: a question whose message was seen before, under another question, is
         answered with None, and one that comes again gets its own first answer.
         """
 
         async def handle(ctx: Context, message: Any) -> None:
-            request = _Request.of(ctx._record)
+            request = _RequestHeaders.of(ctx._record)
             if request is None:
                 if ctx._record.headers:
                     _check(ctx._record, ctx._working("answer").source)
@@ -226,17 +206,17 @@ class Replies:
 
     def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
         """Tell who asked, if it was a question, that the handler refused the message."""
-        request = _Request.of(record)
+        request = _RequestHeaders.of(record)
         if request is not None:
             self._give(state, request, b"r" + _cut(reason))
 
     def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
         """Tell who asked, if it was a question, that the handler failed."""
-        request = _Request.of(record)
+        request = _RequestHeaders.of(record)
         if request is not None:
             self._give(state, request, _FAILED + _cut(reason))
 
-    async def _answer(self, ctx: Context, message: Any, request: _Request, handler: Handler) -> None:
+    async def _answer(self, ctx: Context, message: Any, request: _RequestHeaders, handler: Handler) -> None:
         state = ctx._state
         if state is None:
             raise AssertionError("a message that is being handled has a state")
@@ -282,7 +262,7 @@ class Replies:
 
     def later(self, ctx: Context) -> AnswerLater | None:
         """See `Context.answer_later`."""
-        state, request = ctx._working("answer_later"), _Request.of(ctx._record)
+        state, request = ctx._working("answer_later"), _RequestHeaders.of(ctx._record)
         if request is None:
             return None
         kind = self._types.kind_of(ctx._asked)
@@ -308,7 +288,7 @@ class Replies:
         if held is not None and not held.startswith(_PENDING):
             return False
         reply_to = later.reply_to if held is None else held[1:]
-        question = _Request(later.question, reply_to, None)
+        question = _RequestHeaders(later.question, reply_to, None)
         self._give(state, question, self._encoded(later, value), is_kept=later.is_kept)
         return True
 
@@ -323,14 +303,14 @@ class Replies:
             )
         return _NONE if value is None else b"o" + codec.encode(value)
 
-    def _keep_open(self, state: TaskState, request: _Request) -> None:
+    def _keep_open(self, state: TaskState, request: _RequestHeaders) -> None:
         """Note that a question is being dealt with, and where its answer goes; at least as long as anybody waits."""
         ttl_ms = self._store.ttl_ms
         if ttl_ms is not None and request.deadline_ms is not None:
             ttl_ms = max(ttl_ms, request.deadline_ms - state.scope.now_ms)
         self._store.write_raw(state, request.id, _PENDING + request.reply_to, ttl_ms)
 
-    def _again(self, state: TaskState, request: _Request, given: bytes) -> None:
+    def _again(self, state: TaskState, request: _RequestHeaders, given: bytes) -> None:
         """See to a question that was asked before: its answer is sent again, or will go to the new address."""
         if given.startswith(_PENDING):
             self._keep_open(state, request)
@@ -338,13 +318,13 @@ class Replies:
             self._send(state, request, given)
 
     @staticmethod
-    def _is_late(state: TaskState, request: _Request) -> bool:
+    def _is_late(state: TaskState, request: _RequestHeaders) -> bool:
         asks = state.tools.asks
         now_ms = state.scope.now_ms if asks is None else asks.wall_ms()
         may_ask = state.on_wait is not None
         return not may_ask and request.deadline_ms is not None and now_ms > request.deadline_ms
 
-    def _give(self, state: TaskState, request: _Request, answer: bytes, *, is_kept: bool = True) -> None:
+    def _give(self, state: TaskState, request: _RequestHeaders, answer: bytes, *, is_kept: bool = True) -> None:
         """Keep an answer, unless it isn't to be kept, and send it."""
         limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
         room = limit - 2 * len(request.id) - len(request.reply_to) - RECORD_OVERHEAD_BYTES
@@ -362,7 +342,7 @@ class Replies:
             state.overlays[self._store].delete(request.id)
         self._send(state, request, answer)
 
-    def _send(self, state: TaskState, request: _Request, answer: bytes) -> None:
+    def _send(self, state: TaskState, request: _RequestHeaders, answer: bytes) -> None:
         topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
         number, _, asker = rest.partition("/")
         count = state.resolve_output(self._reply_topic).partition_count

@@ -83,7 +83,7 @@ class Asker:
         self._waits: Counter[int] = Counter()
 
     def wall_ms(self) -> int:
-        """Give Unix milliseconds."""
+        """Return Unix milliseconds."""
         return self._clock.wall_ms()
 
     @property
@@ -201,7 +201,7 @@ class EncodedRequest:
         return cls(raw_key, raw_value, headers, decode, f"{kind} to actor {target.actor}, key {show_bytes(raw_key)}")
 
     def open(self, answer: ActorReply) -> Any:
-        """Give what the other handler returned.
+        """Return what the other handler returned.
 
         Raises:
             AskRejectedError: it raised `Rejected`.
@@ -219,7 +219,7 @@ class EncodedRequest:
 
 
 def deadline_header(clock: Clock, timeout: timedelta) -> tuple[str, bytes]:
-    """Give the header that says when nobody waits any more."""
+    """Return the header that says when nobody waits any more."""
     return DEADLINE, b"%d" % (clock.wall_ms() + timeout // timedelta(milliseconds=1))
 
 
@@ -267,12 +267,12 @@ def question_headers(question: ActorRequest, reply_to: str) -> list[tuple[str, b
 
 
 def _text(raw_key: bytes) -> str:
-    """Give a key as text, no two keys as the same."""
+    """Return a key as text, no two keys as the same."""
     return raw_key.decode(errors="surrogateescape")
 
 
 def _chain_in(ctx: Context) -> list[Link]:
-    """Give who waits for the message that is being handled."""
+    """Return who waits for the message that is being handled."""
     raw = next((raw for name, raw in ctx.headers if name == CHAIN), None)
     if raw is None:
         return []
@@ -311,7 +311,7 @@ class Waiting:
 
     @contextlib.contextmanager
     def question(self, question: ActorRequest) -> Iterator[asyncio.Future[ActorReply]]:
-        """Give the future of a question's answer, which is waited for as long as the block runs.
+        """Return the future of a question's answer, which is waited for as long as the block runs.
 
         Raises:
             BrokerUnavailableError: too many questions wait already.

@@ -1,1 +1,1 @@
-"""Stores of a partition, and their restore from the changelog."""
+"""A task's stores: opens them, restores them from their changelogs, writes commits to them."""

@@ -387,7 +387,7 @@ class Restorer:
             raise SnapshotError(why)
 
     async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
-        logger.warning("%s: building the store anew: %s", source, why)
+        logger.warning("%s: rebuilding the store: %s", source, why)
         await finish_in_thread(store.wipe)
 
     async def _read(
@@ -486,7 +486,7 @@ def _why_rewritten(position: Position, records: Iterable[LogRecord]) -> str | No
 
 
 def begin_position(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
-    """Give where a read begins: at the checkpoint, or with nothing, as old as the read itself."""
+    """Return where a read begins: at the checkpoint, or with nothing, as old as the read itself."""
     if position is not None:
         return position
     return Position(
@@ -535,7 +535,7 @@ def metadata_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def _unfinished(position: Position, plan: Restore) -> Position:
-    """Give the position to keep on disk until the restore is known to be good.
+    """Return the position to keep on disk until the restore is known to be good.
 
     It stays far enough from the log's end for the next restore to look at the checkpoint's age, which this one, if it
     dies here, hasn't done yet. The claim writes the real one.

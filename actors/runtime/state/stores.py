@@ -29,7 +29,7 @@ class StoreCache:
         self._stores: dict[tuple[str, int], PartitionStore] = {}
 
     async def open(self, store: str, partition: int) -> PartitionStore:
-        """Give the store of a partition, opened once and kept open. A damaged one is deleted and begun anew."""
+        """Return the store of a partition, opened once and kept open. A damaged one is deleted and begun anew."""
         held = self._stores.get((store, partition))
         if held is not None:
             return held
@@ -75,7 +75,7 @@ class StoreCache:
             await self.discard(store, partition)
 
     def opened(self) -> Iterator[tuple[str, int, PartitionStore]]:
-        """Give (store, partition, open store) of all that are open."""
+        """Return (store, partition, open store) of all that are open."""
         return ((store, partition, held) for (store, partition), held in list(self._stores.items()))
 
     def close(self) -> None:

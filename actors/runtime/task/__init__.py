@@ -1,1 +1,1 @@
-"""A task: one partition of an actor's input, from its first claim to its end."""
+"""One owned partition: the takeover, and the loop that handles, commits and stores."""

@@ -1,34 +1,120 @@
-"""What a task and its tenures share: the partition, the world, and where the task is in its life."""
+"""What a task and its processors share: the partition, the world, and where the task is in its life."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets, encode_finished
 from actors._core.task.lifecycle import Event, State, advance
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
-from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
+from actors.ports import Identity, InputRecord, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 
 
+class Inbox:
+    """What waits for a task: filled by the worker and by what runs beside the task, emptied by the task.
+
+    Attributes:
+        is_open: whether records are taken: from a takeover until its work is dropped.
+        queued: how many records wait.
+        stopping: the task is to commit what it has handled and to end.
+        hurries: what runs isn't waited for any more.
+        doubt: why the task has to take over again, None if it needn't.
+        delivered: the offset behind the last record that was put in.
+        left_at: where the source stood when the task was asked to stop: what it delivers after that is dropped.
+        is_last: the worker itself stops, and may not come back soon.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.is_open = False
+        self.queued = 0
+        self.stopping = False
+        self.hurries = False
+        self.doubt: str | None = None
+        self.delivered = 0
+        self.left_at: int | None = None
+        self.is_last = False
+        self._limit = limit
+        self._batches: deque[Sequence[InputRecord]] = deque()
+        self._wake = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more records should be fetched."""
+        return self.queued >= self._limit
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records should be fetched for the task."""
+        return self.is_open and not self.stopping and self.queued < self._limit
+
+    def put(self, records: Sequence[InputRecord]) -> None:
+        """Add records in offset order. What comes while the task isn't running is dropped, and fetched again later."""
+        if not self.is_open or self.stopping:
+            return
+        self._batches.append(records)
+        self.delivered = records[-1].offset + 1
+        self.queued += len(records)
+        self._wake.set()
+
+    def take(self) -> Sequence[InputRecord]:
+        """Return the oldest batch."""
+        records = self._batches.popleft()
+        self.queued -= len(records)
+        return records
+
+    def records(self) -> Iterator[InputRecord]:
+        """Return all that waits, and leave it there."""
+        return chain.from_iterable(self._batches)
+
+    def open(self, offset: int) -> None:
+        """Take records from this offset on."""
+        self.is_open, self.doubt, self.delivered = True, None, offset
+
+    def clear(self) -> None:
+        """Drop all records, which are fetched again, and take none until the next takeover."""
+        self.is_open = False
+        self._batches.clear()
+        self.queued = 0
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._wake.set()
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait for the next `wake`, at most so long; tell whether it came. One that came before doesn't count."""
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        return self._wake.is_set()
+
+
 @dataclass(slots=True)
 class PoisonTracking:
-    """What a task remembers of earlier tenures, so that it doesn't run into the same again.
+    """What a task remembers of earlier processors, so that it doesn't run into the same again.
 
     Attributes:
         careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
-        careful_internal_s: turns are committed one by one until then, by the monotonic clock.
-        dropped: the ids of turns that stopped the partition, and that an operator gave up.
-        poisoned: by offset, or a turn's id, why the broker refuses what a message led to.
+        careful_internal_s: internal messages are committed one by one until then, by the monotonic clock.
+        dropped: the ids of internal messages that stopped the partition, and that an operator gave up.
+        poisoned: by offset, or an internal message's id, why the broker refuses what a message led to.
         given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
-        went_back: by store, what a commit found that shows that its changelog lost records.
+        went_back: by changelog, what a commit found that shows that its changelog lost records.
     """
 
     careful_until: int = 0
@@ -88,7 +174,7 @@ class TaskContext:
             self._wake()
 
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
-        """Give what is done when the commit that is under way ends, however it ends; None if none is.
+        """Return what is done when the commit that is under way ends, however it ends; None if none is.
 
         It raises TimeoutError where the commit takes longer.
         """
@@ -108,7 +194,7 @@ class TaskContext:
                 wait.set_result(None)
 
     def mark(self, completed: CompletedOffsets) -> str:
-        """Give the offset metadata of the next commit."""
+        """Return the offset metadata of the next commit."""
         self.transaction += 1
         finished = encode_finished(completed.next_offset, completed.finished) if completed.finished else ""
         nonce = uuid.uuid4().hex[:12]

@@ -39,7 +39,7 @@ class Handling:
         parked: the messages that were put aside; None if the actor puts none aside.
         poisoned: by what `identity` gives, why the broker refuses what a message led to.
         is_ending: whether the task is asked to end.
-        dropped: the ids of turns that an operator gave up.
+        dropped: the ids of internal messages that an operator gave up.
         wait: lets so many seconds pass, with nothing of the message held; raises CancelledError if the task ends.
     """
 
@@ -148,7 +148,7 @@ class Handling:
         policy, attempts = self.spec.on_error, 1
         failed = self.undone(state, record, error, sent)
         if isinstance(error, Rejected):
-            self._reject(state, record, error, internal)
+            self.reject(state, record, error, internal)
             return
         while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError | NewerProgramError):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
@@ -159,7 +159,7 @@ class Handling:
                 await self.once(state, record, internal)
             except Rejected as error:
                 self.undone(state, record, error, sent)
-                self._reject(state, record, error, internal)
+                self.reject(state, record, error, internal)
                 return
             except BaseException as again:
                 failed = self.undone(state, record, again, sent)
@@ -218,7 +218,7 @@ class Handling:
         except RecordTooLargeError as error:
             logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
 
-    def _reject(
+    def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
     ) -> None:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
@@ -237,5 +237,5 @@ class Handling:
 
 
 def identity(record: InputRecord) -> str | int:
-    """Give what tells a message of a partition from all others: a turn's id, an input's offset."""
+    """Return what tells a message of a partition from all others: an internal message's id, an input's offset."""
     return getattr(record, "id", None) or record.offset

@@ -1,6 +1,6 @@
 """Messages of different keys side by side, messages of one key in order.
 
-    shared overlays     what is finished and not committed yet, as in any tenure
+    shared overlays     what is finished and not committed yet, as in any processor
     a message's own     what its handler has written so far
 
 A message is merged into the shared overlays when its handler is done, whatever is still running: the input offsets
@@ -35,7 +35,7 @@ from stores.errors import StoreError
 logger = escaping(logging.getLogger(__name__))
 
 WINDOW = 20
-"""How many messages may wait for a lane, for each lane."""
+"""How many messages may wait, for each one that may run."""
 LEAST_WINDOW = 1_000
 
 
@@ -94,7 +94,7 @@ class KeyExecutor:
         self._merged = 0
         self._is_closed = False
         # Those that are parked share a line, in which only one at a time may be given a place.
-        # Of messages in separate lanes none sees what another, of the same id, has written.
+        # Of messages that run side by side none sees what another, of the same id, has written.
         self._orders_keyless = bool(handling.spec.stores)
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class KeyExecutor:
         return self._error if first is None or first.error is None else first.error
 
     def admit(self, record: InputRecord, internal: InternalMessage | None = None) -> None:
-        """Take the next message; it runs as soon as all before it of its key are done and a lane is free."""
+        """Take the next message; it runs as soon as all before it of its key are done and fewer than `limit` run."""
         key = record.key
         if isinstance(record, Unreadable) and record.original is not None:
             key = record.original.key
@@ -180,7 +180,7 @@ class KeyExecutor:
         )
 
     def _waits(self, change: int) -> None:
-        """A message that waits for another actor takes no lane: the one that answers may be behind it."""
+        """Don't count a message that waits for another actor: its reply may depend on a later message."""
         self._waiting += change
         self._changed.set()
         if change > 0:
@@ -208,12 +208,12 @@ class KeyExecutor:
             self.merge_one()
 
     def take_count(self) -> int:
-        """Give how many input records were merged since the last call."""
+        """Return how many input records were merged since the last call."""
         count, self._merged = self._merged, 0
         return count
 
     def merge_one(self) -> InputRecord | None:
-        """Merge the message that was done first; give it, None when there is none."""
+        """Merge the message that was done first; return it, None when there is none."""
         while self._done:
             in_flight, state = self._done.popleft()
             if in_flight in self._open:
@@ -246,7 +246,7 @@ class KeyExecutor:
         try:
             in_flight.internal.done()
         except Exception as error:
-            # It looks into a store, and nobody here could say what to do: the tenure ends with it.
+            # It looks into a store, and nobody here could say what to do: the processor ends with it.
             self._error = error
 
     async def quiet(self) -> None:

@@ -1,4 +1,4 @@
-"""A tenure whose messages of different keys are handled side by side: see `actors.runtime.task.key_executor`."""
+"""A processor whose messages of different keys are handled side by side: see `actors.runtime.task.key_executor`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KeyedProcessor(TaskProcessor):
     def __init__(self, context: TaskContext, stores: Sequence[Restored], completed: CompletedOffsets) -> None:
         self._ending = asyncio.Event()
         super().__init__(context, stores, completed)
-        # A hook that is called without a lane has no more rights than a message that has one.
+        # A hook that is called outside of the executor has no more rights than a message inside.
         self._messages.on_wait = lambda _: None
         self._executor = KeyExecutor(
             self._messages,
@@ -111,7 +111,7 @@ class KeyedProcessor(TaskProcessor):
                     executor.admit(record)
 
     async def _look_at_what_is_done(self) -> bool:
-        """See to what the lanes have merged, and to what is due; tell whether the loop has to begin anew.
+        """See to what the executor has merged, and to what is due; tell whether the loop has to begin anew.
 
         Raises:
             RecordError: a message can't be handled, and all before it is committed.

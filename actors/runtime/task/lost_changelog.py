@@ -197,7 +197,7 @@ def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
 
 
 def last_commit(changelog: Changelog, committed: Committed | None, owner: OwnerRecord | None = None) -> LastCommit:
-    """Give what the group's committed offset, or without one the registry, says of the last commit to a changelog."""
+    """Return what the group's committed offset, or without one the registry, says of the last commit to a changelog."""
     mark = None if committed is None else parse_mark(committed.metadata)
     if committed is None or mark is None:
         return NO_COMMIT if owner is None else LastCommit(owner.epoch, is_marked=False)
@@ -322,7 +322,7 @@ def _is_unseen(logged: bytes, before: Position) -> bool:
 
 
 def _value_of(logged: bytes) -> bytes | None:
-    """Give what a store keeps of a folded record."""
+    """Return what a store keeps of a folded record."""
     start = METADATA_BYTES + len(_THERE)
     return None if logged[METADATA_BYTES:start] == _DELETED else logged[:METADATA_BYTES] + logged[start:]
 
@@ -330,7 +330,7 @@ def _value_of(logged: bytes) -> bytes | None:
 def _side_by_side(
     left: Iterator[tuple[bytes, bytes]], right: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Give each key of two scans with what either has."""
+    """Return each key of two scans with what either has."""
     merged = heapq.merge(((key, 0, raw) for key, raw in left), ((key, 1, raw) for key, raw in right))
     for key, group in groupby(merged, key=itemgetter(0)):
         found = {side: raw for _, side, raw in group}

@@ -20,6 +20,7 @@ from actors._core.task.completed import CompletedOffsets
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import InputRecord
 from actors.runtime.commands import CONTROL_HEADER
+from actors.runtime.log_limit import LogLimit
 from actors.runtime.task.context import TaskContext
 
 logger = escaping(logging.getLogger(__name__))
@@ -49,10 +50,10 @@ class PlacedRecords:
         self._clock = context.services.clock
         self._completed = completed
         self._is_stopped = False
-        self._said_s = float("-inf")
+        self._log_limit = LogLimit(REMIND_S)
 
     def checked(self, records: Sequence[InputRecord]) -> Sequence[InputRecord]:
-        """Give the records; from the first one on that stops the partition only that, and nothing afterwards."""
+        """Return the records; from the first one on that stops the partition only that, and nothing afterwards."""
         if self._is_stopped:
             return ()
         for place, home in self._misplaced(records):
@@ -70,7 +71,7 @@ class PlacedRecords:
         return records
 
     def _misplaced(self, records: Sequence[InputRecord]) -> list[tuple[int, int | Exception]]:
-        """Give place and right partition of what is in a wrong one, or why the partitioner can't tell."""
+        """Return place and right partition of what is in a wrong one, or why the partitioner can't tell."""
         partitioner, count, here = self._spec.partitioner, self._spec.partition_count, self._source.partition
         keys = [record.key or b"" for record in records]
         places: Sequence[int] = range(len(keys))
@@ -130,9 +131,7 @@ class PlacedRecords:
         )
 
     def _warn(self, record: InputRecord, home: int | Exception) -> None:
-        now_s = self._clock.monotonic()
-        if now_s - self._said_s >= REMIND_S:
-            self._said_s = now_s
+        if self._log_limit.is_due(self._clock.monotonic()):
             logger.warning(
                 "%s offset %d key %s: %s; %d such records were found so far, and handled",
                 self._source,

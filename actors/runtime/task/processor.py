@@ -11,9 +11,9 @@ What happens when the process dies, step by step:
 The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
 the run loop of the task, which waits for the end of its predecessor on the same partition first.
 
-A timer that has come due, a result of an effect or a parked message is a turn: handled like a message, and taken out of
-the store where it waited in the same commit. A process that dies before that commit has handled nothing; its successor
-finds the turn where it was.
+A timer that is due, a result of an effect and a parked message are internal messages: handled like input records, and
+removed from the store where they waited in the same commit. If the process dies before that commit, nothing is handled,
+and the next owner finds the message where it was.
 """
 
 from __future__ import annotations
@@ -29,8 +29,15 @@ from operator import attrgetter
 from actors._core.logs import escaping
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event
-from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
-from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
+from actors.errors import (
+    CommitRefusedError,
+    LogWentBackError,
+    OutcomeUnknownError,
+    RecordError,
+    RefusedRecordError,
+    RestoreError,
+)
+from actors.ports import CommitBatch, InputRecord, Output
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import refused, undecodable
@@ -46,11 +53,16 @@ from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import MessageScope, Overlay, Writes, with_metadata
+from stores._core.record import Position
+from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
+INLINE_WRITES = 10_000
+"""How many writes go to the store on the event loop. rocksdict holds the interpreter's lock while it writes (0.6 µs a
+write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
 _offset = attrgetter("offset")
@@ -81,6 +93,12 @@ class TaskProcessor:
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
         ]
+        topics = {name: changelog.topic for name, changelog in spec.changelogs.items()}
+        self._parts = [
+            (topics[store.name], held, overlay) for (store, overlay), held in zip(self._overlays, stores, strict=True)
+        ]
+        self._published = {topics[name]: publication for name, publication in spec.published.items()}
+        self._parked_topic = None if spec.parked is None else topics[spec.parked.name]
         self._messages = TaskState(
             actor=spec.name,
             source=self._source,
@@ -100,7 +118,7 @@ class TaskProcessor:
             spec, self._source, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass
         )
         self._handling.dropped = self._poison.dropped
-        timers = self._messages.tools.timers
+        timers = tools.timers
         self._saw = None if timers is None else timers.saw
         self._backlog = Backlog(self._source, context.backlog_end, self._position, self._clock)
         if timers is not None:
@@ -233,7 +251,7 @@ class TaskProcessor:
 
     @property
     def _may_take(self) -> bool:
-        """Whether turns can be handled: before the first input there is no offset that a write could come from."""
+        """Whether internal messages can be handled: before the first input a write has no offset to come from."""
         return self.reached > 0
 
     async def _punctuate(self) -> bool:
@@ -359,7 +377,7 @@ class TaskProcessor:
                 return
 
     async def _recover(self, record: InputRecord, ctx: Context | None, error: BaseException, sent: int) -> list[Output]:
-        """Do with a message that failed what the policy says; give the outputs, which a commit may have renewed."""
+        """Do with a message that failed what the policy says; return the outputs, which a commit may have renewed."""
         if ctx is not None:
             ctx._state = None
         elif isinstance(error, Exception):
@@ -380,7 +398,7 @@ class TaskProcessor:
         return is_known or (parked is not None and parked.concerns(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
-        """Handle a message with all precautions; give the outputs, which a commit may have renewed."""
+        """Handle a message with all precautions; return the outputs, which a commit may have renewed."""
         # An earlier owner, who handled keys side by side, may have finished it.
         if record.offset not in self._completed.finished:
             await self._handling.message(self._messages, record)
@@ -427,7 +445,7 @@ class TaskProcessor:
             await self._inbox.wait(left_s)
 
     def _next_pause_s(self) -> float:
-        """Give the time after which the run of messages is interrupted: for a commit, or to let others run."""
+        """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
         if self.next_offset < self._poison.careful_until:
             return 0.0
         commit_s = self._oldest_s + self._policy.interval_s
@@ -479,85 +497,89 @@ class TaskProcessor:
     # --- commit ----------------------------------------------------------------------------------------------------
 
     async def _commit(self) -> None:
-        context, messages, spec = self._context, self._messages, self._spec
+        """Commit what was handled: to Kafka, then to the stores."""
+        context, messages, scope, clock = self._context, self._messages, self._scope, self._clock
         if messages.newer is not None:
             # Its handler went on as if nothing had been there.
             raise messages.newer
-        scope = self._scope
         # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
         offset, scope.source_offset = scope.source_offset, self.reached - 1
         for punctuator in self._punctuators:
             punctuator.before_commit()
         scope.source_offset = offset
         context.advance(Event.COMMIT)
-        began_ms, began_s = self._services.clock.wall_ms(), self._clock.monotonic()
-        frozen = [
-            (held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
-        ]
-        outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
+        began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
         self._count()
         handled, self._handled = self._handled, 0
-        next_offset, completed = self.next_offset, self._completed
-        completed.skip_to(next_offset)
-        context.now_ms = max(context.now_ms, scope.now_ms, messages.tools.latest_ms)
-        reached, mark = completed.reached, context.mark(completed)
-        changelogs = {
-            spec.changelogs[store.name].topic: writes
-            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True)
-            if writes
-        }
-        if spec.published:
-            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True):
-                if store.name in spec.published:
-                    outputs.extend(spec.published[store.name].records(writes))
-        receipt = await context.log.commit(
-            CommitBatch(
-                source=self._source,
-                next_offset=next_offset,
-                metadata=mark,
-                changelogs=changelogs,
-                outputs=outputs,
-                steps=() if context.settings.rules.exactly_once else in_steps(spec, changelogs),
-            )
-        )
+        frozen = [(topic, held, overlay, overlay.freeze()) for topic, held, overlay in self._parts]
+        batch = self._batch_of({topic: writes for topic, _, _, writes in frozen if writes})
+        source_offset = self._completed.reached
+        receipt = await context.log.commit(batch)
         context.is_storing = True
-        await self._store(frozen, receipt, reached, began_ms)
-        self.committed_offset = next_offset
-        context.failures = 0
-        ended_s = self._clock.monotonic()
-        context.meters.committed(
-            offset=next_offset,
-            records=handled,
-            outputs=len(outputs),
-            writes=sum(map(len, changelogs.values())),
-            seconds=ended_s - began_s,
-            at_ms=began_ms,
-            is_parking=spec.parked is not None and spec.changelogs[spec.parked.name].topic in changelogs,
-        )
-        self._rested_s = ended_s + self._policy.rest_s(ended_s - began_s)
+        for topic, held, overlay, writes in frozen:
+            changelog_offset = receipt.changelog_offsets.get(topic)
+            try:
+                await store_commit(held.store, writes, source_offset, changelog_offset, began_ms, context.epoch)
+            except LogWentBackError as error:
+                self._poison.went_back[topic] = str(error)
+                raise
+            overlay.settle()
+        self.committed_offset, context.failures = batch.next_offset, 0
+        seconds = clock.monotonic() - began_s
+        self._rested_s = began_s + seconds + self._policy.rest_s(seconds)
+        context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)
         context.advance(Event.COMMITTED)
         for punctuator in self._punctuators:
             punctuator.committed()
 
-    async def _store(
-        self,
-        frozen: Sequence[tuple[Restored, Overlay, Writes]],
-        receipt: CommitReceipt,
-        reached: int,
-        began_ms: int,
-    ) -> None:
-        """Write what is committed into the stores."""
-        for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
-            try:
-                await held.write(
-                    ((key, with_metadata(entry)) for key, entry in writes.items()),
-                    len(writes),
-                    source_offset=reached,
-                    changelog_offset=receipt.changelog_offsets.get(self._spec.changelogs[store.name].topic),
-                    wall_time_ms=began_ms,
-                    epoch=self._context.epoch,
-                )
-            except LogWentBackError as error:
-                self._poison.went_back[store.name] = str(error)
-                raise
-            overlay.settle()
+    def _batch_of(self, changelogs: dict[str, Writes]) -> CommitBatch:
+        """Return what is committed with these writes: the input's offset, the outputs, and what the stores publish."""
+        context, messages, completed = self._context, self._messages, self._completed
+        outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
+        for topic, writes in changelogs.items():
+            if topic in self._published:
+                outputs.extend(self._published[topic].records(writes))
+        completed.skip_to(self.next_offset)
+        context.now_ms = max(context.now_ms, self._scope.now_ms, messages.tools.latest_ms)
+        steps = () if context.settings.rules.exactly_once else in_steps(self._spec, changelogs)
+        return CommitBatch(self._source, self.next_offset, context.mark(completed), changelogs, outputs, steps)
+
+
+async def store_commit(
+    store: PartitionStore,
+    writes: Writes,
+    source_offset: int,
+    changelog_offset: int | None,
+    wall_time_ms: int,
+    epoch: int,
+) -> None:
+    """Write what a transaction made durable into a store, with the store's new position.
+
+    Args:
+        store: the store.
+        writes: by key.
+        source_offset: the offset behind the last input that is committed.
+        changelog_offset: the offset behind the records of `writes`; None if there are none.
+        wall_time_ms: from before the transaction: its success proves that the task was the owner then.
+        epoch: the owner's.
+
+    Raises:
+        LogWentBackError: the new records don't lie behind what the store has; nothing is written.
+    """
+    before = store.position()
+    if before is None:
+        raise OutcomeUnknownError("the store lost its position")
+    if changelog_offset is None:
+        changelog_offset = before.changelog_offset
+    elif changelog_offset - len(writes) < before.changelog_offset:
+        raise LogWentBackError(
+            f"a commit's records begin at offset {changelog_offset - len(writes)}, before the checkpoint at "
+            f"{before.changelog_offset}"
+        )
+    # Not the later of both times: one from a clock that was ahead would hide how old the store is.
+    position = Position(source_offset, changelog_offset, wall_time_ms, epoch, before.changelog_id)
+    rows = ((key, with_metadata(entry)) for key, entry in writes.items())
+    if len(writes) <= INLINE_WRITES:
+        store.apply(rows, position)
+    else:
+        await finish_in_thread(store.apply, rows, position)

@@ -24,7 +24,7 @@ Changelogs = Mapping[str, ChangelogWrites]
 
 
 def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
-    """Give a commit's writes, by the changelogs' topics, in the steps that they take; the steps aren't empty."""
+    """Return a commit's writes, by the changelogs' topics, in the steps that they take; the steps aren't empty."""
     parked, effects, timers = (_topics(spec, store) for store in (spec.parked, spec.effects, spec.timers))
     lines, last = parked | effects, _topics(spec, *spec.seen)
     new: dict[str, ChangelogWrites] = {}

@@ -6,7 +6,7 @@ What happens when the process dies, step by step:
                          a prefix of the committed changelog with its own position
     claim                a transaction of its own: either the new epoch is in the offset's metadata and in the owners'
                          registry, or in neither
-    tenure               see `actors.runtime.task.processor`
+    processing           see `actors.runtime.task.processor`
 
 A commit that fails in whatever way has an unknown outcome. The overlay is dropped and the takeover looks: it never
 matters here whether the broker went through with it.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,7 @@ from actors.ports import (
     TaskLog,
     TopicPartition,
 )
+from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.message.failures import is_repeated
 from actors.runtime.message.store import Store
@@ -95,7 +96,7 @@ class Task:
         self.source = TopicPartition(spec.topic, partition)
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
-        self._inbox = Inbox(settings.queue_records)
+        self.inbox = Inbox(settings.queue_records)
         self._context = TaskContext(
             spec=spec,
             partition=partition,
@@ -103,7 +104,7 @@ class Task:
             log=log,
             services=services,
             settings=settings,
-            inbox=self._inbox,
+            inbox=self.inbox,
             meters=TaskMeters() if meters is None else meters,
         )
         self.meters = self._context.meters
@@ -139,21 +140,6 @@ class Task:
         self._run_task = asyncio.create_task(self._run(), name=f"actor {self.spec.name} {self.source}")
         self._run_task.add_done_callback(lambda _: on_end(self))
 
-    @property
-    def _takes_records(self) -> bool:
-        running = self.state is State.RUNNING or self.state is State.COMMITTING
-        return running and not self._inbox.stopping
-
-    @property
-    def has_room(self) -> bool:
-        """Whether records should be fetched for this task."""
-        return self._takes_records and not self._inbox.is_full
-
-    def offer(self, records: Sequence[InputRecord]) -> None:
-        """Take records in offset order; what comes while the task isn't running is dropped, and fetched again later."""
-        if self._takes_records:
-            self._inbox.put(records)
-
     def is_settled(self, end: int) -> bool:
         """Whether all before offset `end` is handled and committed, and nothing is under way."""
         processor = self._processor
@@ -163,17 +149,17 @@ class Task:
 
     def reinitialize(self, reason: str) -> None:
         """Make the task take over again, because of what its input said."""
-        self._inbox.doubt = reason
-        self._inbox.wake()
+        self.inbox.doubt = reason
+        self.inbox.wake()
 
     def request_stop(self, *, is_last: bool = False) -> None:
         """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
-        if self._processor is not None and not self._inbox.stopping:
+        if self._processor is not None and not self.inbox.stopping:
             # What is delivered from here on is dropped, so the source's position says less and less.
-            self._inbox.left_at = self._services.sink.position(self.source)
-        self._inbox.is_last = self._inbox.is_last or is_last
-        self._inbox.stopping = True
-        self._inbox.wake()
+            self.inbox.left_at = self._services.sink.position(self.source)
+        self.inbox.is_last = self.inbox.is_last or is_last
+        self.inbox.stopping = True
+        self.inbox.wake()
         # A task that waits for its predecessor is the only link between that one and the next: it ends after it.
         is_waiting = self._predecessor is not None
         if not is_waiting and self.state not in (State.RUNNING, State.COMMITTING) and self._run_task is not None:
@@ -187,7 +173,7 @@ class Task:
         if self._run_task is None:
             return True
         done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
-        self._inbox.hurries = not done
+        self.inbox.hurries = not done
         if not done and self.state is State.RUNNING:
             logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
             self._run_task.cancel()
@@ -214,10 +200,10 @@ class Task:
     async def _run(self) -> None:
         try:
             await self._wait_for_predecessor()
-            while not self._inbox.stopping:
+            while not self.inbox.stopping:
                 await self._take_over_and_work()
         except asyncio.CancelledError as error:
-            if not self._inbox.stopping:
+            if not self.inbox.stopping:
                 self.failure = RuntimeError(f"{self!r} was cancelled by somebody else")
                 self.failure.__cause__ = error
         except MigratedError as error:
@@ -266,7 +252,7 @@ class Task:
     @property
     def queued(self) -> int:
         """How many records wait for the handler."""
-        return self._inbox.queued
+        return self.inbox.queued
 
     @property
     def held_bytes(self) -> int:
@@ -277,7 +263,7 @@ class Task:
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
         processor = self._processor
-        return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self._inbox
+        return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self.inbox
 
     @property
     def now_ms(self) -> int:
@@ -314,10 +300,8 @@ class Task:
         except MigratedError:
             raise
         except asyncio.CancelledError as error:
-            running = asyncio.current_task()
-            if self._inbox.stopping or running is None or running.cancelling():
+            if self.inbox.stopping or is_cancelled():
                 raise
-            # Nobody cancelled this task: a future that the client waited for was.
             await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
         except (TaskError, StoreError, OSError) as error:
             if isinstance(error, CommitRefusedError) and self._processor is not None:
@@ -348,18 +332,18 @@ class Task:
             self.halted_by = None
             self._context.advance(Event.UNKNOWN)
             return
-        while not self._inbox.stopping:
-            if not await self._inbox.wait(HALT_REMINDER_S):
+        while not self.inbox.stopping:
+            if not await self.inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
                 await self._look_at_end()
 
     async def _is_released(self, internal: tuple[str, str], reached: int) -> bool:
-        """Wait until a command says what to do with a turn that stopped the partition; false if the task ends first.
+        """Wait for a command about the internal message that stopped the partition; false if the task ends first.
 
         Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
         """
         at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
-        while not self._inbox.stopping:
+        while not self.inbox.stopping:
             try:
                 bounds = await self._services.logs.bounds(self.source)
                 self.meters.end_offset = end = bounds.end
@@ -381,7 +365,7 @@ class Task:
                 logger.warning("%s. A command in front of offset %d may have to be sent again", damage, at)
             except (TaskError, OSError) as away:
                 logger.debug("%s: no command could be looked for: %s", self.source, away)
-            await self._inbox.wait(HALT_LOOK_S)
+            await self.inbox.wait(HALT_LOOK_S)
             now_s = self._services.clock.monotonic()
             if now_s - reminded_s >= HALT_REMINDER_S:
                 reminded_s = now_s
@@ -417,12 +401,12 @@ class Task:
         if isinstance(error, StoreError):
             for store in self.spec.stores:
                 await self._services.stores.repair(store.name, self.partition, error)
-        if not self._inbox.stopping:
-            await self._inbox.wait(delay_s)
+        if not self.inbox.stopping:
+            await self.inbox.wait(delay_s)
 
     async def _drop_work(self) -> None:
-        self._inbox.clear()
-        self._inbox.doubt = None
+        self.inbox.clear()
+        self.inbox.doubt = None
         processor, self._processor = self._processor, None
         if processor is not None:
             await processor.close()
@@ -524,7 +508,7 @@ class Task:
                 self.partition,
                 meter,
                 last=last_commit(changelog, committed, owner),
-                doubt=self._context.poison.went_back.get(store.name),
+                doubt=self._context.poison.went_back.get(changelog.topic),
             )
             seconds = clock.monotonic() - began_s
         finally:
@@ -536,7 +520,7 @@ class Task:
         return {name: (await stores.open(name, self.partition)).position() for name in names}
 
     def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
-        """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
+        """Return the next epoch. The registry is asked only when the offset has no mark: both are written together."""
         known, last = [held.position.epoch for held in self._stores], owner if mark is None else mark
         return next_epoch(known if last is None else [*known, last.epoch])
 
@@ -583,8 +567,7 @@ class Task:
 
     def _begin(self, completed: CompletedOffsets) -> None:
         make = KeyedProcessor if self.spec.concurrency > 1 else TaskProcessor
-        self._inbox.doubt = None
-        self._inbox.delivered = completed.next_offset
+        self.inbox.open(completed.next_offset)
         self._context.poison.went_back.clear()
         self.meters.takeovers += 1
         self._processor = make(self._context, self._stores, completed)

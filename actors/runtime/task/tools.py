@@ -1,4 +1,4 @@
-"""Gives a tenure what its actor was declared to use beside stores."""
+"""Gives a processor what its actor was declared to use beside stores."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ class ToolSet:
     tools: Tools = field(default_factory=Tools)
     punctuators: list[Punctuator] = field(default_factory=list)
     parked: Parked | None = None
+    timers: Timers | None = None
 
 
 def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
-    """Make the tools of a tenure; `stores` holds what is committed, in the order of the actor's stores."""
+    """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
     spec, clock, made = context.spec, context.clock, ToolSet()
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
-        made.tools.timers = timers = Timers(spec, state, clock)
+        made.tools.timers = made.timers = timers = Timers(spec, state, clock)
         made.punctuators.append(timers)
+    effects = None
     if spec.effects is not None:
         made.tools.effects = effects = Effects(
             spec,
@@ -49,5 +51,5 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
         asks = asks if spec.tracing is None else spec.tracing.asks(asks)
         made.tools.asks = Asker(asks, context.services.clock, spec.name)
     if spec.obeys_commands:
-        made.parked = Parked(spec, state, effects=made.tools.effects, meters=context.meters)
+        made.parked = Parked(spec, state, effects=effects, meters=context.meters)
     return made

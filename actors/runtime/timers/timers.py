@@ -11,8 +11,8 @@ They are in a store of the actor, one entry by name and one by time, written tog
 milliseconds (8 bytes, big-endian). So what is due is at the head of an index, however many timers wait behind it.
 
 What is in memory is a hint. The store alone says which timers there are, and as they come due they are looked up there:
-a time that is kept here may be too early, never too late. A turn checks in its own savepoint that its timer is as it
-was when it came due, and takes it out or moves it on in the same commit.
+a time that is kept here may be too early, never too late. An internal message checks in its own savepoint that its
+timer is as it was when it came due, and removes it or moves it on in the same commit.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Timers:
         index = self._wall if entry.clock == "wall" else self._stream
         state.overlays[self._store].delete(index.key(entry.due_ms, address))
 
-    # --- for the tenure --------------------------------------------------------------------------------------------
+    # --- for the processor ------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -288,15 +288,15 @@ class Timers:
         """See `Punctuator.close`: nothing runs in the background."""
 
     def _now_ms(self, index: _Index, ctx: Context | None = None) -> int:
-        """Give the time by the clock of `index`, for what is due, or for the message of `ctx`."""
+        """Return the time by the clock of `index`, for what is due, or for the message of `ctx`."""
         if index is self._wall:
             return max(self._state.scope.now_ms, self._clock.wall_ms())
-        # A turn's timestamp is no input record's: it counts only where there is nothing else to go by.
+        # An internal message's timestamp is no input record's: it counts only where there is nothing else to go by.
         if ctx is None or (isinstance(ctx._record, InternalRecord) and self._stream_ms != _UNSEEN):
             return self._stream_ms
         return max(self._stream_ms, ctx.timestamp_ms)
 
-    # --- turns -----------------------------------------------------------------------------------------------------
+    # --- internal messages ------------------------------------------------------------------------------------------
 
     def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:
         for key, _ in self._merged.items(index.start, index.end):
@@ -379,7 +379,7 @@ def _reached(ctx: Context) -> TaskState:
 
 
 def _decoded(raw: bytes) -> _Entry | None:
-    """Give a timer, None for one that is damaged."""
+    """Return a timer, None for one that is damaged."""
     if is_newer(raw):
         raise newer_entry("a timer", raw)
     try:
@@ -397,7 +397,7 @@ def _address(raw_key: bytes, name: str) -> bytes:
 
 
 def _parted(address: bytes) -> tuple[bytes, str] | None:
-    """Give the message key and the timer's name, None if the address is damaged."""
+    """Return the message key and the timer's name, None if the address is damaged."""
     raw_key, rest = split_sized(address)
     try:
         name = rest.decode()
@@ -420,7 +420,7 @@ def _check_name(name: str) -> None:
 
 
 def _checked_ms(what: str, given: timedelta, *, least_ms: int) -> int:
-    """Give a duration in milliseconds, rounded up: a timer is never early."""
+    """Return a duration in milliseconds, rounded up: a timer is never early."""
     if not isinstance(given, timedelta):
         raise UsageError(f"ctx.schedule({what}={given!r}): a duration is a timedelta")
     if given < least_ms * _MILLISECOND:

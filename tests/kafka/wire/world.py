@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from actors.runtime.message.store import Store
 from aiokafka import AIOKafkaConsumer
 
 from actors._core.backoff import Backoff
@@ -29,6 +28,7 @@ from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.task.task import Task
@@ -111,7 +111,7 @@ class Feed:
         records = self._world.inputs[self._next : self.limit]
         if records:
             self._next += len(records)
-            self.task.offer(records)
+            self.task.inbox.put(records)
 
 
 class Stores:

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import dataclass, field
 
 import msgspec
-from actors.runtime.handlers.effect import Effect
-from actors.runtime.message.store import Store
 
 from actors.ports import TopicPartition
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.internal_messages import InternalRecord
+from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import EffectRecord, line_of

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from actors.runtime.handlers.effect import Effect, EffectCall
 
 from actors import App, HandlerFailedError, RecordTooLargeError, UsageError
 from actors.runtime.clock import SystemClock
+from actors.runtime.handlers.effect import Effect, EffectCall
 from actors.runtime.message.context import Context
 from actors.runtime.outbox.calls import make_key
 from actors.testing import ActorTestDriver

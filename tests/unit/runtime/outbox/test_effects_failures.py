@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from actors.runtime.handlers.effect import Effect
 
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.outbox.calls import make_key
 from actors.runtime.outbox.effects import AT_ONCE
 from stores._core.overlay import with_metadata

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from actors.runtime.message.store import Store
 
 from actors import App, Context, HandlerFailedError, OnError, Rejected, UndecodableRecordError
 from actors._core.keys import line_bounds, place_of
@@ -18,6 +17,7 @@ from actors.errors import RecordError, RefusedRecordError
 from actors.ports import TopicPartition
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine import quarantine as parked
 from actors.runtime.quarantine.quarantine import Parked, ParkedMessage

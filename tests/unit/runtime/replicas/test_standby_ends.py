@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.members import TaskId
+from actors._core.group.assign import TaskId
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition

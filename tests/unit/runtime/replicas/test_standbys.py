@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.members import TaskId
+from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Snapshots, TopicPartition
 from actors.runtime.replicas import standbys as module
-from actors.runtime.replicas.standby_state import Role
+from actors.runtime.replicas.standby_state import Role, StandbyStore
 from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
@@ -379,7 +379,7 @@ def test_what_may_lack_deletes_is_built_anew(world: World, how: str, caplog: pyt
 
     with caplog.at_level(logging.WARNING):
         world.run(test())
-    assert "building the copy anew" in caplog.text
+    assert "rebuilding the copy" in caplog.text
 
 
 def test_an_idle_copy_stays_current_and_its_disk_learns_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -510,8 +510,8 @@ def test_lost_requests_lose_nothing(world: World) -> None:
 
 
 def test_the_tests_see_a_copy_that_doesnt_look_at_its_age(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "why_rebuild", lambda *args, **kwargs: None)
-    monkeypatch.setattr(Standbys, "_is_too_old", lambda self, one: False)
+    monkeypatch.setattr(module, "why_not_followed", lambda *args, **kwargs: None)
+    monkeypatch.setattr(StandbyStore, "is_too_old", lambda *_: False)
 
     async def test() -> None:
         await miss_a_delete(world)

@@ -211,7 +211,7 @@ def test_a_kept_view_that_cant_be_continued_is_built_anew(world: World, tmp_path
 
     with caplog.at_level(logging.WARNING):
         world.run(test())
-    assert "building the store anew" in caplog.text
+    assert "rebuilding the store" in caplog.text
 
 
 # --- while it follows -------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_a_database_that_is_damaged_when_the_view_is_opened_is_built_again(
 
     with caplog.at_level(logging.WARNING):
         world.run(test())
-    assert "t[0]: building the view anew" in caplog.text
+    assert "t[0]: rebuilding the view" in caplog.text
 
 
 def test_a_view_whose_topic_cannot_be_read_ends_and_says_why(

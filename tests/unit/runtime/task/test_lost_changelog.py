@@ -22,6 +22,7 @@ from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer
 from actors.runtime.state.state import Restored
 from actors.runtime.task.lost_changelog import last_commit, write_back
+from actors.runtime.task.processor import store_commit
 from stores._core.identity import DatabaseIdentity
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, encode_metadata
 from stores.errors import ForeignDatabaseError
@@ -188,10 +189,9 @@ def test_a_log_that_has_grown_to_the_very_same_end_stops_the_partition() -> None
 @pytest.mark.parametrize(("count", "end"), [(1, 5), (1, 8), (10, 17)], ids=["behind", "to it", "past it"])
 def test_a_commit_whose_records_begin_before_the_store_is_noticed_at_once(count: int, end: int) -> None:
     world, store = owned()
-    held = Restored(store, store.position(), is_empty=False)  # type: ignore[arg-type]
-    writes = [(b"k%d" % number, b"v") for number in range(count)]
+    writes = {b"k%d" % number: (b"", b"v") for number in range(count)}
     with pytest.raises(LogWentBackError, match=f"begin at offset {end - count}, before the checkpoint at 8"):
-        asyncio.run(held.write(writes, count, source_offset=9, changelog_offset=end, wall_time_ms=NOW_MS, epoch=1))
+        asyncio.run(store_commit(store, writes, 9, end, NOW_MS, 1))
     world.lose(100)
     with pytest.raises(LostChangelogError, match="what a commit found"):
         world.restore(store, LostChangelog.STOP, doubt="what a commit found")

@@ -15,7 +15,7 @@ from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.coordination import FencedReader, FenceLostError
 from actors.errors import UnreadableLogError, UnreadableRecordError
 from actors.ports import InputRecord, OwnerRecord, TopicPartition, Unreadable
-from actors.runtime.task.task import Task
+from actors.runtime.task.context import Inbox
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.log import StoredRecord
 from actors.testing.fakes.ports import FakeLogs
@@ -41,8 +41,8 @@ class World:
             counts.set(ctx.key, counts.get(ctx.key, 0) + 1)
             self.seen.append(value)
 
-        self.counts, offer = counts, Task.offer
-        monkeypatch.setattr(Task, "offer", lambda task, records: offer(task, [_as_read(one) for one in records]))
+        self.counts, put = counts, Inbox.put
+        monkeypatch.setattr(Inbox, "put", lambda inbox, records: put(inbox, [_as_read(one) for one in records]))
 
     def post(self, driver: ActorTestDriver, *values: str) -> None:
         for value in values:

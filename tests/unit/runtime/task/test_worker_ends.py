@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.members import TaskId
+from actors._core.group.assign import TaskId
 from actors._core.task.lifecycle import State
 from actors._faust.service import ActorService
 from actors._faust.standbys import lags

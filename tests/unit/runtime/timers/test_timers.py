@@ -132,13 +132,10 @@ def test_a_timer_is_due_at_its_time_once_with_its_message():
     assert task.timers.wait_s() == 0.0
     task.scope.source_offset = 41
     (internal,) = task.take()
-    identity = internal.record.id
-    assert internal.record == InternalRecord(
-        41, START_MS + 10_000, b"a", b"hello", [("type", b"str")], id=identity, timer="t"
-    )
+    record, identity = internal.record, internal.record.id
+    assert record == InternalRecord(41, START_MS + 10_000, b"a", b"hello", [("type", b"str")], id=identity, timer="t")
     assert (identity[:11], len(identity)) == ("in-0-timer-", 27)
-    assert internal.what == "timer 't'"
-    assert internal.consume(task.ctx())
+    assert (internal.what, internal.consume(task.ctx())) == ("timer 't'", True)
     task.scope.release()
     internal.done()
     assert task.rows() == []
@@ -357,9 +354,7 @@ def test_so_many_are_taken_at_once_and_none_twice():
     task.timers.saw(START_MS)
     first, second = task.take(after=HOUR), task.take()
     assert [int(internal.record.value) for internal in first] == list(range(MESSAGES_AT_ONCE))
-    assert [internal.record.value for internal in second] == [
-        b"%d" % (MESSAGES_AT_ONCE + number) for number in range(7)
-    ] + [b"s"]
+    assert [one.record.value for one in second] == [b"%d" % (MESSAGES_AT_ONCE + n) for n in range(7)] + [b"s"]
     task.schedule("before", at=START - HOUR)
     assert [internal.record.value for internal in task.take()] == [b"before"]
     assert task.timers.wait_s() == math.inf

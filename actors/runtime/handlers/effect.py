@@ -1,0 +1,116 @@
+"""Effects as an app declares them: functions that act outside of Kafka, what they are called with, how a call ends."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from actors._core.backoff import Backoff
+from actors.runtime.handlers.callables import is_generator
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCall:
+    """Which call of an effect a function is called for: its first argument.
+
+    A call may be made again although it succeeded, when a worker dies before that is committed, and a worker that has
+    lost its partition may still be in the middle of a call when the new owner begins it.
+
+    Attributes:
+        idempotency_key: the same each time that this call is made. Hand it on to whom the function calls.
+        fencing_token: the epoch of the partition's owner. A later owner's is higher, so whoever keeps the highest that
+            it saw can refuse a worker that lost its partition.
+        attempt: counted from 1. An attempt that a worker's death cut short isn't counted.
+        actor: the actor's name.
+        key: the key of the message whose handler recorded the call, as bytes.
+        decoded_key: the same as the handler saw it.
+    """
+
+    idempotency_key: str
+    fencing_token: int
+    attempt: int
+    actor: str
+    key: bytes
+    decoded_key: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A function that acts outside of Kafka, as `@app.effect()` makes it. Calling it calls the function.
+
+    The arguments of a recorded call become JSON and come back from it. A parameter that is annotated with a type that
+    msgspec knows (a Struct, a dataclass, datetime, Decimal, bytes, …) gets a value of it; any other gets plain JSON
+    data: dicts, lists, text, numbers, booleans and None.
+
+    A plain function runs in a thread, which can't be stopped: one that is over its time goes on, perhaps beside its
+    next attempt. Give its own calls timeouts that are shorter.
+
+    Attributes:
+        function: called as `function(call, *args, **kwargs)` with an `EffectCall`; async or plain.
+        name: how it is called in the outbox.
+        attempts: after so many failed ones the call is parked; 0 for never.
+        first_wait: before the second attempt; doubled for each further one.
+        longest_wait: no wait is longer.
+        timeout: of one attempt.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    attempts: int = 10
+    first_wait: timedelta = timedelta(seconds=1)
+    longest_wait: timedelta = timedelta(minutes=5)
+    timeout: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be meant.
+
+        Raises:
+            ValueError: naming the argument.
+        """
+        if not callable(self.function):
+            raise ValueError(f"function={self.function!r}: it can't be called")  # noqa: TRY004  one error for all
+        if is_generator(self.function):
+            raise ValueError("it has a `yield`, so calling it runs nothing of it: return a value in its place")
+        if _takes_nothing(self.function):
+            raise ValueError(f"it takes no call: write `async def {self.name}(call: EffectCall) -> None:`")
+        if not (isinstance(self.name, str) and self.name):
+            raise ValueError(f"name={self.name!r}: it is text, and not empty")
+        if not isinstance(self.attempts, int) or self.attempts < 0:
+            raise ValueError(f"attempts={self.attempts!r}: it is how many, 0 for as many as it takes")
+        if not timedelta(0) < self.first_wait <= self.longest_wait:
+            raise ValueError(
+                f"first_wait={self.first_wait}, longest_wait={self.longest_wait}: waits are more than nothing, and the "
+                "first is not longer than the longest"
+            )
+        if self.timeout <= timedelta(0):
+            raise ValueError(f"timeout={self.timeout}: it is more than nothing")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, at once: for tests of it. Handlers use `ctx.effect`."""
+        return self.function(*args, **kwargs)
+
+    def wait_s(self, attempts: int) -> float:
+        """Return the wait after attempt number `attempts`, counted from 1, in seconds."""
+        return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended: `error` None for a success, whose result is a message if `value` isn't None."""
+
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    error: str | None = None
+    is_final: bool = False
+    cause: BaseException | None = None
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        return not inspect.signature(function, follow_wrapped=False).parameters
+    except (TypeError, ValueError):
+        # Some builtins have no signature.
+        return False

@@ -1,0 +1,245 @@
+"""The `Store` handles, by which handlers reach the state of their message's task.
+
+A handle is made once, at import, and holds no data. The context variable of the running message says which task's state
+it reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeVar
+
+from actors.errors import NewerVersionError
+from actors.runtime.message.context import Context, current_message
+from actors.runtime.message.failures import newer_program
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
+from actors.runtime.message.store_errors import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
+from actors.runtime.message.subscripts import Subscripts
+from actors.runtime.message.task_state import TaskState
+from stores._core.overlay import Overlay
+from stores._core.record import NEVER
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Placement = Literal["key", "task"]
+
+
+class Store(Subscripts[K, V], Generic[K, V]):
+    """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
+
+    Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
+    its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
+    reachable, in practice the message's key: to touch another key's state, send it a message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
+        encode_value: Callable[[Any], bytes],
+        decode_value: Callable[[bytes], Any],
+        ttl_ms: int | None = None,
+        expires: bool = False,
+        on_expire: Callable[[Context, Any], Any] | None = None,
+        placement: Placement = "key",
+        refuse_newer: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.ttl_ms = ttl_ms
+        self.expires = expires or ttl_ms is not None
+        self.on_expire = on_expire
+        self.placement: Placement = placement
+        self.refuse_newer = refuse_newer
+        self.encode_key = encode_key
+        self.decode_key = decode_key
+        self.encode_value = encode_value
+        self.decode_value = decode_value
+
+    def __repr__(self) -> str:
+        return f"<Store {self.name}>"
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """Return the value of `key`, or `default` when it is absent or expired."""
+        overlay, state = self._overlay()
+        raw = overlay.get(self._address(key))
+        if raw is None:
+            return default
+        try:
+            found: V = self.decode_value(raw)
+        except NewerVersionError:
+            # It raises again, and has the partition stop. Hot: no call more where all is well.
+            return self._decoded(raw, state)
+        return found
+
+    def __contains__(self, key: K) -> bool:
+        return self._overlay()[0].get(self._address(key)) is not None
+
+    def set(self, key: K, value: V, *, ttl: timedelta | None = None) -> None:
+        """Write `value`; it expires `ttl` after now, the store's own by default.
+
+        Raises:
+            UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
+        """
+        overlay, state = self._overlay()
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
+        raw_key = self._address(key)
+        if self.refuse_newer is not None:
+            self._check_held(overlay, state, raw_key)
+        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
+
+    def delete(self, key: K) -> bool:
+        """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
+        overlay, state = self._overlay()
+        raw_key = self._address(key)
+        if self.refuse_newer is not None:
+            self._check_held(overlay, state, raw_key)
+        return overlay.delete(raw_key)
+
+    def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
+        """Return the value that is there, or write `value`, as `set` does, and give None."""
+        ctx = current_message.get(None)
+        state = ctx._state if ctx is not None else None
+        if ctx is None or state is None:
+            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+        overlay = state.overlays.get(self)
+        if overlay is None:
+            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+        raw_key = self.encode_key(key)
+        if raw_key != ctx._raw_key:
+            self._check_placement(raw_key, state)
+        held = overlay.get(raw_key)
+        if held is not None:
+            try:
+                found: V = self.decode_value(held)
+            except NewerVersionError:
+                return self._decoded(held, state)
+            return found
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
+        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
+        return None
+
+    def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
+        """Write `value` (None deletes) if `expected` (None: absent) is what `get` gives; tell whether it was."""
+        overlay, state = self._overlay()
+        raw_key = self._address(key)
+        wanted = None if expected is None else self.encode_value(expected)
+        held = overlay.get(raw_key)
+        if held != wanted and (held is None or wanted is None or not self._holds(held, expected, wanted, state)):
+            return False
+        if value is None:
+            overlay.delete(raw_key)
+        else:
+            self._write(overlay, state, raw_key, self.encode_value(value), self.ttl_ms)
+        return True
+
+    def _holds(self, held: bytes, expected: V | None, wanted: bytes, state: TaskState) -> bool:
+        """Tell whether `held`, written by an earlier version or in other bytes, is the same value."""
+        found = self._decoded(held, state)
+        return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
+
+    def own(self, ctx: Context, default: V) -> V:
+        """Return the value of the message's own key, or `default` when it is absent or expired."""
+        overlay, state = self._reach(ctx)
+        raw = overlay.get(ctx._raw_key)
+        return default if raw is None else self._decoded(raw, state)
+
+    def replaced_own(self, ctx: Context) -> bytes | None:
+        """Return the encoded value of the message's own key, which is about to be replaced without being decoded."""
+        return self._check_held(*self._reach(ctx), ctx._raw_key)
+
+    def own_place(self, ctx: Context) -> tuple[Overlay, bytes]:
+        """Return the state that the message sees, and its own key there."""
+        return self._reach(ctx)[0], ctx._raw_key
+
+    def write_own(self, ctx: Context, raw_value: bytes) -> None:
+        """Write the encoded value of the message's own key."""
+        overlay, state = self._reach(ctx)
+        self._write(overlay, state, ctx._raw_key, raw_value, self.ttl_ms)
+
+    def delete_own(self, ctx: Context) -> bool:
+        """Remove the message's own key; tell whether it was there."""
+        return self._reach(ctx)[0].delete(ctx._raw_key)
+
+    def write_raw(self, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None = None) -> None:
+        """Write encoded, whatever the placement."""
+        self._write(state.overlays[self], state, raw_key, raw_value, ttl_ms)
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Return all (key, value) of this partition in byte order of the keys, as of the call."""
+        return self._pairs(self._whole().items())
+
+    def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """Return (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
+        first = None if start is None else self.encode_key(start)
+        last = None if end is None else self.encode_key(end)
+        return self._pairs(self._whole().items(first, last, reverse=reverse))
+
+    def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
+        """Return (key, value) of the keys whose bytes begin with those of `prefix`."""
+        return self._pairs(self._whole().prefix(self.encode_key(prefix)))
+
+    def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
+        state = self._overlay()[1]
+        return ((self.decode_key(key), self._decoded(value, state)) for key, value in pairs)
+
+    def _decoded(self, raw: bytes, state: TaskState, read: Callable[[bytes], Any] | None = None) -> V:
+        """Call `read`; the partition stops if a newer program wrote, even if the handler catches the error."""
+        try:
+            found: V = (read or self.decode_value)(raw)
+        except NewerVersionError as error:
+            ctx = current_message.get()
+            state.newer = newer_program(ctx._source, ctx._record, error)
+            raise
+        return found
+
+    def _whole(self) -> Overlay:
+        overlay, state = self._overlay()
+        if state.on_wait is not None:
+            raise no_ranges(self.name)
+        return overlay
+
+    def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
+        """Return what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
+        held = overlay.get(raw_key)
+        if held is not None and self.refuse_newer is not None:
+            self._decoded(held, state, self.refuse_newer)
+        return held
+
+    def _overlay(self) -> tuple[Overlay, TaskState]:
+        return self._reach(current_message.get(None))
+
+    def _reach(self, ctx: Context | None) -> tuple[Overlay, TaskState]:
+        state = ctx._state if ctx is not None else None
+        if ctx is not None and state is not None:
+            overlay = state.overlays.get(self)
+            if overlay is not None:
+                return overlay, state
+        raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+
+    def _address(self, key: K) -> bytes:
+        raw_key = self.encode_key(key)
+        ctx = current_message.get()
+        if raw_key != ctx._raw_key and ctx._state is not None:
+            self._check_placement(raw_key, ctx._state)
+        return raw_key
+
+    def _check_placement(self, raw_key: bytes, state: TaskState) -> None:
+        if self.placement == "task":
+            return
+        if state.on_wait is not None:
+            raise not_its_own(self.name, raw_key)
+        home = state.partitioner.home(raw_key, state.partition_count)
+        if home != state.partition:
+            raise foreign_key(self.name, raw_key, home, f"partition {state.partition} of actor {state.actor}")
+
+    def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
+        limit = state.max_record_bytes[self.name]
+        if len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES > limit:
+            raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
+        # The scope's time may be that of a message that began long ago.
+        expires_at_ms = NEVER if ttl_ms is None else state.tools.now_ms(state.scope.now_ms) + ttl_ms
+        overlay.set(raw_key, raw_value, expires_at_ms)

@@ -1,0 +1,133 @@
+"""Measures the ways through the code: functions, files and lines of a record and of an ask.
+
+    python -m dev.paths            the figures
+    python -m dev.paths -v         with every function
+
+A way lists the functions that run for the usual case, in order: no errors, no retries, no start. A function that
+doesn't exist is an error, so the lists follow the code. Lines are those of a function's definition without its
+docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "record: poll to RocksDB": (
+        ("actors/_kafka/consume/consumer.py", "KafkaSource.poll"),
+        ("actors/runtime/worker.py", "Worker.run"),
+        (
+            "actors/runtime/task/context.py",
+            "Inbox.has_room Inbox.put Inbox.is_full Inbox.take TaskContext.advance TaskContext.mark",
+        ),
+        (
+            "actors/runtime/task/processor.py",
+            "TaskProcessor.work TaskProcessor._take TaskProcessor._handle_or_halt TaskProcessor._handle "
+            "TaskProcessor._pause TaskProcessor._is_large TaskProcessor._commit TaskProcessor._count "
+            "TaskProcessor._batch_of store_commit",
+        ),
+        ("actors/runtime/message/context.py", "Context.__init__"),
+        (
+            "actors/runtime/message/store.py",
+            "Store.get Store.set Store._overlay Store._reach Store._address Store._write",
+        ),
+        ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
+        ("actors/_kafka/produce/transactions.py", "TransactionLog.commit TransactionLog._transaction"),
+        ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
+    ),
+    "ask: ctx.ask to its reply": (
+        ("actors/runtime/message/context.py", "Context.ask Context.next_id"),
+        (
+            "actors/runtime/requests/requests.py",
+            "Asker.ask EncodedRequest.of _chain_in _refuse_cycle _unanswered Asker._waiting deadline_header carry "
+            "question_headers Waiting.question Waiting.deliver EncodedRequest.open",
+        ),
+        ("actors/runtime/message/ids.py", "id_of digest_of message_id"),
+        ("actors/_kafka/requests.py", "KafkaRequests.ask"),
+        ("actors/runtime/task/handling.py", "Handling.message Handling.once"),
+        (
+            "actors/runtime/requests/replies.py",
+            "Replies.around _RequestHeaders.of Replies._answer Replies._is_late ReplyTypes.codec_for Replies._give "
+            "Replies._send",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What one way takes: its functions with their lines, and in how many files they are."""
+
+    functions: Sequence[tuple[str, str, int]]
+
+    @property
+    def files(self) -> int:
+        """How many files."""
+        return len({path for path, _, _ in self.functions})
+
+    @property
+    def lines(self) -> int:
+        """How many lines, without docstrings."""
+        return sum(lines for _, _, lines in self.functions)
+
+
+@cache
+def _functions(path: str) -> Mapping[str, int]:
+    """Return the lines of each function of a file, by qualified name."""
+    found: dict[str, int] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                found[prefix + child.name] = _lines(child)
+
+    visit(ast.parse((ROOT / path).read_text()), "")
+    return found
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        first = function.body[0]
+        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return lines
+
+
+def measure(way: Sequence[tuple[str, str]]) -> Way:
+    """Look up the functions of a way.
+
+    Raises:
+        LookupError: one doesn't exist.
+    """
+    found = []
+    for path, names in way:
+        known = _functions(path)
+        for name in names.split():
+            if name not in known:
+                raise LookupError(f"{path} has no function {name}: correct the list in dev/paths.py")
+            found.append((path, name, known[name]))
+    return Way(found)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the figures of all ways."""
+    for name, listed in WAYS.items():
+        way = measure(listed)
+        print(f"{name}: {len(way.functions)} functions, {way.files} files, {way.lines} lines")
+        if "-v" in arguments:
+            for path, function, lines in way.functions:
+                print(f"  {lines:4} {path} {function}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
