@@ -19,8 +19,6 @@ MAX_FILE_LINES = 600
 MAX_MODULES = 12
 """In one folder of the product, without its rooms and its `__init__`."""
 LARGER_FOLDERS = {
-    "actors/runtime/handlers": 14,
-    "actors/runtime/task": 13,
     "spark_replay/sources": 13,
 }
 """The limits of folders that may hold more. A limit that isn't needed any more is a finding."""
