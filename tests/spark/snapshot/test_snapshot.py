@@ -97,7 +97,7 @@ def log(brokers: str) -> Log:
     return write_log(brokers, owners(7, count=60))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_snapshot_and_the_tail_are_the_changelog(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):

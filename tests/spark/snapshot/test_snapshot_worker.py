@@ -159,7 +159,15 @@ def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
     app.check(spark, worker)
 
 
-@pytest.mark.parametrize("point", ["placed", "built", "removed", "exchanged"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("placed", marks=pytest.mark.nightly),
+        pytest.param("built", marks=pytest.mark.nightly),
+        "removed",
+        "exchanged",
+    ],
+)
 def test_a_worker_killed_while_it_takes_the_snapshot(spark: SparkSession, app: App, point: str):
     snapshot_with_a_tail(app, spark)
     doomed = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"), SNAPSHOT_CRASH_AT=point)
