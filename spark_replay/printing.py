@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def printable(raw: bytes | bytearray | None) -> str:
-    """Give bytes as text if they are printable UTF-8, else as base64 after `base64:`; `null` for None."""
+    """Return bytes as text if they are printable UTF-8, else as base64 after `base64:`; `null` for None."""
     if raw is None:
         return "null"
     try:

@@ -92,7 +92,7 @@ def name_causes(
     """Add the cause to judged rows that aren't fine.
 
     Args:
-        suspects: Rows as `judge` gives them.
+        suspects: Rows as `judge` returns them.
         rows: The log's committed records: `partition`, `offset`, `key`, `value`, `metadata`.
         everything: The same of committed and other records, None if there is no such log.
         known: What is known of the partitions.

@@ -85,7 +85,7 @@ def compare(left: DataFrame, right: DataFrame, *, metadata: bool = True, by_part
     """Compare two states key by key.
 
     Args:
-        left: What is taken for right: rows as `rebuild_state` gives them.
+        left: What is taken for right: rows as `rebuild_state` returns them.
         right: What is judged: the same columns, `offset` not needed.
         metadata: Whether source offset and epoch have to be equal too. In two clusters they may differ.
         by_partition: Whether a key in another partition is another key. If not, `partition` is the left one's.

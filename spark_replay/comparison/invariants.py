@@ -162,7 +162,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
 
 
 def changed_keys(rows: DataFrame) -> DataFrame:
-    """Give the records that change the value of a key that is there.
+    """Return the records that change the value of a key that is there.
 
     Returns:
         `partition`, `offset`, `key`, `offset_before` of the record whose value was there.
@@ -189,7 +189,7 @@ def changed_keys(rows: DataFrame) -> DataFrame:
 
 
 def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: int | None) -> DataFrame:
-    """Give the outputs of whose key there is no input, or only a younger one.
+    """Return the outputs of whose key there is no input, or only a younger one.
 
     Args:
         outputs: Records, as `Source.records` gives them.

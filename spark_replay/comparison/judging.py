@@ -24,7 +24,7 @@ FINE = ("equal", "absent")
 
 
 def held_point(topic: Topic, held: Held) -> Point:
-    """Give the positions and times of a held state as a point of the log."""
+    """Return the positions and times of a held state as a point of the log."""
     # a partition that nobody holds is judged at the log's end: whatever is there is missing
     positions: list[int | None] = [None] * held.partition_count
     as_of = [max((part.as_of_ms for part in held.parts), default=now_ms())] * held.partition_count
@@ -39,7 +39,7 @@ def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataF
 
     Args:
         folded: The log at `point`, as `spark_replay.fold.fold.last_writes` gives it.
-        point: What `held_point` gives.
+        point: What `held_point` returns.
         held: What is known of the held state.
         kept: Its rows, as `Held.read` gives them.
     """
@@ -76,7 +76,7 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
 
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
-    """Give the names of the fields in which two structs differ."""
+    """Return the names of the fields in which two structs differ."""
     found = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
     return F.filter(F.array(*found), lambda name: name.isNotNull())
 

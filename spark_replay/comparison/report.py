@@ -276,7 +276,7 @@ def _displaced(row: Row) -> str:
 
 
 def side(held: Row | None) -> dict[str, Any] | None:
-    """Give what one side has of a key as plain values."""
+    """Return what one side has of a key as plain values."""
     if held is None:
         return None
     fields: dict[str, Any] = held.asDict()

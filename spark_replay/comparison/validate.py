@@ -90,7 +90,7 @@ def validate_exports(
 
 
 def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
-    """Give the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
+    """Return the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
     Returns:
         One row a key: `partition` int, `key` binary, `kind` string, `log` and `export` (structs of `value`,
@@ -104,7 +104,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
 
 
 def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
-    """Give the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
+    """Return the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
 
     Returns:
         Rows as of `compare_exports`, with the columns that `spark_replay.comparison.causes.name_causes` adds.
@@ -131,13 +131,13 @@ def require_comparable(held: Held, topic: Topic) -> None:
     if held.partition_count != topic.partition_count:
         raise ExportError(
             f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
-            f"{held.partition_count}: keys are placed otherwise, export anew"
+            f"{held.partition_count}: keys are placed otherwise, export again"
         )
     for part in held.parts:
         if topic.topic_id and part.topic_id and part.topic_id != topic.topic_id:
             raise ExportError(
                 f"{part.where} is of a topic {topic.name} with the id {part.topic_id}, the brokers' has "
-                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
+                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
             )
         problem = _outside(part, topic)
         if problem:
@@ -203,7 +203,7 @@ def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> D
 def explain_rows(
     judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = CONTENT_AND_METADATA
 ) -> DataFrame:
-    """Give the judged rows that aren't fine, with their causes."""
+    """Return the judged rows that aren't fine, with their causes."""
     return name_causes(
         judged.where(~F.col("kind").isin(*FINE)),
         read_rows(source, topic),
@@ -235,7 +235,7 @@ def _outside(part: Part, topic: Topic) -> str | None:
     if position > high:
         return (
             f"ends at {high}, the log is shorter than the export's position {position} ({part.where}): "
-            f"was the topic made anew, or is this another cluster?"
+            f"was the topic re-created, or is this another cluster?"
         )
     if position > end:
         return (
@@ -243,5 +243,5 @@ def _outside(part: Part, topic: Topic) -> str | None:
             f"({part.where}): try again when it is over"
         )
     if position < start:
-        return f"begins at {start}, after the export's position {position} ({part.where}): export anew"
+        return f"begins at {start}, after the export's position {position} ({part.where}): export again"
     return None

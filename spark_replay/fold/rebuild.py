@@ -113,7 +113,7 @@ class Rebuilt:
 def rebuild_state(
     source: Source, *, as_of: AsOf | str = "latest", as_of_ms: int | None = None, app: str | None = None
 ) -> DataFrame:
-    """Give the state that a changelog stands for at a point.
+    """Return the state that a changelog stands for at a point.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` gives it.
@@ -138,7 +138,7 @@ def rebuild_state(
 
 
 def unknown_keys(source: Source, *, as_of: AsOf | str) -> DataFrame:
-    """Give the keys whose state at a point isn't known, see `spark_replay.fold.points`.
+    """Return the keys whose state at a point isn't known, see `spark_replay.fold.points`.
 
     Returns:
         `partition` int, `key` binary, `later_offset` bigint, of the first record at or above the point.
@@ -161,7 +161,7 @@ class Folded:
 
     @property
     def rows(self) -> DataFrame:
-        """What `spark_replay.fold.fold.last_writes` gives, and `unknown`: whether the state of the key isn't known."""
+        """What `spark_replay.fold.fold.last_writes` returns, and `unknown`: the state of the key isn't known."""
         return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
 
     @property
@@ -175,7 +175,7 @@ class Folded:
         return self.rows.where("unknown").select("partition", "key", "later_offset")
 
     def kept(self) -> Folded:
-        """Give the same, read now and kept on the executors: what is asked of it later is of the same read."""
+        """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
         if self.settled.is_kept:
             return self
         return Folded(replace(self.settled, folded=self.settled.folded.localCheckpoint(), is_kept=True))

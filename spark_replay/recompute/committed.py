@@ -30,7 +30,7 @@ def committed_offsets(
     partition_count: int,
     kafka_options: Mapping[str, str],
 ) -> tuple[CommittedOffset, ...]:
-    """Give the committed offset of each partition.
+    """Return the committed offset of each partition.
 
     Raises:
         BrokerError: The brokers don't answer, or refuse.

@@ -26,7 +26,7 @@ class Table:
 
     @property
     def are_numbers(self) -> list[bool]:
-        """Tell of each column whether it holds numbers only, so that they are set flush right."""
+        """Return of each column whether it holds numbers only, so that they are set flush right."""
         columns = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.head)
         return [all(cell is None or isinstance(cell, int | float) for cell in column) for column in columns]
 
@@ -228,7 +228,7 @@ def _standing_out(title: str, name: str, keys: Sequence[Key], found: Profile) ->
 
 
 def moment(at_ms: int) -> str:
-    """Give Unix milliseconds as UTC, whatever year they are of."""
+    """Return Unix milliseconds as UTC, whatever year they are of."""
     try:
         return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms):%Y-%m-%d %H:%M:%S} UTC"
     except OverflowError:
@@ -236,7 +236,7 @@ def moment(at_ms: int) -> str:
 
 
 def span(length_ms: int) -> str:
-    """Give a length of time in its largest whole unit."""
+    """Return a length of time in its largest whole unit."""
     for unit_ms, name in _UNITS:
         if length_ms >= unit_ms and length_ms % unit_ms == 0:
             return _count(length_ms // unit_ms, name)

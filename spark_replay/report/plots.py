@@ -181,7 +181,7 @@ def _counted(axes: Axes, which: str, *, in_bytes: bool = False, whole: bool = Tr
 
 
 def short(value: float, unit: str = "") -> str:
-    """Give a number with three digits at most, such as `1.2M`."""
+    """Return a number with three digits at most, such as `1.2M`."""
     for letter, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g}{' ' if unit else ''}{letter}{unit}"

@@ -208,7 +208,7 @@ class Profile:
         return {"schema": SCHEMA, **asdict(self), "totals": self.totals}
 
     def skew(self, name: str) -> float | None:
-        """Give the largest partition's `name` over the mean of all; None if there is nothing."""
+        """Return the largest partition's `name` over the mean of all; None if there is nothing."""
         values = [getattr(part, name) for part in self.partitions]
         return round(max(values) * len(values) / sum(values), 3) if sum(values) else None
 

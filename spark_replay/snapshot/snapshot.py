@@ -129,7 +129,7 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
 
 
 def store_of(topic: str, app: str) -> str:
-    """Give the store that a changelog of the app belongs to.
+    """Return the store that a changelog of the app belongs to.
 
     Raises:
         WrongTopicError: It is none of the app's.
@@ -162,7 +162,7 @@ def kept_writes(rows: DataFrame) -> DataFrame:
     """Fold a changelog's records to what a worker keeps of each key.
 
     Args:
-        rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` gives them.
+        rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` returns them.
 
     Returns:
         `partition` int, `key` binary, `value` binary: with metadata in front, null if the key was deleted; `mark`
@@ -211,7 +211,7 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
 
 
 def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
-    """Give each partition's count of keys and highest mark, from what the driver finds in its folder."""
+    """Return each partition's count of keys and highest mark, from what the driver finds in its folder."""
     listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
     found = []
     if listed:
@@ -266,7 +266,7 @@ def _require_table(file: Path, table: SnapshotTable) -> None:
 
 
 def _table_maker(target: str) -> Callable[[str], Any]:
-    """Give what runs on executors: it travels by value, so that an executor without our packages can say so."""
+    """Return what runs on executors: it travels by value, so that an executor without our packages can say so."""
 
     def make(file: str) -> Any:
         import socket

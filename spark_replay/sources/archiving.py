@@ -102,19 +102,19 @@ def archive_topics(
     """Copy what topics hold, and what comes, into an archive.
 
     Args:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` returns it.
         wanted: Which topics.
         to: The archive's folder, a path or a `file://` URI; an archive that is there is gone on with.
         every_ms: Goes on, with a batch in so many milliseconds, until `stop` is set. If left out, ends when all that
             was committed at the start is in.
-        stop: Ends the run within 10 s; a batch that is cut off is made anew by the next run.
+        stop: Ends the run within 10 s; a batch that is cut off is re-created by the next run.
         tell: Is given a line for each batch.
 
     Raises:
         TargetError: The folder holds something else, is in use, archives topics that aren't wanted now, or is a URI of
             another file system.
         LogTooShortError: Kafka deleted records before they were archived.
-        WrongTopicError: A topic was made anew since.
+        WrongTopicError: A topic was re-created since.
         UnknownTopicError: There is no such topic.
         BrokerError: The brokers don't answer.
         ReadError: The stream failed.
@@ -179,7 +179,7 @@ def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
 
 
 def read_ledgers(folder: Folder) -> dict[str, Ledger]:
-    """Give what an archive covers by topic; nothing if there is none.
+    """Return what an archive covers by topic; nothing if there is none.
 
     Raises:
         ArchiveError: It can't be read.
@@ -193,7 +193,7 @@ def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
 
     Raises:
         TargetError: The archive has topics that aren't wanted now.
-        WrongTopicError: A topic was made anew since.
+        WrongTopicError: A topic was re-created since.
         LogTooShortError: Kafka deleted records before they were archived.
     """
     left_out = sorted(set(ledgers) - set(topics))
@@ -207,7 +207,7 @@ def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
         if ledger.topic_id != topic.topic_id:
             raise WrongTopicError(
                 f"the archive {folder} has a topic {name} with the id {ledger.topic_id}, the brokers' has "
-                f"{topic.topic_id}: it was made anew, choose another folder"
+                f"{topic.topic_id}: it was re-created, choose another folder"
             )
         for number, (end, start) in enumerate(zip(ledger.ends, topic.starts, strict=False)):
             if end < start:
@@ -312,7 +312,7 @@ class Books:
             self.ledgers[topic.name] = ledger
 
     def _is_limited(self, batch: int, plan: _Planned) -> bool:
-        """Tell whether the batch may have ended before the log did."""
+        """Return whether the batch may have ended before the log did."""
         if batch < self._first_own:
             return True
         limit = self._wanted.max_offsets_per_trigger
@@ -321,14 +321,14 @@ class Books:
         return limit is not None and plan.offsets_after(_read_planned(self._folder, batch - 1)) >= limit - slack
 
     def _asked_ms(self, batch: int) -> int:
-        """Give a moment before the batch asked for the log's end."""
+        """Return a moment before the batch asked for the log's end."""
         if self._is_once or batch == self._first_own:
             # such a run asks when it begins, and takes what was there then
             return self._started_ms
         return max(self._started_ms, _read_planned(self._folder, batch - 1).planned_ms)
 
     def _starts(self, topic: Topic, ends: Sequence[int]) -> tuple[int, ...]:
-        """Give where the stream began to read the partitions of a topic."""
+        """Return where the stream began to read the partitions of a topic."""
         first = _read_first(self._folder).get(topic.name, ())
         # of partitions that came later Spark doesn't write down where it began: it was not after this
         return tuple(map(min, (*first, *topic.starts[len(first) :]), ends))

@@ -33,7 +33,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def local_folder(where: str | Path) -> Path:
-    """Give the path that `where`, a path or a `file://` URI, stands for.
+    """Return the path that `where`, a path or a `file://` URI, stands for.
 
     Raises:
         TargetError: It is a URI of another scheme.
@@ -54,7 +54,7 @@ def local_folder(where: str | Path) -> Path:
 
 @contextmanager
 def replacing(to: Path) -> Iterator[Path]:
-    """Give a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
+    """Return a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
 
     Raises:
         TargetError: Another run is writing to `to`, or it can't be written.
@@ -119,7 +119,7 @@ def _require_own(work: Path) -> None:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Tell whether the open file is still the one at its path."""
+    """Return whether the open file is still the one at its path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -34,7 +34,7 @@ Validate = Callable[[Export], Report]
 VICTIM = put("victim", "before", source_offset=41, epoch=6)
 OVERWRITTEN = put("victim", "now", source_offset=42, epoch=7, expires_at_ms=NOW_MS + 5)
 GONE = (put("gone", "once", source_offset=43), put("gone", None, source_offset=44))
-ALONE = tuple(put(name, "here", source_offset=46) for name in ("twice", "moved", "claimed"))
+ALONE = tuple(put(name, "here", source_offset=46, epoch=7) for name in ("twice", "moved", "claimed"))
 ELSEWHERE = (home(b"moved") + 1) % PARTITIONS
 OVER = put("over", "once", source_offset=45, expires_at_ms=NOW_MS - 5)
 
@@ -281,7 +281,7 @@ def test_position_beyond_the_log(check: Validate, log: Log):
 def test_export_of_a_topic_that_was_made_anew(check: Validate, log: Log):
     export = Export.of(log)
     export.positions[1] = replace(export.positions[1], changelog_id="7f0d3c1a-0000-4000-8000-000000000001")
-    with pytest.raises(ExportError, match=r"with the id 7f0d3c1a-.*: the topic was made anew since"):
+    with pytest.raises(ExportError, match=r"with the id 7f0d3c1a-.*: the topic was re-created since"):
         check(export)
 
 

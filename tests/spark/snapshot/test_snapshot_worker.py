@@ -191,7 +191,7 @@ def test_a_damaged_snapshot_costs_a_line_and_the_time(spark: SparkSession, app: 
     owns_all(app, worker)
     [line] = [line for line in worker.log().splitlines() if "the snapshot isn't used" in line]
     assert f"{app.changelog}[0]" in line
-    assert "isn't the file that seed.json tells of" in line
+    assert "isn't the file that seed.json lists" in line
     assert worker.log().count("begun with") == 1
     app.check(spark, worker)
 

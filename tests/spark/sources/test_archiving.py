@@ -245,9 +245,9 @@ def test_topic_that_was_made_anew(spark: SparkSession, brokers: str, tmp_path: P
     log = write_log(brokers, [Transaction((put("a", "1"),))])
     older = keep(spark, brokers, tmp_path / "to", log.topic)
     asyncio.run(make_anew(brokers, log.topic))
-    with pytest.raises(WrongTopicError, match="made anew"):
+    with pytest.raises(WrongTopicError, match="re-created"):
         kafka(spark, brokers, log.topic).after(older).describe()
-    with pytest.raises(WrongTopicError, match="made anew"):
+    with pytest.raises(WrongTopicError, match="re-created"):
         keep(spark, brokers, tmp_path / "to", log.topic)
 
 
