@@ -79,10 +79,11 @@ def rebuild(
         if file_format == "delta":
             given = given.with_delta()
         with spark_for(given, console) as spark:
-            from spark_replay.fold.rebuild import require_free, write_rebuild
+            from spark_replay.fold.rebuild import SUMMARY, write_rebuild
             from spark_replay.report.progress import progress
+            from spark_replay.sources.staging import require_replaceable
 
-            require_free(to, overwrite=overwrite)
+            require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
             source = given.source(spark)
             if dry_run:
                 from spark_replay.report.plans import plan_rebuild

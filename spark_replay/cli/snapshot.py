@@ -76,12 +76,14 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
     with failing(), spark_for(given, console) as spark:
         from spark_replay.report.plans import plan_reading
         from spark_replay.report.progress import progress
-        from spark_replay.snapshot.snapshot import require_no_snapshot, store_of, write_snapshot
+        from spark_replay.snapshot.snapshot import store_of, write_snapshot
         from spark_replay.sources.kafka import kafka
+        from spark_replay.sources.staging import require_replaceable
+        from stores._core.snapshot import SNAPSHOT_MANIFEST
 
         source = kafka(spark, given.brokers, given.changelog, given.client(spark))
         store = store_of(publish or source.topic, app)
-        require_no_snapshot(to / store, overwrite=overwrite)
+        require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         if dry_run:
             also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
             say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), console)

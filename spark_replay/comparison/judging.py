@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held
@@ -16,11 +17,13 @@ from spark_replay.sources.columns import by_partition
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 CONTENT = ("value", "expires_at_ms")
 CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms")
 FINE = ("equal", "absent")
+_EXAMPLES = 10
+_SHOWN_BYTES = 200
 
 
 def held_point(topic: Topic, held: Held) -> Point:
@@ -79,6 +82,23 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
     """Return the names of the fields in which two structs differ."""
     found = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
     return F.filter(F.array(*found), lambda name: name.isNotNull())
+
+
+def first_ten(rows: DataFrame, *, of: Sequence[str], sides: Sequence[str]) -> list[Row]:
+    """Collect the first 10 keys of each group `of` columns; values of `sides` are cut to 200 bytes."""
+    order = Window.partitionBy(*of).orderBy("partition", "key")
+    return (
+        rows.withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= _EXAMPLES)
+        .withColumns({side: _cut(side) for side in sides})
+        .orderBy("partition", "key")
+        .collect()
+    )
+
+
+def _cut(side: str) -> Column:
+    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
+    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
 
 
 def logged(folded: DataFrame) -> DataFrame:

@@ -27,7 +27,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
@@ -35,7 +34,7 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations
-from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, held_point, judge
+from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, first_ten, held_point, judge
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.settled import settle
@@ -45,10 +44,8 @@ from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import DataFrame
 
-_EXAMPLES = 10
-_SHOWN_BYTES = 200
 # folders that lazy DataFrames read; they go when the process ends
 _open = ExitStack()
 atexit.register(_open.close)
@@ -190,7 +187,7 @@ def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Sum
     explained = explain().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
-        return Summary(counted, causes, _examples(explained))
+        return Summary(counted, causes, first_ten(explained, of=("kind", "cause"), sides=("log", "export")))
     finally:
         explained.unpersist()
 
@@ -211,22 +208,6 @@ def explain_rows(
         known,
         compared=compared,
     )
-
-
-def _examples(explained: DataFrame) -> list[Row]:
-    order = Window.partitionBy("kind", "cause").orderBy("partition", "key")
-    return (
-        explained.withColumn("rank", F.row_number().over(order))
-        .where(F.col("rank") <= _EXAMPLES)
-        .withColumns({"log": _cut("log"), "export": _cut("export")})
-        .orderBy("partition", "key")
-        .collect()
-    )
-
-
-def _cut(side: str) -> Column:
-    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
-    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
 
 
 def _outside(part: Part, topic: Topic) -> str | None:

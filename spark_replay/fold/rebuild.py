@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import ReadError, TargetError, WrongTopicError
+from spark_replay.errors import ReadError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.fold import live
 from spark_replay.fold.points import AsOf, Point, find_point
@@ -24,7 +24,7 @@ from spark_replay.sources.base import Source
 from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing
+from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from spark_replay.sources.topic import Topic
 from stores._core.outside import MISSHAPEN
 
@@ -211,13 +211,13 @@ def write_rebuild(
         ReplayError: As `rebuild_state`.
     """
     to = local_folder(to)
-    require_free(to, overwrite=overwrite)
+    require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
     require_format(source.spark, file_format)
     codecs = None if app is None else Codecs.of(app, source.topic)
     started = time.monotonic()
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
-        require_free(to, overwrite=overwrite)
+        require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         found = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
         topic, point = found.settled.topic, found.settled.point
         counts = _counts(found.rows)
@@ -292,20 +292,6 @@ def read_summary(folder: Path) -> dict[str, Any]:
     except (OSError, *MISSHAPEN) as error:
         raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read: {error}") from error
     return summary
-
-
-def require_free(to: Path, *, overwrite: bool) -> None:
-    """Check that a rebuild may be written to a folder.
-
-    Raises:
-        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a rebuild.
-    """
-    if not to.exists():
-        return
-    if not overwrite:
-        raise TargetError(f"{to} exists: choose another folder, or replace it with --overwrite")
-    if not to.is_dir() or (not (to / SUMMARY).exists() and any(to.iterdir())):
-        raise TargetError(f"{to} is no rebuild (it has no {SUMMARY}): not overwritten, choose another folder")
 
 
 def _counts(rows: DataFrame) -> dict[str, int]:

@@ -27,7 +27,7 @@ from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.digests import SHARED, crc32
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing
+from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from spark_replay.sources.topic import Topic
 from stores._core.record import METADATA_BYTES, Position
 from stores._core.replay import NO_METADATA, advance
@@ -95,11 +95,11 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
         ReplayError: What `Source.describe` raises.
     """
     store, to = store_of(source.topic, app), local_folder(to)
-    require_no_snapshot(to / store, overwrite=overwrite)
+    require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
     started, began_ms = time.monotonic(), now_ms()
     with replacing(to / store) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
-        require_no_snapshot(to / store, overwrite=overwrite)
+        require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         topic = source.describe()
         seen = _write_rows(source, topic, work / "rows")
         source.require_deletes_kept((now_ms() - began_ms) / 1000)
@@ -140,22 +140,6 @@ def store_of(topic: str, app: str) -> str:
     if not app or store in ("", ".", "..") or topic != f"{prefix}{store}{suffix}":
         raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}-STORE-changelog")
     return store
-
-
-def require_no_snapshot(folder: Path, *, overwrite: bool) -> None:
-    """Check that a snapshot may be written to a folder.
-
-    Raises:
-        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a snapshot.
-    """
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
-    if not folder.is_dir() or (not (folder / SNAPSHOT_MANIFEST).exists() and any(folder.iterdir())):
-        raise TargetError(
-            f"{folder} is no snapshot (it has no {SNAPSHOT_MANIFEST}): not overwritten, choose another folder"
-        )
 
 
 def kept_writes(rows: DataFrame) -> DataFrame:

@@ -52,6 +52,26 @@ def local_folder(where: str | Path) -> Path:
     return Path(where)
 
 
+def require_replaceable(folder: Path, marker: str, what: str, *, overwrite: bool) -> None:
+    """Check that a folder isn't there; or, if `overwrite` is set, that it is empty or has the file `marker`.
+
+    Args:
+        folder: The folder.
+        marker: The file that tells what wrote the folder.
+        what: What it holds then, for errors.
+        overwrite: Whether it may be replaced.
+
+    Raises:
+        TargetError: It may not.
+    """
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
+    if not folder.is_dir() or (not (folder / marker).exists() and any(folder.iterdir())):
+        raise TargetError(f"{folder} is no {what} (it has no {marker}): not overwritten, choose another folder")
+
+
 @contextmanager
 def replacing(to: Path) -> Iterator[Path]:
     """Return a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
