@@ -16,7 +16,7 @@ from spark_replay.sources.topic import Topic
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the JSON report: it grows when a field is taken away or means something else."""
 MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
 KINDS = ("equal", *MISMATCHES, "superseded")
