@@ -30,8 +30,8 @@ from spark_replay.printing import say
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_replay.archiving import Wanted
     from spark_replay.report.plans import Plan
-    from spark_replay.sources.archiving import Wanted
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SHORT_MS = 10_000
@@ -119,7 +119,7 @@ def archive(
         raise click.UsageError("say for how long: --once, or --every 60s")
     given, console = Given.of(options), make_console()
     with failing(), spark_for(given, console) as spark:
-        from spark_replay.sources.archiving import Wanted, archive_topics
+        from spark_replay.archiving import Wanted, archive_topics
 
         wanted = Wanted(
             brokers=str(given.brokers),
@@ -149,9 +149,9 @@ def archive(
 
 
 def _plan(spark: SparkSession, wanted: Wanted, to: Path) -> Plan:
+    from spark_replay.archiving import read_ledgers, require_archive, require_following, wanted_topics
     from spark_replay.report.plans import plan_archive
-    from spark_replay.sources.archiving import read_ledgers, require_archive, require_following, wanted_topics
-    from spark_replay.sources.folders import Folder
+    from spark_replay.sources.archives.folders import Folder
 
     folder = Folder(spark, to)
     require_archive(folder)

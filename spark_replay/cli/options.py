@@ -16,8 +16,8 @@ from rich.console import Console
 
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
+from spark_replay.sources.brokers.topic import require_reachable
 from spark_replay.sources.staging import local_folder
-from spark_replay.sources.topic import require_reachable
 from stores._core.printable import printable
 from stores._files import open_private
 
@@ -101,7 +101,7 @@ class Given:
 
     def source(self, spark: SparkSession) -> Source:
         """Return the changelog as a source."""
-        from spark_replay.sources.archive import archive
+        from spark_replay.sources.archives.archive import archive
         from spark_replay.sources.kafka import kafka
 
         older = None if self.archive is None else archive(spark, self.archive, self.changelog)

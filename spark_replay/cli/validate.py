@@ -180,7 +180,7 @@ def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
         return source
     there = replace(given, changelog=changelog or given.changelog)
     if brokers is not None:
-        from spark_replay.sources.topic import require_reachable
+        from spark_replay.sources.brokers.topic import require_reachable
 
         require_reachable(brokers)
         there = replace(there, brokers=brokers, archive=None)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.judging import CONTENT_AND_METADATA
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,7 +18,7 @@ from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.workers import export_workers, find_workers
 from spark_replay.errors import ExportError, ReadError
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 from stores._core.outside import MISSHAPEN
 

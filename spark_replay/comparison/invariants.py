@@ -28,9 +28,9 @@ from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

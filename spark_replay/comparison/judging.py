@@ -12,9 +12,9 @@ from spark_replay.comparison.held import Held
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import Point, now_ms, point_at
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

@@ -11,7 +11,7 @@ from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
 from spark_replay.printing import printable
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

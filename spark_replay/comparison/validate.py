@@ -39,9 +39,9 @@ from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.settled import settle
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

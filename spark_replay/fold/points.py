@@ -27,9 +27,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import LogTooShortError, PointError
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Span, Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Span, Topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:

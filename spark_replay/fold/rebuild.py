@@ -21,11 +21,11 @@ from spark_replay.fold.points import AsOf, Point, find_point
 from spark_replay.fold.settled import Settled, settle
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
-from spark_replay.sources.topic import Topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from spark_replay.errors import ReadError, WrongTopicError
 from spark_replay.fold.fold import last_writes, merged
 from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, LiveSource, Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, with_metadata
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replay.errors import BrokerError
 from spark_replay.session import first_line
-from spark_replay.sources.topic import client_options
+from spark_replay.sources.brokers.topic import client_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

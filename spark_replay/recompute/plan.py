@@ -21,11 +21,11 @@ from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild
 from spark_replay.recompute.committed import CommittedOffset, committed_offsets
+from spark_replay.sources.brokers.topic import Topic, describe_topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic, describe_topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:

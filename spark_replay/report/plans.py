@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.printing import new_table, say
-from spark_replay.sources.archive import ArchiveSource
+from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import JoinedSource
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,9 +19,9 @@ from spark_replay.fold.fold import expired
 from spark_replay.fold.points import now_ms
 from spark_replay.printing import new_table, printable, say
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

@@ -23,12 +23,12 @@ from pyspark.sql.observation import Observation
 
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
 from spark_replay.fold.points import now_ms
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.digests import SHARED, crc32
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
-from spark_replay.sources.topic import Topic
 from stores._core.record import METADATA_BYTES, Position
 from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (

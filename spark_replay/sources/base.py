@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.sources.brokers.tailing import Record
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.reading import reading
-from spark_replay.sources.tailing import Record
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.base import Source
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, METADATA_VERSION
 
 if TYPE_CHECKING:

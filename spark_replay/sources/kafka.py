@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources import tailing
-from spark_replay.sources.archive import ArchiveSource, read_ledger
+from spark_replay.sources.archives.archive import ArchiveSource, read_ledger
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.ledger import escaped_deletes
 from spark_replay.sources.base import LiveSource, Source, first_since
-from spark_replay.sources.folders import Folder
-from spark_replay.sources.ledger import escaped_deletes
+from spark_replay.sources.brokers import tailing
+from spark_replay.sources.brokers.topic import (
+    Retention,
+    Topic,
+    client_options,
+    describe_topic,
+    offsets_at,
+    retention_of,
+)
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Retention, Topic, client_options, describe_topic, offsets_at, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,8 +23,8 @@ from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
 from spark_replay.snapshot.snapshot import store_of, write_snapshot
+from spark_replay.sources.brokers.topic import Topic, settings_of
 from spark_replay.sources.kafka import KafkaSource
-from spark_replay.sources.topic import Topic, settings_of
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
 from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
 from stores.memory import MemoryStore

@@ -28,9 +28,9 @@ from spark_replay import (
     rebuild_state,
     write_rebuild,
 )
-from spark_replay.sources import digested
-from spark_replay.sources.archive import ArchiveSource
-from spark_replay.sources.digested import write_digests
+from spark_replay.sources.archives import digested
+from spark_replay.sources.archives.archive import ArchiveSource
+from spark_replay.sources.archives.digested import write_digests
 from spark_replay.sources.digests import crc32
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (

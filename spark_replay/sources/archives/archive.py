@@ -16,14 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError, UnknownTopicError
 from spark_replay.session import require_classic
+from spark_replay.sources.archives.digested import ArchiveFile, digested_files, require_listed, require_sound
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.sources.base import RECORDS, Source, first_since
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.columns import by_partition
-from spark_replay.sources.digested import ArchiveFile, digested_files, require_listed, require_sound
-from spark_replay.sources.folders import Folder
 from spark_replay.sources.formats import VERIFIED
-from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:

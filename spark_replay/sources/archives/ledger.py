@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from spark_replay.sources.topic import Retention, Span
+from spark_replay.sources.brokers.topic import Retention, Span
 from stores._core.outside import MISSHAPEN
 
 LEDGERS = "_offsets"

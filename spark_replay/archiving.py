@@ -6,10 +6,10 @@ What is in the archive's folder:
 * `_spark_metadata`: Spark's list of the files that count.
 * `_checkpoint`: how far the stream is. A batch's offsets are written there before it runs and repeated as they were
   after a crash; its files count when they are all on the list, at one moment. So a crash neither loses nor doubles.
-* `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.digested`. They are written
-  when the driver has found a batch's files as the executors wrote them, before the batch counts.
-* `_offsets`: what finished batches cover, see `spark_replay.sources.ledger`. It is written after a batch, and for
-  batches whose run died before that when the next run begins.
+* `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.archives.digested`. They
+are written   when the driver has found a batch's files as the executors wrote them, before the batch counts.
+* `_offsets`: what finished batches cover, see `spark_replay.sources.archives.ledger`. It is written after a batch,
+and for   batches whose run died before that when the next run begins.
 """
 
 from __future__ import annotations
@@ -28,14 +28,21 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError, LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources.archive import FILES, batch_files, read_ledger
-from spark_replay.sources.digested import write_digests
-from spark_replay.sources.folders import Folder
+from spark_replay.sources.archives.archive import FILES, batch_files, read_ledger
+from spark_replay.sources.archives.digested import write_digests
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
+from spark_replay.sources.brokers.topic import (
+    Retention,
+    Topic,
+    client_options,
+    describe_topic,
+    matching_topics,
+    retention_of,
+)
 from spark_replay.sources.kafka import FETCHING
-from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import local_folder
-from spark_replay.sources.topic import Retention, Topic, client_options, describe_topic, matching_topics, retention_of
 from stores._core.outside import MISSHAPEN
 from stores._files import make_folder, open_private, tighten
 
