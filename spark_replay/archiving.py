@@ -7,9 +7,9 @@ What is in the archive's folder:
 * `_checkpoint`: how far the stream is. A batch's offsets are written there before it runs and repeated as they were
   after a crash; its files count when they are all on the list, at one moment. So a crash neither loses nor doubles.
 * `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.archives.digested`. They
-are written   when the driver has found a batch's files as the executors wrote them, before the batch counts.
+  are written when the driver has found a batch's files as the executors wrote them, before the batch counts.
 * `_offsets`: what finished batches cover, see `spark_replay.sources.archives.ledger`. It is written after a batch,
-and for   batches whose run died before that when the next run begins.
+  and for batches whose run died before that when the next run begins.
 """
 
 from __future__ import annotations
