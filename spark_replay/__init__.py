@@ -38,6 +38,7 @@ from spark_replay.errors import (
 )
 
 if TYPE_CHECKING:
+    from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.comparison.diff import compare, validate_states
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers, validate_live
@@ -53,8 +54,7 @@ if TYPE_CHECKING:
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
     from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
-    from spark_replay.sources.archive import archive
-    from spark_replay.sources.archiving import Archived, Wanted, archive_topics
+    from spark_replay.sources.archives.archive import archive
     from spark_replay.sources.base import Source
     from spark_replay.sources.changelog import read_changelog
     from spark_replay.sources.kafka import kafka
@@ -118,12 +118,12 @@ __all__ = [
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
 _HOMES = {
-    "Archived": "sources.archiving",
+    "Archived": "archiving",
     "AsOf": "fold.points",
     "Asked": "comparison.invariants",
     "Finding": "comparison.invariants",
-    "Wanted": "sources.archiving",
-    "archive_topics": "sources.archiving",
+    "Wanted": "archiving",
+    "archive_topics": "archiving",
     "read_rebuild": "fold.rebuild",
     "unknown_keys": "fold.rebuild",
     "Example": "comparison.report",
@@ -133,7 +133,7 @@ _HOMES = {
     "Report": "comparison.report",
     "WrittenSnapshot": "snapshot.snapshot",
     "Source": "sources.base",
-    "archive": "sources.archive",
+    "archive": "sources.archives.archive",
     "compare": "comparison.diff",
     "compare_exports": "comparison.validate",
     "explain_exports": "comparison.validate",

@@ -20,7 +20,7 @@ class UnknownTopicError(ReplayError):
 
 
 class WrongTopicError(ReplayError):
-    """The topic isn't what it was taken for: another app's, made anew, or no changelog."""
+    """The topic isn't what it was taken for: another app's, re-created, or no changelog."""
 
 
 class ReadError(ReplayError):

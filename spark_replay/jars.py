@@ -23,7 +23,7 @@ _CACHE = Path("~/.cache/faust-actors/spark-kafka-4.0.0")
 
 
 def ensure_jars() -> list[Path]:
-    """Give the connector's jars, fetching them if need be.
+    """Return the connector's jars, fetching them if need be.
 
     They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in `~/.cache/faust-actors`. A
     folder that is there already is taken as it is, so that machines without Maven can be handed a copy.

@@ -9,10 +9,11 @@ from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def printable(raw: bytes | bytearray | None) -> str:
-    """Give bytes as text if they are printable UTF-8, else as base64 after `base64:`; `null` for None."""
+    """Return bytes as text if they are printable UTF-8, else as base64 after `base64:`; `null` for None."""
     if raw is None:
         return "null"
     try:
@@ -27,3 +28,15 @@ def printable(raw: bytes | bytearray | None) -> str:
 def say(console: Console, line: str) -> None:
     """Print one line, in which nothing is markup, with escapes for what isn't printable."""
     console.print(escaped(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table with columns of numbers; a title of the log's is shown with escapes."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(escaped(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    return table

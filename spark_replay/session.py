@@ -40,7 +40,7 @@ _CONNECT = (
 def spark_session(
     *, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
 ) -> SparkSession:
-    """Give a Spark session that can read Kafka: the active one if there is one, else a new one.
+    """Return a Spark session that can read Kafka: the active one if there is one, else a new one.
 
     Args:
         master: Spark's master; this machine with all its cores if None and `spark-submit` set none.
@@ -104,7 +104,7 @@ def require_pyspark() -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of an error's text that says something."""
+    """Return the first line of an error's text that says something."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 

@@ -60,7 +60,7 @@ def tighten_tree(folder: Path) -> None:
 
 
 def _rights(folder: os.stat_result) -> int:
-    """Give the mode bits that may be set in a folder."""
+    """Return the mode bits that may be set in a folder."""
     return 0o7770 if folder.st_mode & stat.S_ISGID else 0o7700
 
 

@@ -103,7 +103,7 @@ class DataFolder:
         return cls(path, about.app, None)
 
     def store_path(self, store: str, partition: int) -> Path:
-        """Give the folder of a partition's database.
+        """Return the folder of a partition's database.
 
         Raises:
             StoreError: the name, the number or a symbolic link leads out of the data folder. RocksDB deletes files in
@@ -124,16 +124,16 @@ class DataFolder:
         return path
 
     def identity(self, store: str, partition: int, cluster: str = "") -> DatabaseIdentity:
-        """Give what a database in this place is of."""
+        """Return what a database in this place is of."""
         return DatabaseIdentity(cluster, self.app, store, partition)
 
     def partitions_on_disk(self, store: str) -> list[int]:
-        """Give the partitions of `store` that have a database here, in order."""
+        """Return the partitions of `store` that have a database here, in order."""
         names = _folders(self.store_path(store, 0).parent)
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def stores_on_disk(self) -> list[str]:
-        """Give the names of the stores that have a database here, in order."""
+        """Return the names of the stores that have a database here, in order."""
         names = sorted(filter(_is_store_name, _folders(self.path / _STORES)))
         return [name for name in names if self.partitions_on_disk(name)]
 

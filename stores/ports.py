@@ -15,7 +15,7 @@ class SnapshotContent(Protocol):
 
     @property
     def position(self) -> Position:
-        """Give the position that the content belongs to."""
+        """Return the position that the content belongs to."""
 
     def place(self, folder: Path) -> Sequence[Path]:
         """Put RocksDB tables with the content into the folder, to be moved away from there, and check them.
@@ -27,7 +27,7 @@ class SnapshotContent(Protocol):
         """
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, value with its metadata) in byte order of the keys; blocks, and raises, as `place` does."""
+        """Return (key, value with its metadata) in byte order of the keys; blocks, and raises, as `place` does."""
 
 
 class PartitionStore(PartitionReader, Protocol):
@@ -58,7 +58,7 @@ class PartitionStore(PartitionReader, Protocol):
         """Keep what was loaded. Blocks, after many loads for some 100 ms; `apply` does it too."""
 
     def estimated_keys(self) -> int:
-        """Give about how many keys there are, expired ones too, without looking at them."""
+        """Return about how many keys there are, expired ones too, without looking at them."""
 
     def load_snapshot(self, content: SnapshotContent) -> None:
         """Take content and position of a snapshot, or stay empty if the process dies. Blocks.

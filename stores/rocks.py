@@ -355,7 +355,7 @@ class RocksStore(_Database):
             )
 
     def figures(self) -> dict[str, int]:
-        """Give RocksDB's own figures by their names without `rocksdb.`; what both families share counts once."""
+        """Return RocksDB's own figures by their names without `rocksdb.`; what both families share counts once."""
         self._check_open()
         with self.mapped_errors():
             read = self._data.property_int_value

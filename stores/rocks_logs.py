@@ -31,7 +31,7 @@ _COMPACTION = {5, 6}
 
 
 def why_torn(path: Path) -> str | None:
-    """Tell why the logs of the database in the folder don't continue its tables, None if they do or can't be read.
+    """Return why the logs of the database in the folder don't continue its tables, None if they do or can't be read.
 
     The logs are listed before the manifest is read. If a worker uses the database, the list is older, which is no gap.
     """
@@ -93,7 +93,7 @@ def _flushed(manifest: bytes, made: int) -> _Flushed:
 
 
 def _numbers(edit: bytes) -> tuple[dict[int, int], bool]:
-    """Give the numbers of an edit by their tags, and whether it is a compaction's. They come before the files."""
+    """Return the numbers of an edit by their tags, and whether it is a compaction's. They come before the files."""
     at = 0
     found: dict[int, int] = {}
     while at < len(edit):
@@ -119,14 +119,14 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _batches(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Give first sequence number and number of writes of each batch of a log."""
+    """Return first sequence number and number of writes of each batch of a log."""
     for record in _records(raw):
         if len(record) >= _BATCH_HEADER_BYTES:
             yield int.from_bytes(record[:8], "little"), int.from_bytes(record[8:12], "little")
 
 
 def _records(raw: bytes) -> Iterator[bytes]:
-    """Give the whole records of a log or manifest. The end of a block that has no room for a header is skipped."""
+    """Return the whole records of a log or manifest. The end of a block that has no room for a header is skipped."""
     at, record = 0, b""
     while at + _HEADER_BYTES <= len(raw):
         room = _BLOCK_BYTES - at % _BLOCK_BYTES

@@ -45,11 +45,11 @@ class RocksResources:
         self._write_buffers = WriteBufferManager(write_buffer_bytes, False)
 
     def usage_bytes(self) -> tuple[int, int]:
-        """Give what the block cache and the memtables take at the moment."""
+        """Return what the block cache and the memtables take at the moment."""
         return self._cache.get_usage(), self._write_buffers.get_usage()
 
     def options(self) -> Any:
-        """Give rocksdict's options of a database that draws on these resources."""
+        """Return rocksdict's options of a database that draws on these resources."""
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
@@ -65,7 +65,7 @@ class RocksResources:
         return options
 
     def families(self, *, loading: bool = False) -> tuple[Any, Any]:
-        """Give the options of the two families.
+        """Return the options of the two families.
 
         With `loading` they are for `RocksStore.load`: memtables that keep what comes as it comes.
         """

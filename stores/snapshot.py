@@ -3,7 +3,7 @@
 {folder}/{store}/seed.json                       see `stores._core.snapshot`; written last
 {folder}/{store}/partition-00000-0000.sst …      see `stores.tables`
 
-Nothing here writes to the folder, and files once named by a manifest aren't changed: whoever makes a snapshot anew
+Nothing here writes to the folder, and files once named by a manifest aren't changed: a new snapshot
 makes new files. So many workers may share it, and each may link its tables.
 """
 
@@ -59,7 +59,7 @@ class Snapshot:
                 raise SnapshotError(f"{source} can't be used: {error}") from error
             if not sound:
                 raise SnapshotError(
-                    f"{source} isn't the file that {SNAPSHOT_MANIFEST} tells of ({size_bytes} bytes): damaged"
+                    f"{source} isn't the file that {SNAPSHOT_MANIFEST} lists ({size_bytes} bytes): damaged"
                 )
             placed.append(target)
         return placed
@@ -88,7 +88,7 @@ class SnapshotFolder:
         self.app = app
 
     def find(self, store: str, partition: int) -> Snapshot | None:
-        """Give a partition's snapshot, None if there is none. Reads the manifest, not the tables.
+        """Return a partition's snapshot, None if there is none. Reads the manifest, not the tables.
 
         Raises:
             SnapshotError: the manifest can't be read, or is of another app or store.

@@ -66,7 +66,7 @@ def _write(
 
 
 def crc32(file: Path) -> int:
-    """Give the CRC-32 of a file's content. Other threads run meanwhile."""
+    """Return the CRC-32 of a file's content. Other threads run meanwhile."""
     found = 0
     with file.open("rb") as handle:
         while chunk := handle.read(_READ_BYTES):

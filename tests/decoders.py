@@ -55,15 +55,15 @@ from actors.web.queries import answers as answer_parts
 from actors.web.queries import parameters
 from actors.web.queries.coding import ENCODINGS, KeyCoding
 from actors.web.queries.parameters import Parameters, arguments, many_body
+from spark_replay import archiving
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
 from spark_replay.fold.rebuild import SUMMARY, read_summary
 from spark_replay.recompute import plan as recompute_plan
-from spark_replay.sources import archiving
-from spark_replay.sources.archive import _listed
-from spark_replay.sources.ledger import Ledger, decode_ledger, encode_ledger
-from spark_replay.sources.topic import Span
+from spark_replay.sources.archives.archive import _listed
+from spark_replay.sources.archives.ledger import Ledger, decode_ledger, encode_ledger
+from spark_replay.sources.brokers.topic import Span
 from stores import folder
 from stores._core import identity, manifest, record
 from stores._core import snapshot as snapshot

@@ -106,12 +106,12 @@ async def started(client: Client, connection: Connection) -> Client:
     try:
         await client.start()
     except BaseException:
-        await let_go(client)
+        await release(client)
         raise
     return client
 
 
-async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
+async def release(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
     """Stop a client, though its brokers may be away."""
     try:
         async with asyncio.timeout(CLOSE_S):

@@ -20,7 +20,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.logs import escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
@@ -112,9 +112,9 @@ class KafkaRequests:
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
         if producer is not None:
-            await let_go(producer)
+            await release(producer)
         if consumer is not None:
-            await let_go(consumer)
+            await release(consumer)
 
     # --- opening ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class KafkaRequests:
         producer = self._producer
         if producer is not None and is_spent(producer):
             self._producer = None
-            await let_go(producer)
+            await release(producer)
         if self._producer is not None and self._consumer is not None:
             return
         if self._opening is None or self._opening.done():
@@ -166,7 +166,7 @@ class KafkaRequests:
             consumer.assign([source])
             consumer.seek(source, (await consumer.end_offsets([source]))[source])
         except BaseException:
-            await let_go(consumer)
+            await release(consumer)
             raise
         self._consumer = consumer
         self._reader = asyncio.create_task(self._read(consumer, source), name="answers reader", context=Context())

@@ -1,7 +1,6 @@
 """`ActorTestDriver`: an app's actors without a broker, in virtual time.
 
-The actors run on the product's own worker, commits and restores; the broker, the disk and the clock are those of this
-package. What a message leads to is there when the call returns, and an hour passes in no time.
+The actors run on the product's own worker, commits and restores, with a broker, disk and clock in memory.
 """
 
 from __future__ import annotations

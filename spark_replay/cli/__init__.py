@@ -17,12 +17,12 @@ from spark_replay.cli.validate import validate
 def main() -> None:
     """Archive changelogs with Spark, rebuild state from them at any point, and validate it key by key.
 
-    `archive` keeps the history that compaction takes. `rebuild` writes the state at a point in it. `validate` compares
-    what the workers hold with their changelog. `check` looks at the log alone. `recompute` compares the changelog with
-    what the app's handlers make of the input. `profile` shows how large, skewed and old a changelog is. `snapshot`
-    makes files from which workers start. Each has --dry-run.
+    `archive` keeps the history that compaction removes. `rebuild` writes the state at a point in the log. `validate`
+    compares the workers' state with the changelog. `check` checks the invariants of the log. `recompute` runs the
+    app's handlers over the input and compares the result with the changelog. `profile` shows size, skew and age of a
+    changelog. `snapshot` writes files from which workers start. Each command has --dry-run.
 
-    Exit codes: 0 all is well, 1 mismatches were found, 2 the question could not be answered.
+    Exit codes: 0 no mismatch, 1 mismatches, 2 the command failed.
     """
 
 

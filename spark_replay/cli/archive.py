@@ -30,8 +30,8 @@ from spark_replay.printing import say
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_replay.archiving import Wanted
     from spark_replay.report.plans import Plan
-    from spark_replay.sources.archiving import Wanted
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SHORT_MS = 10_000
@@ -96,13 +96,13 @@ def archive(
 ) -> None:
     """Copy topics to Parquet, so that their history outlives compaction and retention.
 
-    Changelogs and any other topics; each committed record once, however often the command is stopped, killed and
-    started again with the same DIR. Files are in DIR/topic=…/day=…; DIR/_checkpoint has the position and belongs to
-    the archive. `rebuild` and `validate` take it with --archive.
+    Works for changelogs and any other topic. Each committed record is written once, however often the command is
+    stopped, killed and started again with the same DIR. Files are in DIR/topic=…/day=…; DIR/_checkpoint has the
+    position and belongs to the archive. `rebuild` and `validate` read an archive with --archive.
 
-    --every ends with SIGTERM or Ctrl-C, within seconds and with exit code 0. Each batch writes one file for each
-    partition that has something new: --every 1s can make 86,400 files a day of each, and slows down whoever reads them;
-    60s or more is better. What the topics' min.compaction.lag.ms has to do with it is in docs/how-to/replay.md.
+    With --every the command runs until SIGTERM or Ctrl-C, and then ends within seconds with exit code 0. Each batch
+    writes a file for each partition that has new records: --every 1s can write 86,400 files a day for each, which
+    slows down readers; use 60s or more. docs/replay.md tells how to set the topics' min.compaction.lag.ms.
 
     The last line on standard output is a JSON object: topics (by name the end of each partition), batches, records,
     seconds, complete.
@@ -119,7 +119,7 @@ def archive(
         raise click.UsageError("say for how long: --once, or --every 60s")
     given, console = Given.of(options), make_console()
     with failing(), spark_for(given, console) as spark:
-        from spark_replay.sources.archiving import Wanted, archive_topics
+        from spark_replay.archiving import Wanted, archive_topics
 
         wanted = Wanted(
             brokers=str(given.brokers),
@@ -149,9 +149,9 @@ def archive(
 
 
 def _plan(spark: SparkSession, wanted: Wanted, to: Path) -> Plan:
+    from spark_replay.archiving import read_ledgers, require_archive, require_following, wanted_topics
     from spark_replay.report.plans import plan_archive
-    from spark_replay.sources.archiving import read_ledgers, require_archive, require_following, wanted_topics
-    from spark_replay.sources.folders import Folder
+    from spark_replay.sources.archives.folders import Folder
 
     folder = Folder(spark, to)
     require_archive(folder)

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings here.")
 @dry_run_option
 def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
-    """Check what holds of every changelog, on the log alone.
+    """Check the invariants of a changelog, without any worker's state.
 
-    Owners' epochs and inputs' offsets only grow, keys lie in their own partition, every record has write metadata. If
-    asked: keys never change their value, and each output has an input of its key that isn't younger.
+    Epochs and input offsets only grow, each key is in its own partition, and each record has write metadata. With
+    --put-if-absent no key changes its value. With --outputs each output has an input of its key that isn't younger.
 
     The last line on standard output is a JSON object: violations, and the count of each check.
 

@@ -43,7 +43,7 @@ class Live:
         return any(file is not None for file in (self.token_file, self.ca, self.certificate))
 
     def token(self) -> str | None:
-        """Give the token: the file's first line.
+        """Return the token: the file's first line.
 
         Raises:
             LiveError: There is none in it.
@@ -56,7 +56,7 @@ class Live:
         return lines[0]
 
     def context(self) -> ssl.SSLContext | None:
-        """Give what the workers are asked with, None for Python's default.
+        """Return what the workers are asked with, None for Python's default.
 
         Raises:
             LiveError: A file isn't what it should be.

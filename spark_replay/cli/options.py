@@ -16,8 +16,8 @@ from rich.console import Console
 
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
+from spark_replay.sources.brokers.topic import require_reachable
 from spark_replay.sources.staging import local_folder
-from spark_replay.sources.topic import require_reachable
 from stores._core.printable import printable
 from stores._files import open_private
 
@@ -38,7 +38,7 @@ class LocalFolder(click.ParamType):
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Give its path."""
+        """Return its path."""
         try:
             return local_folder(value)
         except ReplayError as error:
@@ -87,21 +87,21 @@ class Given:
         return given
 
     def client(self, spark: SparkSession) -> dict[str, str]:
-        """Give the Kafka client's settings; those of `--kafka-option` go before those of the file."""
+        """Return the Kafka client's settings; those of `--kafka-option` go before those of the file."""
         from spark_replay.sources.kafka import read_properties
 
         file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
         return file | self.kafka_options
 
     def with_delta(self) -> Given:
-        """Give the same with Spark's settings for Delta Lake."""
+        """Return the same with Spark's settings for Delta Lake."""
         from spark_replay.sources.formats import DELTA_SETTINGS
 
         return replace(self, settings=DELTA_SETTINGS | self.settings)
 
     def source(self, spark: SparkSession) -> Source:
-        """Give the changelog as a source."""
-        from spark_replay.sources.archive import archive
+        """Return the changelog as a source."""
+        from spark_replay.sources.archives.archive import archive
         from spark_replay.sources.kafka import kafka
 
         older = None if self.archive is None else archive(spark, self.archive, self.changelog)
@@ -181,7 +181,7 @@ def require_writable(html_file: Path | None) -> None:
 
 
 def command_line(context: click.Context) -> str:
-    """Give the command as it could be typed; of settings only their names, for their values may be passwords."""
+    """Return the command as it could be typed; of settings only their names, for their values may be passwords."""
     words = [f"python -m spark_replay {context.info_name}"]
     for param in context.command.params:
         value, flag = context.params.get(str(param.name)), param.opts[0]
@@ -216,7 +216,7 @@ def failing() -> Iterator[None]:
 
 
 def make_console() -> Console:
-    """Give what shows progress and tables: standard error."""
+    """Return what shows progress and tables: standard error."""
     console = Console(stderr=True)
     # a file or a pipe has no width to fit into, and rich would take 80
     return console if console.is_terminal else Console(stderr=True, width=_FILE_WIDTH)

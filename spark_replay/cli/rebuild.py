@@ -57,11 +57,11 @@ def rebuild(
 ) -> None:
     """Write the state that a changelog stands for at a point.
 
-    One row a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys are left out, and
-    those that had expired at the point. DIR gets a folder for each partition, and _rebuild.json with counts.
+    Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
+    had expired at the point, are left out. DIR gets a folder for each partition, and _rebuild.json with counts.
 
-    On a compacted log, keys that were written again after the point may have had a value at it that is gone. They are
-    left out, counted as `unknown` and named; with an archive (see `archive --help`) they are known.
+    If a key was written again after the point, compaction may have removed its value at the point. Such keys are left
+    out, counted as `unknown` and named. With an archive (see `archive --help`) their value is known.
 
     The last line on standard output is a JSON object: keys, records, without_metadata, unknown, seconds.
 
@@ -79,10 +79,11 @@ def rebuild(
         if file_format == "delta":
             given = given.with_delta()
         with spark_for(given, console) as spark:
-            from spark_replay.fold.rebuild import require_free, write_rebuild
+            from spark_replay.fold.rebuild import SUMMARY, write_rebuild
             from spark_replay.report.progress import progress
+            from spark_replay.sources.staging import require_replaceable
 
-            require_free(to, overwrite=overwrite)
+            require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
             source = given.source(spark)
             if dry_run:
                 from spark_replay.report.plans import plan_rebuild

@@ -56,19 +56,20 @@ if TYPE_CHECKING:
 )
 @dry_run_option
 def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
-    """Make a snapshot: files from which workers with an empty disk begin, to read only the changelog's tail.
+    """Write a snapshot of a store's state, so that a worker with an empty disk reads only the changelog's tail.
 
-    Give workers DIR as `state_snapshot`, or as STATE_SNAPSHOT in the environment. A snapshot can be used for as long
-    as the changelog keeps deletes (delete.retention.ms, a day by default).
+    Set `state_snapshot`, or STATE_SNAPSHOT in the environment, to DIR on the workers. A snapshot is valid for as long
+    as the changelog keeps deletes (delete.retention.ms, one day by default).
 
-    With --publish the state goes to another cluster, or to another number of partitions: stop the app's workers, make
-    the new input topic, publish, start workers on it. See docs/how-to/snapshots.md.
+    --publish copies the state to another cluster, or to another number of partitions: stop the app's workers, create
+    the new input topic, publish, and start workers on it. See docs/snapshots.md.
 
     The last line on standard output is a JSON object: keys, records, without_metadata, size_bytes, seconds.
 
     \b
-    python -m spark_replay snapshot --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog --to
-    /mnt/snapshots STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
+    python -m spark_replay snapshot --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog \\
+        --to /mnt/snapshots
+    STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     if given.archive is not None or given.brokers is None:
@@ -76,12 +77,14 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
     with failing(), spark_for(given, console) as spark:
         from spark_replay.report.plans import plan_reading
         from spark_replay.report.progress import progress
-        from spark_replay.snapshot.snapshot import require_no_snapshot, store_of, write_snapshot
+        from spark_replay.snapshot.snapshot import store_of, write_snapshot
         from spark_replay.sources.kafka import kafka
+        from spark_replay.sources.staging import require_replaceable
+        from stores._core.snapshot import SNAPSHOT_MANIFEST
 
         source = kafka(spark, given.brokers, given.changelog, given.client(spark))
         store = store_of(publish or source.topic, app)
-        require_no_snapshot(to / store, overwrite=overwrite)
+        require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         if dry_run:
             also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
             say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), console)

@@ -78,14 +78,14 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
 @html_option
 @dry_run_option
 def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_keys: int, **options: Any) -> None:
-    """Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
+    """Compare the workers' state with its changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
 
-    With --html the log is also profiled, for the page's plots: two more passes over it.
+    --html also profiles the log for the page's plots, which reads the log two more times.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
-    code 0: equal, 1: there are mismatches, 2: it can't be told, or fewer keys than --min-keys were compared.
+    codes: 0 equal, 1 mismatches, 2 the command failed, or fewer keys than --min-keys were compared.
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
@@ -180,7 +180,7 @@ def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
         return source
     there = replace(given, changelog=changelog or given.changelog)
     if brokers is not None:
-        from spark_replay.sources.topic import require_reachable
+        from spark_replay.sources.brokers.topic import require_reachable
 
         require_reachable(brokers)
         there = replace(there, brokers=brokers, archive=None)

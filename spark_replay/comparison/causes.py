@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.judging import CONTENT_AND_METADATA
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -92,7 +92,7 @@ def name_causes(
     """Add the cause to judged rows that aren't fine.
 
     Args:
-        suspects: Rows as `judge` gives them.
+        suspects: Rows as `judge` returns them.
         rows: The log's committed records: `partition`, `offset`, `key`, `value`, `metadata`.
         everything: The same of committed and other records, None if there is no such log.
         known: What is known of the partitions.

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import DIFFERENCES
-from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences
+from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences, first_ten
 from spark_replay.comparison.report import KINDS, Example, Report, side
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
@@ -21,9 +20,6 @@ from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
-
-_EXAMPLES = 10
-_SHOWN_BYTES = 200
 
 
 def validate_states(
@@ -85,7 +81,7 @@ def compare(left: DataFrame, right: DataFrame, *, metadata: bool = True, by_part
     """Compare two states key by key.
 
     Args:
-        left: What is taken for right: rows as `rebuild_state` gives them.
+        left: What is taken for right: rows as `rebuild_state` returns them.
         right: What is judged: the same columns, `offset` not needed.
         metadata: Whether source offset and epoch have to be equal too. In two clusters they may differ.
         by_partition: Whether a key in another partition is another key. If not, `partition` is the left one's.
@@ -130,22 +126,7 @@ def summarise_states(compared: DataFrame) -> tuple[list[Row], list[Row]]:
     )
     if all(row["cause"] is None for row in counted):
         return counted, []
-    order = Window.partitionBy("cause").orderBy("partition", "key")
-    cut = {
-        name: F.when(
-            F.col(name).isNotNull(),
-            F.col(name).withField("value", F.substring(F.col(f"{name}.value"), 1, _SHOWN_BYTES)),
-        )
-        for name in ("left", "right")
-    }
-    examples = (
-        caused.where(F.col("cause").isNotNull())
-        .withColumn("rank", F.row_number().over(order))
-        .where(F.col("rank") <= _EXAMPLES)
-        .withColumns(cut)
-        .orderBy("partition", "key")
-        .collect()
-    )
+    examples = first_ten(caused.where(F.col("cause").isNotNull()), of=("cause",), sides=("left", "right"))
     return counted, examples
 
 

@@ -18,7 +18,7 @@ from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.workers import export_workers, find_workers
 from spark_replay.errors import ExportError, ReadError
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 from stores._core.outside import MISSHAPEN
 
@@ -40,7 +40,7 @@ _COLUMNS = {
 
 
 def kind_of(folder: Path) -> str:
-    """Tell what a folder holds.
+    """Return what a folder holds.
 
     Raises:
         ExportError: It isn't there, or holds none of the three.
@@ -63,7 +63,7 @@ def kind_of(folder: Path) -> str:
 
 @contextmanager
 def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator[Held]:
-    """Give what a folder holds; a data folder's copy goes away with the block.
+    """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
         folder: The folder.
@@ -93,7 +93,7 @@ def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator
 
 
 def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
-    """Give a rebuild as what is compared with a log.
+    """Return a rebuild as what is compared with a log.
 
     Raises:
         ReadError: It can't be read.
@@ -105,7 +105,7 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
     try:
         parts = tuple(_rebuilt_part(folder, part, summary) for part in summary["partitions"])
     except MISSHAPEN as error:
-        raise ReadError(f"{folder}/{SUMMARY} is of another release ({error!r}): rebuild anew") from error
+        raise ReadError(f"{folder}/{SUMMARY} is of another release ({error!r}): rebuild again") from error
 
     def read(spark: SparkSession) -> DataFrame:
         names = ("key", "value", "source_offset", "epoch", "expires_at_ms")
@@ -181,7 +181,7 @@ class Exports:
     stale: tuple[Copy, ...]
 
     def held(self, where: Path, kind: str = "exports") -> Held:
-        """Give them as what is compared with a log."""
+        """Return them as what is compared with a log."""
         return Held(
             kind=kind,
             where=str(where),
@@ -297,12 +297,12 @@ def _check_file(copy: Copy) -> None:
         metadata = pyarrow.parquet.read_metadata(copy.file)
         schema = metadata.schema.to_arrow_schema()
     except (OSError, pyarrow.ArrowException) as error:
-        raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export anew") from error
+        raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again") from error
     for name, kind in _COLUMNS.items():
         found = schema.field(name).type if name in schema.names else "missing"
         if found != kind:
             raise ExportError(f"{copy.file}: column {name} is {found}, expected {kind}")
     if metadata.num_rows != copy.part.keys:
         raise ExportError(
-            f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export anew"
+            f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"
         )

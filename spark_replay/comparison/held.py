@@ -72,7 +72,7 @@ class Held:
         return {part.partition: part.changelog_offset for part in self.parts}
 
     def contested(self) -> list[tuple[Part, Part]]:
-        """Give the pairs of copies whose owners overlapped: the newer one's, and the older one's that is further.
+        """Return the pairs of copies whose owners overlapped: the newer one's, and the older one's that is further.
 
         An owner begins where the log ends, behind all that the former one wrote. So a copy of an older epoch that
         lies further was written to after it had been replaced.

@@ -28,9 +28,9 @@ from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -162,7 +162,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
 
 
 def changed_keys(rows: DataFrame) -> DataFrame:
-    """Give the records that change the value of a key that is there.
+    """Return the records that change the value of a key that is there.
 
     Returns:
         `partition`, `offset`, `key`, `offset_before` of the record whose value was there.
@@ -189,7 +189,7 @@ def changed_keys(rows: DataFrame) -> DataFrame:
 
 
 def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: int | None) -> DataFrame:
-    """Give the outputs of whose key there is no input, or only a younger one.
+    """Return the outputs of whose key there is no input, or only a younger one.
 
     Args:
         outputs: Records, as `Source.records` gives them.

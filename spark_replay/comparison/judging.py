@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import Point, now_ms, point_at
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 CONTENT = ("value", "expires_at_ms")
 CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms")
 FINE = ("equal", "absent")
+_EXAMPLES = 10
+_SHOWN_BYTES = 200
 
 
 def held_point(topic: Topic, held: Held) -> Point:
-    """Give the positions and times of a held state as a point of the log."""
+    """Return the positions and times of a held state as a point of the log."""
     # a partition that nobody holds is judged at the log's end: whatever is there is missing
     positions: list[int | None] = [None] * held.partition_count
     as_of = [max((part.as_of_ms for part in held.parts), default=now_ms())] * held.partition_count
@@ -39,7 +42,7 @@ def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataF
 
     Args:
         folded: The log at `point`, as `spark_replay.fold.fold.last_writes` gives it.
-        point: What `held_point` gives.
+        point: What `held_point` returns.
         held: What is known of the held state.
         kept: Its rows, as `Held.read` gives them.
     """
@@ -76,9 +79,26 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
 
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
-    """Give the names of the fields in which two structs differ."""
+    """Return the names of the fields in which two structs differ."""
     found = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
     return F.filter(F.array(*found), lambda name: name.isNotNull())
+
+
+def first_ten(rows: DataFrame, *, of: Sequence[str], sides: Sequence[str]) -> list[Row]:
+    """Collect the first 10 keys of each group `of` columns; values of `sides` are cut to 200 bytes."""
+    order = Window.partitionBy(*of).orderBy("partition", "key")
+    return (
+        rows.withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= _EXAMPLES)
+        .withColumns({side: _cut(side) for side in sides})
+        .orderBy("partition", "key")
+        .collect()
+    )
+
+
+def _cut(side: str) -> Column:
+    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
+    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
 
 
 def logged(folded: DataFrame) -> DataFrame:

@@ -46,9 +46,9 @@ from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.settled import settle
 from spark_replay.session import first_line
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:

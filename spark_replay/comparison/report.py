@@ -11,12 +11,12 @@ from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
 from spark_replay.printing import printable
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the JSON report: it grows when a field is taken away or means something else."""
 MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
 KINDS = ("equal", *MISMATCHES, "superseded")
@@ -276,7 +276,7 @@ def _displaced(row: Row) -> str:
 
 
 def side(held: Row | None) -> dict[str, Any] | None:
-    """Give what one side has of a key as plain values."""
+    """Return what one side has of a key as plain values."""
     if held is None:
         return None
     fields: dict[str, Any] = held.asDict()

@@ -27,7 +27,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
@@ -35,20 +34,18 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations
-from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, held_point, judge
+from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, first_ten, held_point, judge
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.settled import settle
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import DataFrame
 
-_EXAMPLES = 10
-_SHOWN_BYTES = 200
 # folders that lazy DataFrames read; they go when the process ends
 _open = ExitStack()
 atexit.register(_open.close)
@@ -90,7 +87,7 @@ def validate_exports(
 
 
 def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
-    """Give the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
+    """Return the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
     Returns:
         One row a key: `partition` int, `key` binary, `kind` string, `log` and `export` (structs of `value`,
@@ -104,7 +101,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
 
 
 def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
-    """Give the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
+    """Return the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
 
     Returns:
         Rows as of `compare_exports`, with the columns that `spark_replay.comparison.causes.name_causes` adds.
@@ -131,13 +128,13 @@ def require_comparable(held: Held, topic: Topic) -> None:
     if held.partition_count != topic.partition_count:
         raise ExportError(
             f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
-            f"{held.partition_count}: keys are placed otherwise, export anew"
+            f"{held.partition_count}: keys are placed otherwise, export again"
         )
     for part in held.parts:
         if topic.topic_id and part.topic_id and part.topic_id != topic.topic_id:
             raise ExportError(
                 f"{part.where} is of a topic {topic.name} with the id {part.topic_id}, the brokers' has "
-                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
+                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
             )
         problem = _outside(part, topic)
         if problem:
@@ -190,7 +187,7 @@ def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Sum
     explained = explain().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
-        return Summary(counted, causes, _examples(explained))
+        return Summary(counted, causes, first_ten(explained, of=("kind", "cause"), sides=("log", "export")))
     finally:
         explained.unpersist()
 
@@ -203,7 +200,7 @@ def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> D
 def explain_rows(
     judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = CONTENT_AND_METADATA
 ) -> DataFrame:
-    """Give the judged rows that aren't fine, with their causes."""
+    """Return the judged rows that aren't fine, with their causes."""
     return name_causes(
         judged.where(~F.col("kind").isin(*FINE)),
         read_rows(source, topic),
@@ -213,29 +210,13 @@ def explain_rows(
     )
 
 
-def _examples(explained: DataFrame) -> list[Row]:
-    order = Window.partitionBy("kind", "cause").orderBy("partition", "key")
-    return (
-        explained.withColumn("rank", F.row_number().over(order))
-        .where(F.col("rank") <= _EXAMPLES)
-        .withColumns({"log": _cut("log"), "export": _cut("export")})
-        .orderBy("partition", "key")
-        .collect()
-    )
-
-
-def _cut(side: str) -> Column:
-    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
-    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
-
-
 def _outside(part: Part, topic: Topic) -> str | None:
     number, position = part.partition, part.changelog_offset
     start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
     if position > high:
         return (
             f"ends at {high}, the log is shorter than the export's position {position} ({part.where}): "
-            f"was the topic made anew, or is this another cluster?"
+            f"was the topic re-created, or is this another cluster?"
         )
     if position > end:
         return (
@@ -243,5 +224,5 @@ def _outside(part: Part, topic: Topic) -> str | None:
             f"({part.where}): try again when it is over"
         )
     if position < start:
-        return f"begins at {start}, after the export's position {position} ({part.where}): export anew"
+        return f"begins at {start}, after the export's position {position} ({part.where}): export again"
     return None

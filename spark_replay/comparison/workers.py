@@ -19,7 +19,7 @@ _DEPTHS = ("", "*/", "*/*/", "*/*/*/", "*/*/*/*/")
 
 
 def find_workers(folder: Path) -> list[Path]:
-    """Give the data folders in a folder, by the file that each has."""
+    """Return the data folders in a folder, by the file that each has."""
     return sorted({path.parent for depth in _DEPTHS for path in folder.glob(f"{depth}{ABOUT}")})
 
 
@@ -72,14 +72,14 @@ def export_workers(folders: list[Path], to: Path, *, changelog: str, placement: 
 
 
 def store_of(changelog: str, app: str) -> str | None:
-    """Give the store of a changelog, None if it isn't of this app."""
+    """Return the store of a changelog, None if it isn't of this app."""
     before, after = f"{app}-", "-changelog"
     store = changelog[len(before) : -len(after)]
     return store if store and changelog == f"{before}{store}{after}" else None
 
 
 def worker_name(folder: Path) -> str:
-    """Give a name that says where a data folder is: of one folder always the same, of two never."""
+    """Return a name that says where a data folder is: of one folder always the same, of two never."""
     parts = [part for part in folder.absolute().parts if part not in ("/", "actors")]
     mark = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:6]
     name = "-".join(parts[-2:])

@@ -53,7 +53,7 @@ class Codecs:
         return cls(app, changelogs[changelog], _folder_of(app))
 
     def load(self) -> Any:
-        """Give the store's decoder, in whatever process this is.
+        """Return the store's decoder, in whatever process this is.
 
         Raises:
             AppError: The app can't be imported here.

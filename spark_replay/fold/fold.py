@@ -53,7 +53,7 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
 
 
 def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
-    """Give what `last_writes` gives of the records of two of its results."""
+    """Return what `last_writes` gives of the records of two of its results."""
     return (
         older.unionByName(newer)
         .groupBy("partition", "key")
@@ -68,7 +68,7 @@ def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
 
 
 def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
-    """Give the state that folded records stand for: no tombstones, nothing expired at `as_of_ms`, by partition or one.
+    """Return the state of folded records: no tombstones, nothing that has expired at `as_of_ms` (one, or by partition).
 
     Returns:
         `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms`
@@ -89,5 +89,5 @@ def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
 
 
 def expired(expires_at_ms: Column, now_ms: Column) -> Column:
-    """Tell whether a key stopped being there at `now_ms`; a damaged record never expires."""
+    """Return whether a key stopped being there at `now_ms`; a damaged record never expires."""
     return F.coalesce((expires_at_ms != NEVER) & (expires_at_ms <= now_ms), F.lit(False))

@@ -16,12 +16,12 @@ _M = 0x5BD1E995
 
 
 def home_partition(key: Column, partition_count: int) -> Column:
-    """Give the partition (int) of a binary key in a topic of `partition_count` partitions."""
+    """Return the partition (int) of a binary key in a topic of `partition_count` partitions."""
     return (murmur2(key).bitwiseAND(F.lit(0x7FFFFFFF)) % partition_count).cast("int")
 
 
 def murmur2(key: Column) -> Column:
-    """Give a binary key's murmur2 as a bigint from 0 to 2^32 - 1.
+    """Return a binary key's murmur2 as a bigint from 0 to 2^32 - 1.
 
     The algorithm is `org.apache.kafka.common.utils.Utils.murmur2`. It runs on bigints below 2^32, whose
     product with the constant below 2^31 never overflows, so that Spark's ANSI mode has nothing to object to.

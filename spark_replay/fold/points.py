@@ -27,9 +27,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import LogTooShortError, PointError
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Span, Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Span, Topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class AsOf:
         return cls(timestamp_ms=_parse_time(rest if kind == "timestamp" else text))
 
     def __str__(self) -> str:
-        """Give the text that `parse` reads."""
+        """Return the text that `parse` reads."""
         if self.timestamp_ms is not None:
             return f"timestamp:{self.timestamp_ms}"
         if self.offsets:
@@ -100,7 +100,7 @@ class Point:
     hazards: tuple[tuple[int, int] | None, ...]
 
     def narrowed(self, topic: Topic) -> Topic:
-        """Give the topic up to where it has to be read."""
+        """Return the topic up to where it has to be read."""
         ends = []
         for end, before, hazard in zip(topic.ends, self.before, self.hazards, strict=True):
             ends.append(end if before is None else before if hazard is None else min(end, hazard[1]))
@@ -140,14 +140,14 @@ def find_point(source: Source, topic: Topic, as_of: AsOf, *, as_of_ms: int | Non
 
 
 def point_at(topic: Topic, before: Sequence[int | None], times_ms: Sequence[int]) -> Point:
-    """Give the point at these offsets and times."""
+    """Return the point at these offsets and times."""
     spans = topic.spans or ((),) * topic.partition_count
     hazards = tuple(map(_hazard, spans, before))
     return Point(before=tuple(before), times_ms=tuple(times_ms), hazards=hazards)
 
 
 def find_offsets(source: Source, topic: Topic, as_of: AsOf) -> tuple[int | None, ...]:
-    """Give the offset to stop before in each partition, None for its end; errors are those of `find_point`."""
+    """Return the offset to stop before in each partition, None for its end; errors are those of `find_point`."""
     if as_of.timestamp_ms is not None:
         if as_of.timestamp_ms > now_ms():
             raise PointError(f"--as-of {as_of} is in the future")
@@ -158,7 +158,7 @@ def find_offsets(source: Source, topic: Topic, as_of: AsOf) -> tuple[int | None,
     if as_of.topic_id and topic.topic_id and as_of.topic_id != topic.topic_id:
         raise PointError(
             f"--as-of has offsets of a topic {topic.name} with the id {as_of.topic_id}, that of {source} has the id "
-            f"{topic.topic_id}: the topic was made anew since, or this is another cluster. An archive of the former "
+            f"{topic.topic_id}: the topic was re-created since, or this is another cluster. An archive of the former "
             "topic has its offsets (--archive)"
         )
     for number, before in as_of.offsets.items():
@@ -171,7 +171,7 @@ def find_offsets(source: Source, topic: Topic, as_of: AsOf) -> tuple[int | None,
 
 
 def now_ms() -> int:
-    """Give the wall clock in Unix milliseconds."""
+    """Return the wall clock in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -192,7 +192,7 @@ def _why_beyond(topic: Topic, number: int, before: int) -> str:
 
 
 def _times(source: Source, topic: Topic, before: Sequence[int | None]) -> list[int]:
-    """Give the timestamp of the last record below each offset; now where there is no offset."""
+    """Return the timestamp of the last record below each offset; now where there is no offset."""
     now = now_ms()
     found = {number: now for number, offset in enumerate(before) if offset is None}
     width = _FIRST_LOOK

@@ -14,18 +14,18 @@ import pyarrow
 import pyarrow.parquet
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import ReadError, TargetError, WrongTopicError
+from spark_replay.errors import ReadError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.fold import live
 from spark_replay.fold.points import AsOf, Point, find_point
 from spark_replay.fold.settled import Settled, settle
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Rebuilt:
 def rebuild_state(
     source: Source, *, as_of: AsOf | str = "latest", as_of_ms: int | None = None, app: str | None = None
 ) -> DataFrame:
-    """Give the state that a changelog stands for at a point.
+    """Return the state that a changelog stands for at a point.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` gives it.
@@ -138,7 +138,7 @@ def rebuild_state(
 
 
 def unknown_keys(source: Source, *, as_of: AsOf | str) -> DataFrame:
-    """Give the keys whose state at a point isn't known, see `spark_replay.fold.points`.
+    """Return the keys whose state at a point isn't known, see `spark_replay.fold.points`.
 
     Returns:
         `partition` int, `key` binary, `later_offset` bigint, of the first record at or above the point.
@@ -161,7 +161,7 @@ class Folded:
 
     @property
     def rows(self) -> DataFrame:
-        """What `spark_replay.fold.fold.last_writes` gives, and `unknown`: whether the state of the key isn't known."""
+        """What `spark_replay.fold.fold.last_writes` returns, and `unknown`: the state of the key isn't known."""
         return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
 
     @property
@@ -175,7 +175,7 @@ class Folded:
         return self.rows.where("unknown").select("partition", "key", "later_offset")
 
     def kept(self) -> Folded:
-        """Give the same, read now and kept on the executors: what is asked of it later is of the same read."""
+        """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
         if self.settled.is_kept:
             return self
         return Folded(replace(self.settled, folded=self.settled.folded.localCheckpoint(), is_kept=True))
@@ -211,13 +211,13 @@ def write_rebuild(
         ReplayError: As `rebuild_state`.
     """
     to = local_folder(to)
-    require_free(to, overwrite=overwrite)
+    require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
     require_format(source.spark, file_format)
     codecs = None if app is None else Codecs.of(app, source.topic)
     started = time.monotonic()
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
-        require_free(to, overwrite=overwrite)
+        require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         found = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
         topic, point = found.settled.topic, found.settled.point
         counts = _counts(found.rows)
@@ -292,20 +292,6 @@ def read_summary(folder: Path) -> dict[str, Any]:
     except (OSError, *MISSHAPEN) as error:
         raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read: {error}") from error
     return summary
-
-
-def require_free(to: Path, *, overwrite: bool) -> None:
-    """Check that a rebuild may be written to a folder.
-
-    Raises:
-        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a rebuild.
-    """
-    if not to.exists():
-        return
-    if not overwrite:
-        raise TargetError(f"{to} exists: choose another folder, or replace it with --overwrite")
-    if not to.is_dir() or (not (to / SUMMARY).exists() and any(to.iterdir())):
-        raise TargetError(f"{to} is no rebuild (it has no {SUMMARY}): not overwritten, choose another folder")
 
 
 def _counts(rows: DataFrame) -> dict[str, int]:

@@ -26,9 +26,9 @@ from spark_replay.errors import ReadError, WrongTopicError
 from spark_replay.fold.fold import last_writes, merged
 from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, LiveSource, Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, with_metadata
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -47,7 +47,7 @@ class Settled:
     Attributes:
         topic: The topic; its ends are where the log ended at that moment.
         point: The point, with the hazards of that moment.
-        folded: What `spark_replay.fold.fold.last_writes` gives.
+        folded: What `spark_replay.fold.fold.last_writes` returns.
         is_kept: Whether it was read, and is kept on the executors.
     """
 
@@ -81,7 +81,7 @@ def settle(
 
     Raises:
         ReadError: Spark couldn't read the log to its end, or compaction went on under each attempt.
-        WrongTopicError: The topic was made anew meanwhile.
+        WrongTopicError: The topic was re-created meanwhile.
         ReplayError: What `Source.describe` raises.
     """
     fold = _Fold(source, select or (lambda rows: rows), position, to_the_end)
@@ -103,7 +103,7 @@ def settle(
 
 
 def _at_risk(source: Source, topic: Topic, read: Topic) -> tuple[int, ...]:
-    """Give the partitions that are read, in part at least, from a log that may be compacted meanwhile."""
+    """Return the partitions that are read, in part at least, from a log that may be compacted meanwhile."""
     if source.live is None or not topic.spans:
         return ()
     firsts = topic.joints or topic.starts
@@ -171,7 +171,7 @@ class _Fold:
         return {row["partition"] for row in rows} & set(risky)
 
     def _is_whole(self, read: Topic, first: DataFrame, doubtful: Collection[int]) -> bool:
-        """Tell whether the log still has all records that were read of some partitions."""
+        """Return whether the log still has all records that were read of some partitions."""
         ends = tuple(end if number in doubtful else read.starts[number] for number, end in enumerate(read.ends))
         rows = self.select(read_rows(self.source, replace(read, ends=ends)))
         left = {row["partition"]: row["count"] for row in rows.groupBy("partition").count().collect()}
@@ -182,7 +182,7 @@ class _Fold:
 def _described_again(source: Source, topic: Topic) -> Topic:
     now = source.describe()
     if (now.topic_id, now.partition_count) != (topic.topic_id, topic.partition_count):
-        raise WrongTopicError(f"{source} was made anew, or got more partitions, while it was read: try again")
+        raise WrongTopicError(f"{source} was re-created, or got more partitions, while it was read: try again")
     return now
 
 

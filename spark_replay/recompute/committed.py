@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replay.errors import BrokerError
 from spark_replay.session import first_line
-from spark_replay.sources.topic import client_options
+from spark_replay.sources.brokers.topic import client_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def committed_offsets(
     partition_count: int,
     kafka_options: Mapping[str, str],
 ) -> tuple[CommittedOffset, ...]:
-    """Give the committed offset of each partition.
+    """Return the committed offset of each partition.
 
     Raises:
         BrokerError: The brokers don't answer, or refuse.

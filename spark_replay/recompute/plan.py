@@ -21,11 +21,11 @@ from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild
 from spark_replay.recompute.committed import CommittedOffset, committed_offsets
+from spark_replay.sources.brokers.topic import Topic, describe_topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic, describe_topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def plan_recompute(
     """Look what there is, and decide what is read; nothing is replayed.
 
     Args:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` returns it.
         brokers: `host:port,…`.
         module: The app's module, `package.module` or `package.module:app`, as `faust -A` takes it.
         actor: Whose input is replayed; may be left out if the app has one actor only.
@@ -140,12 +140,12 @@ def plan_recompute(
         if topic.partition_count != count:
             raise InputError(
                 f"{source.name} has {count} partitions and {topic.name}, the changelog of store {name}, has "
-                f"{topic.partition_count}: one of them was made anew"
+                f"{topic.partition_count}: one of them was re-created"
             )
         if name in folders and (kept_id := _summary(folders[name] / SUMMARY)["topic_id"]) not in ("", topic.topic_id):
             raise TargetError(
                 f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
-                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
+                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
             )
     facts = _Facts(spark, brokers, changelogs, options)
     require_same_topics(replayer, source, changelogs, committed, facts.first_epoch)
@@ -256,7 +256,7 @@ def _bounds(
             said = f"group {replayer.group} has committed" if offset is not None else "the state is of"
             raise InputError(
                 f"{source.name} partition {number} ends at {source.high_watermarks[number]} and {said} offset {bound}: "
-                "the topic was made anew, or this is another cluster"
+                "the topic was re-created, or this is another cluster"
             )
         bounds.append(bound)
         reasons.append("changelog" if offset is None else "committed")
@@ -304,20 +304,20 @@ class _Facts:
         self._epochs: dict[int, int] | None = None
 
     def next_source(self, partition: int) -> int:
-        """Give the offset behind the last input that a changelog tells of, 0 if none does."""
+        """Return the offset behind the last input that a changelog tells of, 0 if none does."""
         if self._next is None:
             self._next = self._highest(self._rows())
         return self._next.get(partition, 0)
 
     def first_epoch(self, partition: int) -> int | None:
-        """Give the lowest epoch of an owner in a partition of the changelogs, None if no owner wrote there."""
+        """Return the lowest epoch of an owner in a partition of the changelogs, None if no owner wrote there."""
         if self._epochs is None:
             owned = self._rows().where(F.col("epoch") > 0)
             self._epochs = self._by_partition(owned, F.min("epoch"))
         return self._epochs.get(partition)
 
     def next_kept(self, partition: int, folders: Mapping[str, Path]) -> int:
-        """Give the offset behind the last input that the rebuilds know of."""
+        """Return the offset behind the last input that the rebuilds know of."""
         if self._kept is None:
             found = []
             for store, folder in folders.items():
@@ -333,7 +333,7 @@ class _Facts:
         return self._kept.get(partition, 0)
 
     def last_ms(self, bounds: Sequence[int]) -> tuple[int | None, ...]:
-        """Give when the last write was made that belongs to inputs before the bounds, by partition."""
+        """Return when the last write was made that belongs to inputs before the bounds, by partition."""
         rows = self._rows().where(F.col("source_offset") < by_partition(list(bounds)))
         last = self._by_partition(rows, F.unix_millis(F.max("timestamp")))
         return tuple(last.get(number) for number in range(len(bounds)))
@@ -386,7 +386,7 @@ def _summary(path: Path) -> dict[str, Any]:
         ends = [(part["partition"], part["end_offset"]) for part in found["partitions"]]
         return {"changelog": found["changelog"], "ends": dict(ends), "topic_id": str(found.get("topic_id", ""))}
     except (OSError, *MISSHAPEN) as error:
-        raise TargetError(f"{path} isn't what a rebuild writes ({error}): rebuild anew") from error
+        raise TargetError(f"{path} isn't what a rebuild writes ({error}): rebuild again") from error
 
 
 def _ends(folder: Path) -> dict[int, int]:

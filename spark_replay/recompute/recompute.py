@@ -73,7 +73,7 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
 
 
 def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
-    """Give the judgement of every key, for a notebook. Each action replays the input again: persist it.
+    """Return the judgement of every key, for a notebook. Each action replays the input again: persist it.
 
     The changelogs are read when this is called.
 
@@ -87,7 +87,7 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
 
 
 def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
-    """Give what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
+    """Return what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
     rows = _input(spark, plan)
     if plan.from_state:
         rows = rows.unionAll(_kept(spark, plan))
@@ -219,7 +219,7 @@ def _unknowns(plan: Recompute, replayed: DataFrame) -> DataFrame:
 
 
 def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
-    """Give each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
+    """Return each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
     changelog = plan.changelogs[store]
     is_later = metadata_fields(F.col("metadata"))["source_offset"] >= by_partition(plan.bounds)
     everything = [None] * changelog.partition_count

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import RecomputeError
-from spark_replay.printing import printable, say
+from spark_replay.printing import new_table, printable, say
 from spark_replay.recompute.plan import Recompute
 from stores._core.printable import printable as escaped
 
@@ -127,19 +127,12 @@ def recomputed(
 
 def show(found: Recomputed, console: Console) -> None:
     """Print a report as a table a person reads."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(escaped(f"{found.input} through actor {found.actor} of {found.app}, against its changelogs")),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+    table = new_table(
+        f"{found.input} through actor {found.actor} of {found.app}, against its changelogs", "store", *KINDS
     )
-    table.add_column("store", overflow="fold")
-    for name in KINDS:
-        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    table.columns[0].justify = "left"
     for store, counts in found.by_store.items():
         table.add_row(Text(escaped(store)), *(f"{counts[kind]:,}" for kind in KINDS))
     console.print(table)

@@ -91,7 +91,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
 
 
 def _split(number: int, rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[_Record]]:
-    """Give what the stores held and the records, which come behind: the first has to be read to its end first."""
+    """Return what the stores held and the records, which come behind: the first has to be read to its end first."""
     first_record: list[Row] = []
 
     def kept() -> Iterator[tuple[Any, ...]]:

@@ -15,13 +15,13 @@ _ADVICE = {
         "Was the number of partitions changed, or is the store one without placement by key? Else something "
         "else than the app writes to the changelog: find it."
     ),
-    "held_twice": "Export anew. If it stays, the export's files were mixed up or damaged.",
+    "held_twice": "Export again. If it stays, the export's files were mixed up or damaged.",
     "partition_not_held": "Export on all workers, and see that each partition has an owner.",
     "overlapping_owners": (
         "An owner that had been replaced could still write. Keep the logs of both workers, see whether anything other "
         "than the app writes, and validate the outputs too."
     ),
-    "ahead_of_position": "The export and its manifest don't belong together: export anew.",
+    "ahead_of_position": "The export and its manifest don't belong together: export again.",
     "unknown": "Compare with an archive that was begun earlier (--archive), which has what compaction took.",
     "only_first": "Expected if the key was deleted, or not yet mirrored, between the two.",
     "only_second": "Expected if the key was written between the two.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,6 @@ from spark_replay.report import plots
 from spark_replay.report.plots import BAD, FIRST, SECOND, short
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-
     from spark_replay.comparison.report import Report
     from spark_replay.report.profile import Key, Partition, Profile
 
@@ -28,7 +26,7 @@ class Table:
 
     @property
     def are_numbers(self) -> list[bool]:
-        """Tell of each column whether it holds numbers only, so that they are set flush right."""
+        """Return of each column whether it holds numbers only, so that they are set flush right."""
         columns = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.head)
         return [all(cell is None or isinstance(cell, int | float) for cell in column) for column in columns]
 
@@ -41,13 +39,13 @@ class Figure:
         title: Its title.
         text: What it says, for those who don't see it too.
         table: Its numbers.
-        svg: The drawing, None where there is nothing to draw.
+        image: The drawing as a URI, None where there is nothing to draw.
     """
 
     title: str
     text: str
     table: Table
-    svg: Markup | None = None
+    image: str | None = None
 
 
 def draw_counts(found: Report) -> list[Figure]:
@@ -60,42 +58,30 @@ def draw_counts(found: Report) -> list[Figure]:
     most = max(hit, key=lambda number: hit[number])
     numbers = range(max(len(found.ends), *(number + 1 for number in by_partition)))
     text = f"{_count(len(hit), 'partition')} of {len(numbers)}; most in partition {most}: {hit[most]:,}."
-    svg = plots.bars(
+    image = plots.bars(
         [("mismatches", BAD, [by_partition.get(number, 0) for number in numbers])],
         numbers=numbers,
         x="partition",
         y="mismatches",
     )
-    return _numbered(
-        [
-            Figure(
-                title="Mismatches by partition",
-                text=text,
-                table=Table(("partition", "mismatches"), sorted(hit.items())),
-                svg=_markup(svg),
-            )
-        ],
-        "counts",
-    )
+    table = Table(("partition", "mismatches"), sorted(hit.items()))
+    return [Figure(title="Mismatches by partition", text=text, table=table, image=image)]
 
 
 def draw_log(found: Profile) -> list[Figure]:
     """Draw a log: what each partition holds, ages, rates, owners, and the keys that stand out."""
     if not any(part.records for part in found.partitions):
         return []
-    return _numbered(
-        [
-            _keys(found),
-            _bytes(found),
-            _records(found),
-            _ages(found),
-            *_rates(found),
-            *_owners(found),
-            _standing_out("Keys written most", "records", found.most_written, found),
-            _standing_out("Keys with most bytes in the log", "log_bytes", found.largest, found),
-        ],
-        "log",
-    )
+    return [
+        _keys(found),
+        _bytes(found),
+        _records(found),
+        _ages(found),
+        *_rates(found),
+        *_owners(found),
+        _standing_out("Keys written most", "records", found.most_written, found),
+        _standing_out("Keys with most bytes in the log", "log_bytes", found.largest, found),
+    ]
 
 
 def _keys(found: Profile) -> Figure:
@@ -141,13 +127,13 @@ def _by_partition(
     if under is not None:
         drawn.insert(0, ("values", FIRST, list(under)))
     numbers = [part.partition for part in found.partitions]
-    svg = plots.bars(drawn, numbers=numbers, x="partition", y=unit, in_bytes=unit == "bytes")
+    image = plots.bars(drawn, numbers=numbers, x="partition", y=unit, in_bytes=unit == "bytes")
     columns = [values for _, _, values in drawn]
     return Figure(
         title=title,
         text=_skewed(found.partitions, skew, found.skew(skew), unit),
         table=Table(("partition", *(name for name, _, _ in drawn)), list(zip(numbers, *columns, strict=True))),
-        svg=_markup(svg),
+        image=image,
     )
 
 
@@ -178,7 +164,7 @@ def _ages(found: Profile) -> Figure:
         title="Age of keys",
         text=text,
         table=Table(("age", "keys", "bytes"), rows),
-        svg=_markup(plots.ranges(names, keys, x="keys")),
+        image=plots.ranges(names, keys, x="keys"),
     )
 
 
@@ -196,7 +182,7 @@ def _rates(found: Profile) -> list[Figure]:
             title="Writes over time",
             text=text,
             table=Table(("from", "records", "tombstones", "bytes"), rows),
-            svg=_markup(plots.over_time(found.slots, found.slot_ms)),
+            image=plots.over_time(found.slots, found.slot_ms),
         )
     ]
 
@@ -223,8 +209,8 @@ def _owners(found: Profile) -> list[Figure]:
         for epoch in found.epochs
     ]
     head = ("partition", "epoch", "records", "first offset", "last offset", "from", "to", "overlap")
-    svg = plots.owners(found.epochs, len(found.partitions))
-    return [Figure(title="Owners over time (epochs)", text=text, table=Table(head, rows), svg=_markup(svg))]
+    image = plots.owners(found.epochs, len(found.partitions))
+    return [Figure(title="Owners over time (epochs)", text=text, table=Table(head, rows), image=image)]
 
 
 def _standing_out(title: str, name: str, keys: Sequence[Key], found: Profile) -> Figure:
@@ -234,30 +220,15 @@ def _standing_out(title: str, name: str, keys: Sequence[Key], found: Profile) ->
     share = sum(counts) / total if total else 0.0
     text = f"The first {len(keys)} have {share:.1%} of all {unit} in the log."
     rows = [(rank, key.key, key.partition, key.records, key.log_bytes) for rank, key in enumerate(keys, 1)]
-    svg = plots.bars(
+    image = plots.bars(
         [(unit, FIRST, counts)], numbers=range(1, len(keys) + 1), x="rank", y=unit, in_bytes=unit == "bytes"
     )
     table = Table(("rank", "key", "partition", "records", "bytes in the log"), rows)
-    return Figure(title=title, text=text, table=table, svg=_markup(svg) if keys else None)
-
-
-def _numbered(figures: Sequence[Figure], where: str) -> list[Figure]:
-    """Make the ids of the drawings differ from each other's."""
-    return [
-        replace(each, svg=_markup(plots.named(str(each.svg), f"{where}{number}")) if each.svg else None)
-        for number, each in enumerate(figures)
-    ]
-
-
-def _markup(svg: str) -> Markup:
-    from markupsafe import Markup
-
-    # drawn from numbers and from names that this module gives: nothing of the log's is in it
-    return Markup(svg)
+    return Figure(title=title, text=text, table=table, image=image if keys else None)
 
 
 def moment(at_ms: int) -> str:
-    """Give Unix milliseconds as UTC, whatever year they are of."""
+    """Return Unix milliseconds as UTC, whatever year they are of."""
     try:
         return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms):%Y-%m-%d %H:%M:%S} UTC"
     except OverflowError:
@@ -265,7 +236,7 @@ def moment(at_ms: int) -> str:
 
 
 def span(length_ms: int) -> str:
-    """Give a length of time in its largest whole unit."""
+    """Return a length of time in its largest whole unit."""
     for unit_ms, name in _UNITS:
         if length_ms >= unit_ms and length_ms % unit_ms == 0:
             return _count(length_ms // unit_ms, name)

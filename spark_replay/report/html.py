@@ -132,7 +132,7 @@ def write_page(file: Path, page: str) -> None:
 
 
 def render_report(found: Report, *, made: Made, profile: Profile | None = None) -> str:
-    """Give the page of a validation, with plots of its log if it was profiled.
+    """Return the page of a validation, with plots of its log if it was profiled.
 
     Raises:
         ToolMissingError: Jinja2 or matplotlib isn't installed.
@@ -166,7 +166,7 @@ def render_report(found: Report, *, made: Made, profile: Profile | None = None) 
 
 
 def render_profile(found: Profile, *, made: Made) -> str:
-    """Give the page of a profile.
+    """Return the page of a profile.
 
     Raises:
         ToolMissingError: Jinja2 or matplotlib isn't installed.
@@ -199,7 +199,7 @@ def render_profile(found: Profile, *, made: Made) -> str:
 
 
 def without_password(text: str) -> str:
-    """Give a text without the user names and passwords of its URIs."""
+    """Return a text without the user names and passwords of its URIs."""
     return re.sub(r"(?<=://)[^/\s]+@", "…@", text)
 
 

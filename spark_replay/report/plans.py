@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.fold.points import AsOf, find_offsets, point_at
-from spark_replay.printing import say
-from spark_replay.sources.archive import ArchiveSource
+from spark_replay.printing import new_table, say
+from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import JoinedSource
-from spark_replay.sources.topic import Topic
-from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,22 +100,11 @@ def plan_reading(command: str, source: Source, *, also: str) -> Plan:
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print a plan as a table a person reads."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     for reading in plan.reads:
         count = f"{reading.records_at_most:,} records at most"
         if reading.files is not None:
             count += f", {reading.files:,} files of {reading.size_bytes or 0:,} bytes in all"
-        table = Table(
-            title=Text(escaped(f"would read {reading.source}: {count}")),
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-        )
-        for name in ("partition", "from offset", "to before"):
-            table.add_column(name, justify="right")
+        table = new_table(f"would read {reading.source}: {count}", "partition", "from offset", "to before")
         for stretch in reading.partitions:
             table.add_row(str(stretch.partition), f"{stretch.start:,}", f"{stretch.end:,}")
         console.print(table)

@@ -17,12 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
 from spark_replay.fold.points import now_ms
-from spark_replay.printing import printable, say
+from spark_replay.printing import new_table, printable, say
 from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
-from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -208,7 +207,7 @@ class Profile:
         return {"schema": SCHEMA, **asdict(self), "totals": self.totals}
 
     def skew(self, name: str) -> float | None:
-        """Give the largest partition's `name` over the mean of all; None if there is nothing."""
+        """Return the largest partition's `name` over the mean of all; None if there is nothing."""
         values = [getattr(part, name) for part in self.partitions]
         return round(max(values) * len(values) / sum(values), 3) if sum(values) else None
 
@@ -257,14 +256,8 @@ def profile_log(source: Source, *, at_ms: int | None = None) -> Profile:
 
 def show_profile(found: Profile, console: Console) -> None:
     """Print a profile as tables a person reads."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     names = ("records", "tombstones", "damaged", "keys", "live_bytes", "expired", "deleted")
-    table = Table(title=Text(escaped(found.source)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("partition", "offsets", *names):
-        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    table = new_table(found.source, "partition", "offsets", *names)
     for part in found.partitions:
         counts = (f"{getattr(part, name):,}" for name in names)
         table.add_row(str(part.partition), f"{part.start:,} to {part.end:,}", *counts)

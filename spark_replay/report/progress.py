@@ -46,7 +46,7 @@ class _Tasks:
         self._stages: dict[int, tuple[int, int]] = {}
 
     def poll(self) -> tuple[int, int]:
-        """Give the tasks that are done and all tasks known of."""
+        """Return the tasks that are done and all tasks known of."""
         try:
             for stage in {*self._stages, *self._tracker.getActiveStageIds()}:
                 info = self._tracker.getStageInfo(stage)

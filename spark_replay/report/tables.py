@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.comparison.invariants import Finding
 from spark_replay.comparison.report import KINDS, Report
-from spark_replay.printing import say
-from stores._core.printable import printable as escaped
+from spark_replay.printing import new_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _EXAMPLES = 10
 
@@ -37,14 +37,8 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
             say(console, line)
 
 
-def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int, Mapping[str, int]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(escaped(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("partition", "position", *names):
-        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int, Mapping[str, int]]) -> Table:
+    table = new_table(title, "partition", "position", *names)
     numbers = {*counts, *found.positions} if names is KINDS else set(counts)
     for number in sorted(numbers):
         row = counts.get(number, {})

@@ -18,11 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.errors import PlacementError, ReadError, TargetError, UnknownTopicError
 from spark_replay.fold.placement import home_partition
 from spark_replay.snapshot.snapshot import kept_writes
+from spark_replay.sources.brokers.topic import Topic, client_options, make_topic, settings_of
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.digests import Digest, digests
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic, client_options, make_topic, settings_of
 from stores._core.record import METADATA_BYTES, METADATA_HEADER
 from stores._core.replay import NO_METADATA
 

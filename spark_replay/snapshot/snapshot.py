@@ -23,12 +23,12 @@ from pyspark.sql.observation import Observation
 
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
 from spark_replay.fold.points import now_ms
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.digests import SHARED, crc32
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from stores._core.record import METADATA_BYTES, Position
 from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (
@@ -95,11 +95,11 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
         ReplayError: What `Source.describe` raises.
     """
     store, to = store_of(source.topic, app), local_folder(to)
-    require_no_snapshot(to / store, overwrite=overwrite)
+    require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
     started, began_ms = time.monotonic(), now_ms()
     with replacing(to / store) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
-        require_no_snapshot(to / store, overwrite=overwrite)
+        require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         topic = source.describe()
         seen = _write_rows(source, topic, work / "rows")
         source.require_deletes_kept((now_ms() - began_ms) / 1000)
@@ -129,7 +129,7 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
 
 
 def store_of(topic: str, app: str) -> str:
-    """Give the store that a changelog of the app belongs to.
+    """Return the store that a changelog of the app belongs to.
 
     Raises:
         WrongTopicError: It is none of the app's.
@@ -142,27 +142,11 @@ def store_of(topic: str, app: str) -> str:
     return store
 
 
-def require_no_snapshot(folder: Path, *, overwrite: bool) -> None:
-    """Check that a snapshot may be written to a folder.
-
-    Raises:
-        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a snapshot.
-    """
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
-    if not folder.is_dir() or (not (folder / SNAPSHOT_MANIFEST).exists() and any(folder.iterdir())):
-        raise TargetError(
-            f"{folder} is no snapshot (it has no {SNAPSHOT_MANIFEST}): not overwritten, choose another folder"
-        )
-
-
 def kept_writes(rows: DataFrame) -> DataFrame:
     """Fold a changelog's records to what a worker keeps of each key.
 
     Args:
-        rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` gives them.
+        rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` returns them.
 
     Returns:
         `partition` int, `key` binary, `value` binary: with metadata in front, null if the key was deleted; `mark`
@@ -211,7 +195,7 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
 
 
 def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
-    """Give each partition's count of keys and highest mark, from what the driver finds in its folder."""
+    """Return each partition's count of keys and highest mark, from what the driver finds in its folder."""
     listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
     found = []
     if listed:
@@ -266,7 +250,7 @@ def _require_table(file: Path, table: SnapshotTable) -> None:
 
 
 def _table_maker(target: str) -> Callable[[str], Any]:
-    """Give what runs on executors: it travels by value, so that an executor without our packages can say so."""
+    """Return what runs on executors: it travels by value, so that an executor without our packages can say so."""
 
     def make(file: str) -> Any:
         import socket

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.sources.brokers.tailing import Record
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.reading import reading
-from spark_replay.sources.tailing import Record
-from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,7 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self) -> Topic:
-        """Give the partitions, and how far each reaches now.
+        """Return the partitions, and how far each reaches now.
 
         Raises:
             BrokerError: The brokers don't answer.
@@ -52,7 +52,7 @@ class Source(ABC):
 
     @abstractmethod
     def records(self, topic: Topic) -> DataFrame:
-        """Give the records between `starts` and `ends` of what `describe` gave, or of a narrower copy of it.
+        """Return the records between `starts` and `ends` of what `describe` gave, or of a narrower copy of it.
 
         Returns:
             `RECORDS`. Offsets have gaps where records were aborted or compacted, and where transactions end.
@@ -62,7 +62,7 @@ class Source(ABC):
         """
 
     def uncommitted(self, topic: Topic) -> DataFrame | None:
-        """Give all records up to the high watermarks, those of aborted and open transactions too.
+        """Return all records up to the high watermarks, those of aborted and open transactions too.
 
         Returns:
             `RECORDS`, or None where only what was committed is kept.
@@ -75,7 +75,7 @@ class Source(ABC):
 
     @abstractmethod
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
-        """Give each partition's first offset whose record is of `timestamp_ms` (Unix) or later, its end if none is."""
+        """Return each partition's first offset with a record of `timestamp_ms` (Unix) or later, else its end."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ class LiveSource(Source):
 
     @abstractmethod
     def keeps_deletes(self, reading_s: float) -> bool:
-        """Tell whether compaction can't have removed a tombstone during a read that took `reading_s` seconds."""
+        """Return whether compaction can't have removed a tombstone during a read that took `reading_s` seconds."""
 
 
 def first_since(records: DataFrame, timestamp_ms: int, what: str) -> dict[int, int]:
-    """Give by partition the first offset whose record is of `timestamp_ms` (Unix) or later, if there is one.
+    """Return by partition the first offset whose record is of `timestamp_ms` (Unix) or later, if there is one.
 
     Raises:
         ReadError: Spark couldn't read `what`.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.base import Source
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, METADATA_VERSION
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def read_uncommitted_rows(source: Source, topic: Topic) -> DataFrame | None:
 
 
 def with_metadata(records: DataFrame) -> DataFrame:
-    """Give `Source.records` as `read_rows` shapes them."""
+    """Return `Source.records` as `read_rows` shapes them."""
     return records.select("partition", "offset", "key", "value", "timestamp", _metadata().alias("metadata"))
 
 
 def metadata_fields(metadata: Column) -> dict[str, Column]:
-    """Give the write metadata's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of null metadata."""
+    """Return the write metadata's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of null metadata."""
     return {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
 
 

@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def by_partition(values: Sequence[int | None]) -> Column:
-    """Give the bigint of `values` at the index that the column `partition` holds."""
+    """Return the bigint of `values` at the index that the column `partition` holds."""
     return F.get(F.array(*(F.lit(value).cast("bigint") for value in values)), F.col("partition"))

@@ -30,7 +30,7 @@ class Digest:
 
 
 def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = None) -> dict[int, Digest]:
-    """Give the digest of each partition that has rows, over these columns."""
+    """Return the digest of each partition that has rows, over these columns."""
     # a sum of bigints overflows
     found = (
         rows.groupBy("partition")
@@ -65,7 +65,7 @@ def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], fol
 
 
 def crc32(file: Path) -> int:
-    """Give the CRC-32 of a file."""
+    """Return the CRC-32 of a file."""
     found = 0
     with file.open("rb") as handle:
         while chunk := handle.read(_READ_BYTES):

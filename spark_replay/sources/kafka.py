@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources import tailing
-from spark_replay.sources.archive import ArchiveSource, read_ledger
+from spark_replay.sources.archives.archive import ArchiveSource, read_ledger
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.ledger import escaped_deletes
 from spark_replay.sources.base import LiveSource, Source, first_since
-from spark_replay.sources.folders import Folder
-from spark_replay.sources.ledger import escaped_deletes
+from spark_replay.sources.brokers import tailing
+from spark_replay.sources.brokers.topic import (
+    Retention,
+    Topic,
+    client_options,
+    describe_topic,
+    offsets_at,
+    retention_of,
+)
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Retention, Topic, client_options, describe_topic, offsets_at, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +39,7 @@ class KafkaSource(LiveSource):
     """A topic as the brokers hold it, read committed.
 
     Attributes:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` returns it.
         brokers: `host:port,…`.
         topic: The topic.
         options: Settings of the Kafka client, such as `security.protocol`.
@@ -130,7 +137,7 @@ class KafkaSource(LiveSource):
         return tuple(found[number] for number in range(topic.partition_count))
 
     def after(self, older: ArchiveSource) -> JoinedSource:
-        """Give the archive up to its end and Kafka from there on.
+        """Return the archive up to its end and Kafka from there on.
 
         Raises:
             ReplayError: The archive is of another topic.
@@ -180,7 +187,7 @@ class JoinedSource(Source):
         return self.newer.uncommitted(self.parts(topic)[1])
 
     def parts(self, topic: Topic) -> tuple[Topic, Topic]:
-        """Give what is read from the archive, and what from Kafka."""
+        """Return what is read from the archive, and what from Kafka."""
         old = replace(topic, ends=_at_most(topic.ends, topic.joints))
         old = replace(old, starts=_at_most(topic.starts, old.ends))
         new = replace(topic, starts=tuple(map(max, topic.starts, topic.joints)))
@@ -210,7 +217,7 @@ class JoinedSource(Source):
         if old.topic_id and new.topic_id and old.topic_id != new.topic_id:
             raise WrongTopicError(
                 f"{self.older} is of a topic with the id {old.topic_id}, that of the brokers {self.newer.brokers} has "
-                f"{new.topic_id}: the topic was made anew since, or this is another cluster"
+                f"{new.topic_id}: the topic was re-created since, or this is another cluster"
             )
         for number, end in enumerate(old.ends):
             if number >= new.partition_count or end > new.high_watermarks[number]:
@@ -228,10 +235,10 @@ class JoinedSource(Source):
 
 
 def kafka(spark: SparkSession, brokers: str, topic: str, options: Mapping[str, str] | None = None) -> KafkaSource:
-    """Give a topic of a Kafka cluster as a source.
+    """Return a topic of a Kafka cluster as a source.
 
     Args:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` returns it.
         brokers: `host:port,…`.
         topic: The topic.
         options: Settings of the Kafka client, such as `security.protocol`, by Kafka's names.

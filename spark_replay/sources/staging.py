@@ -33,7 +33,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def local_folder(where: str | Path) -> Path:
-    """Give the path that `where`, a path or a `file://` URI, stands for.
+    """Return the path that `where`, a path or a `file://` URI, stands for.
 
     Raises:
         TargetError: It is a URI of another scheme.
@@ -52,9 +52,29 @@ def local_folder(where: str | Path) -> Path:
     return Path(where)
 
 
+def require_replaceable(folder: Path, marker: str, what: str, *, overwrite: bool) -> None:
+    """Check that a folder isn't there; or, if `overwrite` is set, that it is empty or has the file `marker`.
+
+    Args:
+        folder: The folder.
+        marker: The file that tells what wrote the folder.
+        what: What it holds then, for errors.
+        overwrite: Whether it may be replaced.
+
+    Raises:
+        TargetError: It may not.
+    """
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
+    if not folder.is_dir() or (not (folder / marker).exists() and any(folder.iterdir())):
+        raise TargetError(f"{folder} is no {what} (it has no {marker}): not overwritten, choose another folder")
+
+
 @contextmanager
 def replacing(to: Path) -> Iterator[Path]:
-    """Give a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
+    """Return a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
 
     Raises:
         TargetError: Another run is writing to `to`, or it can't be written.
@@ -119,7 +139,7 @@ def _require_own(work: Path) -> None:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Tell whether the open file is still the one at its path."""
+    """Return whether the open file is still the one at its path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -23,13 +23,13 @@ class DatabaseIdentity:
         return f"store {self.store}, partition {self.partition} (app {self.app}{cluster})"
 
     def fits(self, other: DatabaseIdentity) -> bool:
-        """Tell whether both are of one partition, as far as is known."""
+        """Return whether both are of one partition, as far as is known."""
         is_known = bool(self.cluster and other.cluster)
         mine, others = (self.app, self.store, self.partition), (other.app, other.store, other.partition)
         return mine == others and (self.cluster == other.cluster or not is_known)
 
     def is_of_another_cluster(self, other: DatabaseIdentity) -> bool:
-        """Tell whether both differ in the cluster, and in nothing else."""
+        """Return whether both differ in the cluster, and in nothing else."""
         return not self.fits(other) and self.fits(replace(other, cluster=self.cluster))
 
 
@@ -49,7 +49,7 @@ def why_foreign(path: Path, found: DatabaseIdentity, mine: DatabaseIdentity) -> 
 
 
 def encode_identity(identity: DatabaseIdentity) -> bytes:
-    """Give the identity as JSON."""
+    """Return the identity as JSON."""
     return json.dumps(asdict(identity), separators=(",", ":")).encode()
 
 

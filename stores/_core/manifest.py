@@ -47,12 +47,12 @@ class Manifest:
 
 
 def partition_file(partition: int) -> str:
-    """Give the name of a partition's Parquet file."""
+    """Return the name of a partition's Parquet file."""
     return f"partition-{partition:05d}.parquet"
 
 
 def encode_manifest(manifest: Manifest) -> str:
-    """Give the manifest as JSON text."""
+    """Return the manifest as JSON text."""
     return json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -122,7 +122,7 @@ def check_file(name: str, kind: str) -> None:
 
 
 def part_position(part: dict[str, Any], where: str) -> Position:
-    """Give the position of a manifest's partition; `ValueError` if it has none."""
+    """Return the position of a manifest's partition; `ValueError` if it has none."""
     raw, where = typed(part, "position", dict, where), f"the position of {where}"
     numbers = {
         field.name: integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
@@ -131,13 +131,13 @@ def part_position(part: dict[str, Any], where: str) -> Position:
 
 
 def text(raw: dict[str, Any], field: str) -> str:
-    """Give a manifest's field that has to be text; `ValueError` if it isn't."""
+    """Return a manifest's field that has to be text; `ValueError` if it isn't."""
     value: str = typed(raw, field, str, "manifest")
     return value
 
 
 def integer(raw: dict[str, Any], field: str, where: str) -> int:
-    """Give a field that has to be a whole number; `ValueError`, which names `where`, if it isn't."""
+    """Return a field that has to be a whole number; `ValueError`, which names `where`, if it isn't."""
     value: int = typed(raw, field, int, where)
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"not a manifest: {field!r} of {where} is {value}, expected 64 bits at most")
@@ -145,7 +145,7 @@ def integer(raw: dict[str, Any], field: str, where: str) -> int:
 
 
 def typed(raw: dict[str, Any], field: str, kind: type, where: str) -> Any:
-    """Give a field that has to be of a type; `ValueError`, which names `where`, if it isn't."""
+    """Return a field that has to be of a type; `ValueError`, which names `where`, if it isn't."""
     if field not in raw:
         raise ValueError(f"not a manifest: {where} has no {field!r}")
     value = raw[field]

@@ -92,7 +92,7 @@ class Overlay:
         self.bytes_held = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of `key`, None when it is absent or expired."""
+        """Return the value of `key`, None when it is absent or expired."""
         entry = self.writes.get(key) or self._frozen.get(key)
         if entry is None:
             raw = self._base_get(key)
@@ -137,7 +137,7 @@ class Overlay:
         return was_there
 
     def put_if_absent(self, key: bytes, value: bytes, expires_at_ms: int = NEVER) -> bytes | None:
-        """Give the value that is there, or write `value` and give None."""
+        """Return the value that is there, or write `value` and give None."""
         held = self.get(key)
         if held is None:
             self.set(key, value, expires_at_ms)
@@ -156,7 +156,7 @@ class Overlay:
         return True
 
     def expired(self, key: bytes) -> bytes | None:
-        """Give the value that `key` had until it expired, None when it has none or one that is there."""
+        """Return the value that `key` had until it expired, None when it has none or one that is there."""
         entry = self.writes.get(key) or self._frozen.get(key)
         if entry is not None:
             metadata, value = entry
@@ -172,7 +172,7 @@ class Overlay:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, value with its metadata) as a `PartitionReader` does, as of the call."""
+        """Return (key, value with its metadata) as a `PartitionReader` does, as of the call."""
         return _layered(self._layer(start, end, reverse), self._base_scan(start, end, reverse=reverse), reverse)
 
     def absorb(self, writes: Writes) -> None:
@@ -185,13 +185,13 @@ class Overlay:
             mine[key] = entry
 
     def has_write(self, key: bytes) -> bool:
-        """Tell whether there is a write of `key`, a delete too, that isn't in the base yet."""
+        """Return whether there is a write of `key`, a delete too, that isn't in the base yet."""
         return key in self.writes or key in self._frozen
 
     def items(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, value) in byte order of the keys, `start` included, `end` not, as of the call.
+        """Return (key, value) in byte order of the keys, `start` included, `end` not, as of the call.
 
         Costs a look at every uncommitted key, then the keys in the range.
         """
@@ -209,7 +209,7 @@ class Overlay:
         return layer
 
     def prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, value) of the keys that begin with `prefix`, in byte order, as of the call."""
+        """Return (key, value) of the keys that begin with `prefix`, in byte order, as of the call."""
         return self.items(prefix, after_prefix(prefix))
 
     def freeze(self) -> Writes:
@@ -246,13 +246,13 @@ class Overlay:
 
 
 def with_metadata(entry: Entry) -> bytes | None:
-    """Give what a `PartitionStore` takes for the entry: the write metadata and the value in one, None for a delete."""
+    """Return the entry as a `PartitionStore` takes it: write metadata and value in one, None for a delete."""
     metadata, value = entry
     return None if value is None else metadata + value
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """Give the first key after all those that begin with `prefix`, None when there is none."""
+    """Return the first key after all those that begin with `prefix`, None when there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
@@ -267,7 +267,7 @@ class OverlayReader:
         self.scan = overlay.scan
 
     def position(self) -> None:
-        """Give none: uncommitted state belongs to no position."""
+        """Return none: uncommitted state belongs to no position."""
 
 
 def _layered(

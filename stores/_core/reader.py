@@ -17,10 +17,10 @@ class PartitionReader(Protocol):
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, value with its metadata) in byte order of the keys, `start` included, `end` not.
+        """Return (key, value with its metadata) in byte order of the keys, `start` included, `end` not.
 
         The iterator sees the state as of the call, whatever is written while it runs.
         """
 
     def position(self) -> Position | None:
-        """Give the position that the content belongs to, None for a store that never held anything."""
+        """Return the position that the content belongs to, None for a store that never held anything."""

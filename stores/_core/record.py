@@ -1,7 +1,7 @@
-"""The metadata that every write carries, and the position that a store's content belongs to.
+"""The metadata of each write, and the position of a store's content.
 
-See `docs/design/0001-formats.md`: these bytes are in the changelog's header `fa-stamp`, in front of each
-value in RocksDB, and in the columns of an export.
+The bytes of write metadata are the changelog's header `fa-stamp`, and stand in front of each value in RocksDB; an
+export has them as columns. See `docs/design/0001-formats.md`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEVER_BYTES = bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Who wrote a value, from which input, and until when it is there."""
+    """The owner's epoch, the input offset and the expiry (Unix milliseconds) of a write."""
 
     epoch: int
     source_offset: int
@@ -53,12 +53,12 @@ def decode_metadata(raw: bytes) -> WriteMetadata:
 
 
 def expires_at_ms(with_metadata: bytes) -> int:
-    """Give when the value with its metadata stops being there, NEVER for never; of bytes that are known to have it."""
+    """Return when the value expires (Unix milliseconds), `NEVER` if it doesn't; the metadata isn't checked."""
     return int.from_bytes(with_metadata[17:25], "big", signed=True)
 
 
 def is_expired(with_metadata: bytes, now_ms: int) -> bool:
-    """Tell whether the value with its metadata stopped being there at `now_ms`."""
+    """Return whether the value has expired at `now_ms`."""
     raw = with_metadata[17:25]
     return raw != _NEVER_BYTES and int.from_bytes(raw, "big", signed=True) <= now_ms
 
@@ -80,7 +80,7 @@ class Position:
 
 
 def encode_position(position: Position) -> bytes:
-    """Give the position as JSON."""
+    """Return the position as JSON."""
     return json.dumps(asdict(position), separators=(",", ":")).encode()
 
 

@@ -53,12 +53,12 @@ class SnapshotManifest:
 
 
 def table_file(partition: int, number: int) -> str:
-    """Give the name of a partition's table number so and so."""
+    """Return the name of a partition's table number so and so."""
     return f"partition-{partition:05d}-{number:04d}{TABLE_SUFFIX}"
 
 
 def encode_snapshot(manifest: SnapshotManifest) -> str:
-    """Give the manifest as JSON text."""
+    """Return the manifest as JSON text."""
     return json.dumps({"format": SNAPSHOT_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
 
 

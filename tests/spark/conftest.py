@@ -30,6 +30,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         settings={
             "spark.sql.shuffle.partitions": "2",
+            # a few rows a job: neither a plan for each stage nor compiled code is worth its time. Tests of the command
+            # line and of clusters run with Spark's own settings
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",
             # short jobs: the JVM's quick compiler alone halves them
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import AIOKafkaProducer
 
-from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.permissions import WRITE
 
 BROKER_TIME = "message.timestamp.type"
@@ -25,6 +25,6 @@ async def broker_time_ms(connection: Connection, topic: str) -> int | None:
         try:
             written = await producer.send_and_wait(topic, None, KEY, partition=0)
         finally:
-            await let_go(producer)
+            await release(producer)
     has_its_time = written.timestamp_type == 1
     return int(written.timestamp) if has_its_time else None

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._kafka.admin.shared import SharedRead
-from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.permissions import WRITE
 from actors.errors import UnreadableLogError, show_bytes
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
@@ -208,7 +208,7 @@ async def _write(connection: Connection, topic: str, values: Mapping[bytes, byte
             for key, value in values.items():
                 await producer.send_and_wait(topic, value, key, partition=0)
         finally:
-            await let_go(producer)
+            await release(producer)
 
 
 def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:

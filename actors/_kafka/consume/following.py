@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.consume.fetching import LogsById
 from actors._kafka.consume.records import CHUNK_RECORDS, RAW, fetched, readable
 from actors._kafka.permissions import READ
@@ -66,7 +66,7 @@ class KafkaFollowing:
             for source, offset in positions.items():
                 consumer.seek(KafkaPartition(*source), offset)
         except BaseException:
-            await let_go(consumer)
+            await release(consumer)
             raise
         return following
 
@@ -96,7 +96,7 @@ class KafkaFollowing:
 
     async def close(self) -> None:
         """See `actors.ports.Following.close`."""
-        await let_go(self._consumer)
+        await release(self._consumer)
 
 
 def _names(positions: Mapping[TopicPartition, int]) -> str:

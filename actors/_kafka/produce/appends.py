@@ -10,7 +10,7 @@ from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, Recor
 
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.permissions import WRITE
 from actors.errors import BrokerUnavailableError, RecordTooLargeError, show_bytes
 from actors.ports import TopicPartition
@@ -67,7 +67,7 @@ class KafkaAppends:
         """Disconnect. May be called twice."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await let_go(producer)
+            await release(producer)
 
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aiokafka import AIOKafkaProducer
 
-from actors._kafka.connection import broker_errors, let_go
+from actors._kafka.connection import broker_errors, release
 from actors._kafka.permissions import WRITE
 from actors.admin.parked.commands import LOOK_S, AdminCommand, count_of, failure_of, is_pending, signed
 from actors.admin.parked.reader import ParkedQueue, What
@@ -174,7 +174,7 @@ class Many:
                     source = TopicPartition(written.topic, written.partition)
                     ends[source] = max(ends.get(source, 0), written.offset + 1)
         finally:
-            await let_go(producer)
+            await release(producer)
         return ends
 
     async def _look(self, places: Collection[int]) -> None:

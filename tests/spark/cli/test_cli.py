@@ -100,7 +100,7 @@ def test_validate_with_mismatches(spark: SparkSession, brokers: str, log: Log, t
     assert "key b: different_value: value differs" in result.stderr
     assert "value [red]flipped[/red]" in result.stderr
     written = json.loads(report.read_text())
-    assert written["schema"] == 1
+    assert written["schema"] == 2
     assert written["totals"] == last_json(result.stdout)
     assert written["causes"] == {"different_value": 1}
     assert written["examples"]["different"][0]["key"] == "b"

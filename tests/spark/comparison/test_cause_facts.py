@@ -12,7 +12,7 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import FINE, held_point, judge
 from spark_replay.fold.fold import last_writes
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 from stores._core.record import encode_metadata
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from spark_replay import (
     write_rebuild,
 )
 from spark_replay.fold.rebuild import read_rebuild
-from spark_replay.sources.archive import batch_files
+from spark_replay.sources.archives.archive import batch_files
 from tests.kafka.helpers import unique
 from tests.spark.helpers import NOW_MS, append, random_transactions, write_log
 

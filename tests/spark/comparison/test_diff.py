@@ -99,7 +99,7 @@ def test_a_folder_and_a_log_on_the_command_line(brokers: str, spark: SparkSessio
     assert "missing: partition" in done.stderr
     assert "key fine-7: committed_write_missing: not in the export" in done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["schema"], report["causes"]) == (1, {"committed_write_missing": 1})
+    assert (report["schema"], report["causes"]) == (2, {"committed_write_missing": 1})
     assert report["causes_by_partition"] == {str(home(b"fine-7")): {"committed_write_missing": 1}}
     checks = [finding["check"] for finding in json.loads((tmp_path / "fine.json").read_text())["findings"]]
     assert checks == ["epochs", "source_offsets", "metadata", "partitioner"]

@@ -81,7 +81,7 @@ def test_each_damage_of_a_log(spark: SparkSession, brokers: str):
         ),
     }
     by_task = check(spark, brokers, log, Asked(placement="task"))
-    assert sorted(by_task) == ["epochs", "source_offsets", "metadata"]
+    assert sorted(by_task) == ["epochs", "metadata", "source_offsets"]
 
 
 @pytest.mark.parametrize("reaches_back", [True, False])

@@ -15,9 +15,9 @@ from spark_replay import ReadError, Wanted, archive, archive_topics, kafka, vali
 from spark_replay.fold import settled
 from spark_replay.fold.rebuild import folded_at, read_rebuild
 from spark_replay.recompute import recompute
-from spark_replay.sources import tailing
+from spark_replay.sources.brokers import tailing
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
-from spark_replay.sources.topic import Topic
 from tests.kafka.helpers import eventually, read_all
 from tests.spark.helpers import (
     NOW_MS,

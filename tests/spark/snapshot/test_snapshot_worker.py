@@ -159,7 +159,15 @@ def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
     app.check(spark, worker)
 
 
-@pytest.mark.parametrize("point", ["placed", "built", "removed", "exchanged"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("placed", marks=pytest.mark.nightly),
+        pytest.param("built", marks=pytest.mark.nightly),
+        "removed",
+        "exchanged",
+    ],
+)
 def test_a_worker_killed_while_it_takes_the_snapshot(spark: SparkSession, app: App, point: str):
     snapshot_with_a_tail(app, spark)
     doomed = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"), SNAPSHOT_CRASH_AT=point)
@@ -183,7 +191,7 @@ def test_a_damaged_snapshot_costs_a_line_and_the_time(spark: SparkSession, app: 
     owns_all(app, worker)
     [line] = [line for line in worker.log().splitlines() if "the snapshot isn't used" in line]
     assert f"{app.changelog}[0]" in line
-    assert "isn't the file that seed.json tells of" in line
+    assert "isn't the file that seed.json lists" in line
     assert worker.log().count("begun with") == 1
     app.check(spark, worker)
 

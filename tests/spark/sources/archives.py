@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay import ArchiveError, archive
-from spark_replay.sources.archive import ArchiveSource
+from spark_replay.sources.archives.archive import ArchiveSource
 from tests.kafka.helpers import ROOT, read_all
 
 if TYPE_CHECKING:

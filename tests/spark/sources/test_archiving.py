@@ -28,9 +28,9 @@ from spark_replay import (
     rebuild_state,
     write_rebuild,
 )
-from spark_replay.sources import digested
-from spark_replay.sources.archive import ArchiveSource
-from spark_replay.sources.digested import write_digests
+from spark_replay.sources.archives import digested
+from spark_replay.sources.archives.archive import ArchiveSource
+from spark_replay.sources.archives.digested import write_digests
 from spark_replay.sources.digests import crc32
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
@@ -101,8 +101,17 @@ def test_only_files_of_finished_batches_count(spark: SparkSession, brokers: str,
     assert twice > len(log.records)
 
 
+@pytest.mark.parametrize(
+    ("kills_in_a_batch", "least"),
+    [((True, False), 2), pytest.param((True, False, True), 4, marks=pytest.mark.nightly)],
+)
 def test_killed_in_a_batch_and_between_batches(
-    spark: SparkSession, brokers: str, tmp_path: Path, processes: list[ArchiveProcess]
+    spark: SparkSession,
+    brokers: str,
+    tmp_path: Path,
+    processes: list[ArchiveProcess],
+    kills_in_a_batch: tuple[bool, ...],
+    least: int,
 ):
     log = write_log(brokers, random_transactions(32, count=30, keys=40))
     to = tmp_path / "to"
@@ -115,7 +124,7 @@ def test_killed_in_a_batch_and_between_batches(
         return bool(batches(to, "offsets") - batches(to, "commits") - {min(batches(to, "offsets"), default=0)})
 
     seen: set[int] = set()
-    for number, in_a_batch in enumerate((True, False, True)):
+    for number, in_a_batch in enumerate(kills_in_a_batch):
         process, stop = run(), threading.Event()
         writer = threading.Thread(target=keep_writing, args=(brokers, log, 100 * number, stop))
         writer.start()
@@ -131,7 +140,7 @@ def test_killed_in_a_batch_and_between_batches(
         seen |= batches(to, "offsets")
     processes.append(ArchiveProcess(brokers, log.topic, to, "--once"))
     assert processes[-1].result()["complete"]
-    assert len(seen) >= 4, seen
+    assert len(seen) >= least, seen
     source = archive(spark, to, log.topic)
     assert in_archive(source) == in_topic(brokers, log.topic)
     assert collected(rebuild_state(source, as_of_ms=NOW_MS)) == {
@@ -150,7 +159,9 @@ def collected(frame) -> dict:
     return {(row["partition"], bytes(row["key"])): bytes(row["value"]) for row in frame.collect()}
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
+@pytest.mark.parametrize(
+    ("number", "group"), [pytest.param(signal.SIGTERM, False, marks=pytest.mark.nightly), (signal.SIGINT, True)]
+)
 def test_continuous_until_a_signal(
     spark: SparkSession,
     brokers: str,
@@ -236,9 +247,9 @@ def test_topic_that_was_made_anew(spark: SparkSession, brokers: str, tmp_path: P
     log = write_log(brokers, [Transaction((put("a", "1"),))])
     older = keep(spark, brokers, tmp_path / "to", log.topic)
     asyncio.run(make_anew(brokers, log.topic))
-    with pytest.raises(WrongTopicError, match="made anew"):
+    with pytest.raises(WrongTopicError, match="re-created"):
         kafka(spark, brokers, log.topic).after(older).describe()
-    with pytest.raises(WrongTopicError, match="made anew"):
+    with pytest.raises(WrongTopicError, match="re-created"):
         keep(spark, brokers, tmp_path / "to", log.topic)
 
 

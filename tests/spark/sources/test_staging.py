@@ -56,7 +56,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, moment: str):
     replace(to, "old")
     program = f"""
 import os, pathlib, signal
-from spark_replay import staging
+from spark_replay.sources import staging
 rename, moved = pathlib.Path.rename, []
 def killing(self, target):
     if {moment!r} == "before" or moved:

@@ -15,8 +15,8 @@ from aiokafka.producer import producer as producers
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from spark_replay import AppError, archive, kafka, rebuild_state, write_rebuild
+from spark_replay.archiving import Wanted, archive_topics
 from spark_replay.fold.decoding import Codecs
-from spark_replay.sources.archiving import Wanted, archive_topics
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import NOW_MS, Transaction, put, write_log

@@ -131,7 +131,7 @@ def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
     for id, (_, raw) in zip(ids, entries, strict=True):
         message = msgspec.json.decode(raw, type=ParkedMessage)
         assert message.message_id == summary_of(raw).message_id == id
-        assert Context(standing.state, message.moment(), None, b"a").message_id == id
+        assert Context(standing.state, message.record(), None, b"a").message_id == id
         assert message.id is None
 
 

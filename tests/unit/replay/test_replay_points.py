@@ -20,8 +20,8 @@ from spark_replay.errors import InputError, PointError
 from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.recompute.committed import CommittedOffset
 from spark_replay.recompute.plan import require_same_topics
-from spark_replay.sources.ledger import Ledger, Read, decode_ledger, encode_ledger
-from spark_replay.sources.topic import Retention, Span, Topic
+from spark_replay.sources.archives.ledger import Ledger, Read, decode_ledger, encode_ledger
+from spark_replay.sources.brokers.topic import Retention, Span, Topic
 
 MINUTE_MS = 60_000
 TOPIC_ID = "00000000-0000-0000-0000-000000000007"
@@ -96,7 +96,7 @@ def unknown(rows: dict[int, str], before: int, hazard: tuple[int, int] | None) -
 def at_most_spans(spans: int) -> Iterator[None]:
     """Let a ledger put spans together when there are more than this."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_replay.sources.ledger._LONGEST", spans)
+        patch.setattr("spark_replay.sources.archives.ledger._LONGEST", spans)
         yield
 
 

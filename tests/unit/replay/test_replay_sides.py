@@ -13,7 +13,7 @@ from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import CHECKS
 from spark_replay.comparison.workers import find_workers, store_of, worker_name
 from spark_replay.errors import ExportError
-from spark_replay.sources.topic import Span, Topic
+from spark_replay.sources.brokers.topic import Span, Topic
 from tests.kafka.helpers import ROOT
 
 

@@ -10,7 +10,7 @@ import pytest
 from spark_replay.cli.options import write_json
 from spark_replay.errors import TargetError
 from spark_replay.report.html import write_page
-from spark_replay.sources.digested import ArchiveFile, write_digests
+from spark_replay.sources.archives.digested import ArchiveFile, write_digests
 from spark_replay.sources.staging import NEW, replacing
 from stores._core.record import Position
 from stores._files import make_folder

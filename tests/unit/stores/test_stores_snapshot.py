@@ -155,7 +155,7 @@ def flip(file: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (flip, "isn't the file that seed.json tells of"),
+        (flip, "isn't the file that seed.json lists"),
         (lambda file: os.truncate(file, 100), "100 bytes"),
         (Path.unlink, "No such file"),
     ],

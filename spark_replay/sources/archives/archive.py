@@ -16,14 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError, UnknownTopicError
 from spark_replay.session import require_classic
+from spark_replay.sources.archives.digested import ArchiveFile, digested_files, require_listed, require_sound
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.sources.base import RECORDS, Source, first_since
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.columns import by_partition
-from spark_replay.sources.digested import ArchiveFile, digested_files, require_listed, require_sound
-from spark_replay.sources.folders import Folder
 from spark_replay.sources.formats import VERIFIED
-from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.sources.reading import reading
-from spark_replay.sources.topic import Topic
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ArchiveSource(Source):
         )
 
     def files(self) -> tuple[ArchiveFile, ...]:
-        """Give the topic's files.
+        """Return the topic's files.
 
         Raises:
             ArchiveError: The list of files can't be read.
@@ -101,7 +101,7 @@ class ArchiveSource(Source):
 
 
 def archive(spark: SparkSession, path: str | Path, topic: str) -> ArchiveSource:
-    """Give a topic of an archive as a source.
+    """Return a topic of an archive as a source.
 
     Args:
         spark: A session.
@@ -135,7 +135,7 @@ def read_ledger(folder: Folder, topic: str) -> Ledger:
 
 
 def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
-    """Give the files of an archive's finished batches, as Spark's log of them says.
+    """Return the files of an archive's finished batches, as Spark's log of them says.
 
     Raises:
         ArchiveError: The log can't be read.
@@ -150,7 +150,7 @@ def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
 
 
 def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile, ...]:
-    """Give the files that a batch wrote since `since_ms` (Unix milliseconds), and maybe some of the batches before.
+    """Return the files that a batch wrote since `since_ms` (Unix milliseconds), and maybe some of the batches before.
 
     Raises:
         ArchiveError: Spark's list of them can't be read.

@@ -57,7 +57,7 @@ class Topic:
         starts: The first offset that the source still holds.
         ends: The offset after the last one that a read-committed reader sees now.
         high_watermarks: The offset after the last one; above `ends` while a transaction is open.
-        topic_id: What Kafka gave it when it was made; a topic of the same name made anew has another.
+        topic_id: What Kafka gave it when it was made; a topic of the same name re-created has another.
         spans: Of each partition what was read at one go, in order and without gaps, from its start to its end.
         joints: Where an archive and Kafka are joined, the first offset that is read from Kafka; else nothing.
     """
@@ -118,7 +118,7 @@ def require_reachable(brokers: str) -> None:
 
 
 def client_options(brokers: str, kafka_options: Mapping[str, str]) -> dict[str, str]:
-    """Give the Kafka client's settings, without Spark's prefix `kafka.`, which an option may have or not."""
+    """Return the Kafka client's settings, without Spark's prefix `kafka.`, which an option may have or not."""
     options = {key.removeprefix("kafka."): value for key, value in kafka_options.items()}
     return options | {"bootstrap.servers": brokers}
 
@@ -137,7 +137,7 @@ def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: 
 def offsets_at(
     spark: SparkSession, brokers: str, topic: Topic, kafka_options: Mapping[str, str], timestamp_ms: int
 ) -> tuple[int, ...]:
-    """Give each partition's first offset that is of `timestamp_ms` (Unix) or later, its end if none is.
+    """Return each partition's first offset that is of `timestamp_ms` (Unix) or later, its end if none is.
 
     Aborted records and the ends of transactions count too.
 
@@ -158,7 +158,7 @@ def offsets_at(
 def matching_topics(
     spark: SparkSession, brokers: str, pattern: re.Pattern[str], kafka_options: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Give the names of the brokers' topics that a pattern matches from end to end, internal ones left out.
+    """Return the names of the brokers' topics that a pattern matches from end to end, internal ones left out.
 
     Raises:
         BrokerError: The brokers don't answer in 8 s, or refuse.
@@ -170,7 +170,7 @@ def matching_topics(
 def retention_of(
     spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
 ) -> dict[str, Retention]:
-    """Give what the topics' settings let go; of a topic whose settings we may not see, the worst.
+    """Return what the topics' settings let go; of a topic whose settings we may not see, the worst.
 
     Raises:
         BrokerError: The brokers don't answer in 8 s.
@@ -185,7 +185,7 @@ def retention_of(
 
 
 def settings_of(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Settings:
-    """Give a topic's settings.
+    """Return a topic's settings.
 
     Raises:
         BrokerError: The brokers don't answer in 8 s, or refuse.
@@ -345,7 +345,7 @@ class _Admin:
 
 
 def _uuid(topic_id: Any) -> str:
-    """Give Kafka's id as the workers write it: Kafka itself prints base64."""
+    """Return Kafka's id as the workers write it: Kafka itself prints base64."""
     high, low = topic_id.getMostSignificantBits(), topic_id.getLeastSignificantBits()
     return str(uuid.UUID(int=((high & _WORD) << 64) | (low & _WORD)))
 

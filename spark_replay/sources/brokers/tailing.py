@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ReadError
 from spark_replay.session import first_line
-from spark_replay.sources.topic import Topic
+from spark_replay.sources.brokers.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

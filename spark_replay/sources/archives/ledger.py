@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from spark_replay.sources.topic import Retention, Span
+from spark_replay.sources.brokers.topic import Retention, Span
 from stores._core.outside import MISSHAPEN
 
 LEDGERS = "_offsets"
@@ -53,7 +53,7 @@ class Ledger:
         return tuple(spans[-1].end if spans else start for start, spans in zip(self.starts, self.spans, strict=True))
 
     def extended(self, batch: int, read: Read) -> Ledger:
-        """Give the ledger with one more batch."""
+        """Return the ledger with one more batch."""
         begun = (*self.starts, *read.starts[len(self.starts) :])
         known = (*self.spans, *(() for _ in begun[len(self.spans) :]))
         grown = []
@@ -86,7 +86,7 @@ class Read:
     retention: Retention
 
     def is_exact(self, asked_before_ms: int) -> bool:
-        """Tell whether the span is exact, the batch before having asked for the log's end at `asked_before_ms`."""
+        """Return whether the span is exact, the batch before having asked for the log's end at `asked_before_ms`."""
         oldest_ms = self.read_ms - asked_before_ms + _CLOCK_MARGIN_MS
         return not self.retention.compacted or oldest_ms <= self.retention.min_compaction_lag_ms
 
@@ -115,7 +115,7 @@ def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, n
 
 
 def encode_ledger(ledger: Ledger) -> str:
-    """Give the ledger as JSON text."""
+    """Return the ledger as JSON text."""
     spans = [[[span.start, span.end, *_flags(span)] for span in spans] for spans in ledger.spans]
     fields = {name: getattr(ledger, name) for name in ("topic", "topic_id", "batch", "asked_ms", "starts")}
     return json.dumps({"format": _FORMAT, **fields, "spans": spans}) + "\n"

@@ -32,13 +32,13 @@ class Folder:
         self._settings: Any = spark._jsparkSession.sessionState().newHadoopConf()
 
     def exists(self, name: str) -> bool:
-        """Tell whether the folder holds a file or folder of this name."""
+        """Return whether the folder holds a file or folder of this name."""
         with self._telling(name):
             path = self._path(name)
             return bool(path.getFileSystem(self._settings).exists(path))
 
     def names(self, name: str = "") -> tuple[str, ...]:
-        """Give the names of what the folder, or a folder in it, holds; none if it isn't there."""
+        """Return the names of what the folder, or a folder in it, holds; none if it isn't there."""
         with self._telling(name):
             path = self._path(name)
             files = path.getFileSystem(self._settings)
@@ -47,7 +47,7 @@ class Folder:
             return tuple(str(status.getPath().getName()) for status in files.listStatus(path))
 
     def text(self, name: str) -> str:
-        """Give a file's text.
+        """Return a file's text.
 
         Raises:
             ArchiveError: It can't be read.
@@ -96,5 +96,5 @@ class Folder:
             raise ArchiveError(f"{self.uri}/{name}: {reason}") from error
 
     def __str__(self) -> str:
-        """Give the path or URI."""
+        """Return the path or URI."""
         return str(self.local or self.uri)

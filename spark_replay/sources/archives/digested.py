@@ -72,7 +72,7 @@ def write_digests(files: Iterable[ArchiveFile]) -> None:
 
 
 def digested_files(folder: Path, topic: str) -> tuple[Path, ...]:
-    """Give the files of a topic of an archive that have digests."""
+    """Return the files of a topic of an archive that have digests."""
     found = sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}"))
     return tuple(digests.with_name(name) for digests in found for name in sorted(_read(digests.parent)))
 

@@ -6,10 +6,10 @@ What is in the archive's folder:
 * `_spark_metadata`: Spark's list of the files that count.
 * `_checkpoint`: how far the stream is. A batch's offsets are written there before it runs and repeated as they were
   after a crash; its files count when they are all on the list, at one moment. So a crash neither loses nor doubles.
-* `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.digested`. They are written
-  when the driver has found a batch's files as the executors wrote them, before the batch counts.
-* `_offsets`: what finished batches cover, see `spark_replay.sources.ledger`. It is written after a batch, and for
-  batches whose run died before that when the next run begins.
+* `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.archives.digested`. They
+  are written when the driver has found a batch's files as the executors wrote them, before the batch counts.
+* `_offsets`: what finished batches cover, see `spark_replay.sources.archives.ledger`. It is written after a batch,
+  and for batches whose run died before that when the next run begins.
 """
 
 from __future__ import annotations
@@ -28,14 +28,21 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError, LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources.archive import FILES, batch_files, read_ledger
-from spark_replay.sources.digested import write_digests
-from spark_replay.sources.folders import Folder
+from spark_replay.sources.archives.archive import FILES, batch_files, read_ledger
+from spark_replay.sources.archives.digested import write_digests
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
+from spark_replay.sources.brokers.topic import (
+    Retention,
+    Topic,
+    client_options,
+    describe_topic,
+    matching_topics,
+    retention_of,
+)
 from spark_replay.sources.kafka import FETCHING
-from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import local_folder
-from spark_replay.sources.topic import Retention, Topic, client_options, describe_topic, matching_topics, retention_of
 from stores._core.outside import MISSHAPEN
 from stores._files import make_folder, open_private, tighten
 
@@ -102,19 +109,19 @@ def archive_topics(
     """Copy what topics hold, and what comes, into an archive.
 
     Args:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` returns it.
         wanted: Which topics.
         to: The archive's folder, a path or a `file://` URI; an archive that is there is gone on with.
         every_ms: Goes on, with a batch in so many milliseconds, until `stop` is set. If left out, ends when all that
             was committed at the start is in.
-        stop: Ends the run within 10 s; a batch that is cut off is made anew by the next run.
+        stop: Ends the run within 10 s; a batch that is cut off is re-created by the next run.
         tell: Is given a line for each batch.
 
     Raises:
         TargetError: The folder holds something else, is in use, archives topics that aren't wanted now, or is a URI of
             another file system.
         LogTooShortError: Kafka deleted records before they were archived.
-        WrongTopicError: A topic was made anew since.
+        WrongTopicError: A topic was re-created since.
         UnknownTopicError: There is no such topic.
         BrokerError: The brokers don't answer.
         ReadError: The stream failed.
@@ -179,7 +186,7 @@ def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
 
 
 def read_ledgers(folder: Folder) -> dict[str, Ledger]:
-    """Give what an archive covers by topic; nothing if there is none.
+    """Return what an archive covers by topic; nothing if there is none.
 
     Raises:
         ArchiveError: It can't be read.
@@ -193,7 +200,7 @@ def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
 
     Raises:
         TargetError: The archive has topics that aren't wanted now.
-        WrongTopicError: A topic was made anew since.
+        WrongTopicError: A topic was re-created since.
         LogTooShortError: Kafka deleted records before they were archived.
     """
     left_out = sorted(set(ledgers) - set(topics))
@@ -207,7 +214,7 @@ def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
         if ledger.topic_id != topic.topic_id:
             raise WrongTopicError(
                 f"the archive {folder} has a topic {name} with the id {ledger.topic_id}, the brokers' has "
-                f"{topic.topic_id}: it was made anew, choose another folder"
+                f"{topic.topic_id}: it was re-created, choose another folder"
             )
         for number, (end, start) in enumerate(zip(ledger.ends, topic.starts, strict=False)):
             if end < start:
@@ -312,7 +319,7 @@ class Books:
             self.ledgers[topic.name] = ledger
 
     def _is_limited(self, batch: int, plan: _Planned) -> bool:
-        """Tell whether the batch may have ended before the log did."""
+        """Return whether the batch may have ended before the log did."""
         if batch < self._first_own:
             return True
         limit = self._wanted.max_offsets_per_trigger
@@ -321,14 +328,14 @@ class Books:
         return limit is not None and plan.offsets_after(_read_planned(self._folder, batch - 1)) >= limit - slack
 
     def _asked_ms(self, batch: int) -> int:
-        """Give a moment before the batch asked for the log's end."""
+        """Return a moment before the batch asked for the log's end."""
         if self._is_once or batch == self._first_own:
             # such a run asks when it begins, and takes what was there then
             return self._started_ms
         return max(self._started_ms, _read_planned(self._folder, batch - 1).planned_ms)
 
     def _starts(self, topic: Topic, ends: Sequence[int]) -> tuple[int, ...]:
-        """Give where the stream began to read the partitions of a topic."""
+        """Return where the stream began to read the partitions of a topic."""
         first = _read_first(self._folder).get(topic.name, ())
         # of partitions that came later Spark doesn't write down where it began: it was not after this
         return tuple(map(min, (*first, *topic.starts[len(first) :]), ends))

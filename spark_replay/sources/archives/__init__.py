@@ -1,0 +1,1 @@
+"""An archive's folder: its ledgers, digests and files, read as a source."""
