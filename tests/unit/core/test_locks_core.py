@@ -278,7 +278,7 @@ class LockMachine(RuleBasedStateMachine):
     def release(self, grant, entirely):
         owner, token = grant
         step = locks.release(self.lock, "r", owner, token, self.now, entirely=entirely)
-        self.release(owner, token, step[1])
+        self.let_go(owner, token, step[1])
         return multiple(*self.take(step))
 
     @rule(target=grants, grant=grants, ttl_ms=st.integers(1, 30))
@@ -311,7 +311,7 @@ class LockMachine(RuleBasedStateMachine):
     def time_passes_unnoticed(self, passed):
         self.now += passed
 
-    def release(self, owner, token, events):
+    def let_go(self, owner, token, events):
         for event in events:
             if isinstance(event, Released) and event.count == 0:
                 assert self.told.pop(owner)[0] == token
