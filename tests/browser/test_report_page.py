@@ -145,7 +145,7 @@ async def test_colours_follow_the_reader(browser, folder: Path):
     for scheme in ("light", "dark"):
         async with Visit(browser, (folder / "damaged.html").as_uri(), color_scheme=scheme) as visit:
             looks[scheme] = await visit.page.evaluate(
-                "() => [document.body, document.querySelector('img')].map(node => getComputedStyle(node).backgroundColor)"
+                "() => ['body', 'img'].map(one => getComputedStyle(document.querySelector(one)).backgroundColor)"
             )
     assert looks["light"] == ["rgb(255, 255, 255)"] * 2
     assert looks["dark"] == ["rgb(20, 23, 27)", "rgb(255, 255, 255)"]
