@@ -31,14 +31,24 @@ def fill(store: RocksStore, first: int, count: int) -> None:
         store.apply([(b"%06d" % number, bytes(25) + b"v" * 1000)], at(number + 1))
 
 
+def copied_whole(source: Path, target: Path) -> bool:
+    """Copy all but the logs; say whether no compaction replaced a file meanwhile."""
+    target.mkdir()
+    files = {file for file in source.iterdir() if file.suffix != ".log"}
+    try:
+        for file in files:
+            shutil.copy(file, target)
+    except FileNotFoundError:
+        return False
+    return files == {file for file in source.iterdir() if file.suffix != ".log"}
+
+
 def torn_copy(source: Path, target: Path) -> None:
     """Copy the manifest and the tables, then, when the log of that time was flushed and deleted, the next log."""
     store = RocksStore.open(source, resources=SMALL)
     fill(store, 0, 500)
-    target.mkdir()
-    for file in source.iterdir():
-        if file.suffix != ".log":
-            shutil.copy(file, target)
+    while not copied_whole(source, target):
+        shutil.rmtree(target)
     fill(store, 500, 400)
     store.close()
     store = RocksStore.open(source, resources=RocksResources())
