@@ -49,6 +49,8 @@ class Keys:
         async def on() -> None:
             while not is_over.is_set():
                 await self.send(20)
+                # Each key is sent and read back several times later.
+                await asyncio.sleep(0.1)
 
         task = asyncio.create_task(on())
         try:
