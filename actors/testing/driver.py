@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from random import Random
 from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
@@ -30,11 +29,9 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker
-from actors.testing.driving import IDLE_S, OutsideClock, PatientSettings, SimTopics
-from actors.testing.fakes.cluster import SimKafka
-from actors.testing.fakes.disk import Disk
-from actors.testing.fakes.loop import Process, VirtualLoop
-from actors.testing.fakes.network import Conditions, Network
+from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics
+from actors.testing.fakes.cluster import MemoryKafka
+from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
@@ -44,8 +41,8 @@ from actors.testing.fakes.ports import (
     FakeTaskLog,
     encode_owner,
 )
+from actors.testing.fakes.processes import Process, ProcessLoop
 from actors.testing.fakes.requests import FakeRequests
-from actors.testing.fakes.source import FakeGroupSettings, FakeSource
 from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import (
     ParkedHere,
@@ -64,8 +61,6 @@ T = TypeVar("T")
 _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
-_FOREVER_S = 1e9
-"""There is no other worker, so heartbeats and idle polls needn't fill the hours that a test lets pass."""
 _MAX_RECORDS = 1 << 30
 
 
@@ -96,12 +91,11 @@ class ActorTestDriver:
         }
         self._partitions = partitions
         self._setup = Setup(app)
-        self._loop = VirtualLoop()
-        self._clock = FakeClock()
+        self._loop = ProcessLoop()
+        self._clock = FakeClock(self._loop)
         self._disk = Disk()
-        self._network = Network(Random(0))
-        self._network.conditions = Conditions(latency_s=(0.0, 0.0))
-        self._cluster = SimKafka(self._setup.group, marker_s=lambda: 0.0)
+        self._network = DirectNetwork()
+        self._cluster = MemoryKafka(self._setup.group)
         self._worker: Worker | None = None
         self._process: Process | None = None
         self._dead: list[Process] = []
@@ -262,7 +256,7 @@ class ActorTestDriver:
         raw_key = (found := self._store(store)).encode_key(key)
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
-            if held is not None and not is_expired(held, self._clock_ms()):
+            if held is not None and not is_expired(held, self._clock.wall_ms()):
                 return found.decode_value(held[METADATA_BYTES:])
         return None
 
@@ -279,7 +273,7 @@ class ActorTestDriver:
     def items(self, store: Any) -> dict[Any, Any]:
         """Return all committed keys and values of a store, or of a class actor's states."""
         found = self._store(store)
-        now_ms = self._clock_ms()
+        now_ms = self._clock.wall_ms()
         return {
             found.decode_key(key): found.decode_value(raw[METADATA_BYTES:])
             for files in self._disk.files()
@@ -309,7 +303,7 @@ class ActorTestDriver:
             raise UsageError(f"driver.query(): {source} can't be read now: call driver.settle() first")
         stores = {store: held[store.name] for store in definition.stores}
         return answer_query(
-            definition, query, key, arguments, Place(source, self._partitions, stores, self._clock_ms())
+            definition, query, key, arguments, Place(source, self._partitions, stores, self._clock.wall_ms())
         )
 
     def parked(self, actor: Any, key: Any = None) -> list[ParkedHere]:
@@ -395,8 +389,6 @@ class ActorTestDriver:
                 self._cluster.make_topic(self._setup.changelog_topic(store.name), self._partitions, is_compacted=True)
 
     async def _restart(self, *, settle: bool = True) -> None:
-        for member in self._cluster.group.members:
-            self._cluster.group.leave(member)
         topics: Any = SimTopics(self._cluster)
         found = await self._setup.check_topics(topics)
         self._outputs = await self._setup.outputs(topics)
@@ -431,12 +423,12 @@ class ActorTestDriver:
     def _start(self) -> None:
         self._lives += 1
         self._process = Process(self._loop, f"worker-{self._lives}")
-        self._process.spawn(self._main(self._process), name="main").add_done_callback(self._ended)
+        self._process.spawn(self._main(), name="main").add_done_callback(self._ended)
 
     def _kill(self) -> None:
         process, self._process, self._worker = self._process, None, None
         if process is not None:
-            process.kill(lambda: False)
+            process.kill()
             self._dead.append(process)
         for view in self._app.views:
             view.forget()
@@ -446,9 +438,9 @@ class ActorTestDriver:
         if error is not None:
             self._failures.append(error)
 
-    async def _main(self, process: Process) -> None:
+    async def _main(self) -> None:
         await self._open_views()
-        stores, late = self._disk.cache(process), LateSource()
+        stores, late = self._disk.cache(), LateSource()
         logs = FakeLogs(self._cluster, self._network)
         owners_topic = self._setup.owners_topic
         self._worker = worker = Worker(
@@ -471,21 +463,15 @@ class ActorTestDriver:
             task_log=self._task_log,
             on_failure=self._failures.append,
         )
-        late.source = FakeSource(
+        late.source = source = LoneSource(
             self._cluster,
-            self._network,
-            FakeGroupSettings(
-                process.name, reads_committed=self._setup.exactly_once, session_s=_FOREVER_S, heartbeat_s=IDLE_S
-            ),
             [spec.topic for spec in self._specs],
-            on_disk=dict,
-            assigned=worker.assigned,
-            revoked=worker.revoked,
+            network=self._network,
+            reads_committed=self._setup.exactly_once,
             room=worker.room,
             lost=worker.lost,
-            failed=self._failures.append,
         )
-        late.source.open()
+        worker.assigned(Identity("driver", self._lives), source.partitions)
         await worker.run()
 
     async def _open_views(self) -> None:
@@ -494,7 +480,7 @@ class ActorTestDriver:
             cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
             stores = ViewReplicaStores(cache, on_disk=lambda _: (), release=cache.close)
             logs = FakeTopicLogs(self._cluster, self._network)
-            await view.open(ViewParts(logs, stores, OutsideClock(self._loop), clock_skew_margin_ms=0))
+            await view.open(ViewParts(logs, stores, self._clock, clock_skew_margin_ms=0))
 
     def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
         name = f"{self._app.conf.id}:{spec.name}:{partition}"
@@ -590,11 +576,3 @@ class ActorTestDriver:
         if name not in self._app.stores:
             raise UsageError(f"actor {name} has no state of its own: name one of its stores")
         return self._app.stores[name]
-
-    def _clock_ms(self) -> int:
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self._loop)
-        try:
-            return self._clock.wall_ms()
-        finally:
-            asyncio._set_running_loop(outer)

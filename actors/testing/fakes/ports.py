@@ -33,8 +33,8 @@ from actors.ports import (
     TopicIdentity,
     TopicPartition,
 )
-from actors.runtime.clock import SystemClock
-from actors.testing.fakes.cluster import EPOCH_MS, SimKafka
+from actors.testing.fakes.cluster import EPOCH_MS, MemoryKafka
+from actors.testing.fakes.direct import DirectNetwork, retried
 from actors.testing.fakes.errors import (
     IllegalGenerationError,
     NoAnswerError,
@@ -47,7 +47,6 @@ from actors.testing.fakes.errors import (
     UnknownTopicIdError,
 )
 from actors.testing.fakes.log import StoredRecord
-from actors.testing.fakes.network import Network, retried
 from stores._core.record import METADATA_HEADER
 
 QUICK_BACKOFF_S = 0.002
@@ -59,36 +58,23 @@ GIVE_UP_S = 60.0
 
 
 class FakeClock:
-    """`actors.ports.Clock` in the loop's time.
+    """`actors.ports.Clock` in the time of `loop`, or of the running one.
 
     Attributes:
         wall_offset_ms: what this machine's wall clock is wrong by.
-        checked: the product's clock on that machine, None to believe the machine's whatever it says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.wall_offset_ms = 0
-        self.checked: SystemClock | None = None
+        self._loop = loop
 
-    @staticmethod
-    def monotonic() -> float:
+    def monotonic(self) -> float:
         """Return the loop's time."""
-        return asyncio.get_running_loop().time()
+        return (self._loop or asyncio.get_running_loop()).time()
 
     def wall_ms(self) -> int:
-        """Return Unix milliseconds as this machine has them, or as far as they are believed."""
-        return self._machine_ms() if self.checked is None else self.checked.wall_ms()
-
-    def begin_to_check(self, margin_ms: int) -> None:
-        """Believe the machine's clock no further than a worker does that starts now."""
-        self.checked = SystemClock(margin_ms, wall_ns=lambda: self._machine_ms() * 1_000_000, boot_ms=self._boot_ms)
-
-    def _machine_ms(self) -> int:
-        return EPOCH_MS + self._boot_ms() + self.wall_offset_ms
-
-    @staticmethod
-    def _boot_ms() -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+        """Return Unix milliseconds as this machine has them."""
+        return EPOCH_MS + int(self.monotonic() * 1000) + self.wall_offset_ms
 
     @staticmethod
     async def sleep(seconds: float) -> None:
@@ -101,8 +87,8 @@ class FakeTaskLog:
 
     def __init__(
         self,
-        cluster: SimKafka,
-        network: Network,
+        cluster: MemoryKafka,
+        network: DirectNetwork,
         *,
         transactional_id: str,
         transaction_timeout_s: float = 30.0,
@@ -192,8 +178,8 @@ class FakeOrderedLog:
 
     def __init__(
         self,
-        cluster: SimKafka,
-        network: Network,
+        cluster: MemoryKafka,
+        network: DirectNetwork,
         *,
         name: str,
         identity: Identity,
@@ -269,7 +255,7 @@ class FakeOrderedLog:
         return base
 
 
-def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
+def _writes(cluster: MemoryKafka, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
     writes: dict[TopicPartition, list[Any]] = defaultdict(list)
     for topic, changelog in batch.changelogs.items():
         writes[TopicPartition(topic, batch.source.partition)] += [
@@ -298,7 +284,7 @@ def _receipt(batch: CommitBatch, bases: Mapping[TopicPartition, int]) -> CommitR
 class FakeGroupView:
     """`actors.ports.GroupView`: every refusal is looked at, and only an answer counts."""
 
-    def __init__(self, cluster: SimKafka, network: Network) -> None:
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork) -> None:
         self._cluster = cluster
         self._group = cluster.group
         self._network = network
@@ -349,7 +335,7 @@ async def _answered(what: str, ask: Any) -> Any:
 class FakeLogs:
     """`actors.ports.Logs`; `chunk_records` bounds what one fetch gives."""
 
-    def __init__(self, cluster: SimKafka, network: Network, *, chunk_records: int = 500) -> None:
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork, *, chunk_records: int = 500) -> None:
         self._cluster = cluster
         self._network = network
         self._chunk_records = chunk_records

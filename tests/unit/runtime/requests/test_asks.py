@@ -30,6 +30,7 @@ from actors.ports import ActorReply, ActorRequest
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import ASK, CHAIN, DEADLINE, REPLY_TO, STATUS, Waiting
 from actors.testing import ActorTestDriver
+from tests.sim.fakes.network import with_faults
 
 SECOND = timedelta(seconds=1)
 
@@ -328,7 +329,7 @@ def test_what_was_seen_by_its_own_id_is_answered_with_none_and_its_own_question_
 
 def test_a_question_is_asked_again_while_no_broker_answers():
     app, counter, _, seen, _ = counters()
-    with ActorTestDriver(app) as driver:
+    with with_faults(ActorTestDriver(app)) as driver:
         # The driver's own requests are those of no process.
         driver._network.planned["", "ListOffsets"] = "lost"
         driver._network.planned["", "Produce"] = "answer lost"
