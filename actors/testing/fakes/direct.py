@@ -21,9 +21,16 @@ class DirectNetwork:
             RefusedError: the broker's answer.
             NoAnswerError: none came.
         """
+        # Others may act while a request is on its way, and while its answer is.
         await asyncio.sleep(0)
-        result = function(*args)
-        return await result if isinstance(result, asyncio.Future) else result
+        try:
+            result = function(*args)
+            result = await result if isinstance(result, asyncio.Future) else result
+        except RefusedError:
+            await asyncio.sleep(0)
+            raise
+        await asyncio.sleep(0)
+        return result
 
 
 async def retried(ask: Callable[[], Awaitable[T]], *, retry_s: float, deadline_s: float) -> T:

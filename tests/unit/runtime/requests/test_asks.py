@@ -247,7 +247,9 @@ def test_a_question_that_failed_is_handled_again_by_an_operators_retry_only():
     with ActorTestDriver(app) as driver:
         for _ in range(2):
             driver.send(driver_topic(app, skips), key="a", value=1, headers=asked(b"q1"))
-        driver.send(topic, key="a", value=2, headers=asked(b"q2", **{DEADLINE: b"%d" % (driver._clock_ms() + 1000)}))
+        driver.send(
+            topic, key="a", value=2, headers=asked(b"q2", **{DEADLINE: b"%d" % (driver._clock.wall_ms() + 1000)})
+        )
         assert handled == [1, 2]
         assert [status for _, status, _ in replies(driver)] == [b"failed"] * 3
         driver.advance(3600)
@@ -398,7 +400,7 @@ def test_a_question_for_whose_answer_nobody_waits_any_more_is_not_handled(caplog
     app, counter, _, seen, _ = counters()
     topic = driver_topic(app, counter)
     with ActorTestDriver(app) as driver, caplog.at_level(logging.INFO):
-        late, early = (b"%d" % (driver._clock_ms() + ms) for ms in (-1, 60_000))
+        late, early = (b"%d" % (driver._clock.wall_ms() + ms) for ms in (-1, 60_000))
         for number, deadline in enumerate((late, early, b"tomorrow", b"9" * 5000)):
             driver.send(
                 topic, key="a", value={"type": "add", "amount": number}, headers=asked(b"q", **{DEADLINE: deadline})
