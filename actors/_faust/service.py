@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
@@ -64,18 +64,11 @@ STOP_S = 4.0
 TASKS_STOP_S = 2.0
 
 
-class WorkerApp(DeclaredApp, Protocol):
-    """The app whose actors the service runs."""
-
-    async def close_asks(self) -> None:
-        """Disconnect the client that sends requests."""
-
-
 class ActorService(Service):  # type: ignore[misc]
     """The service; one per app and process."""
 
     def __init__(self, app: Any, **options: Any) -> None:
-        self.app: WorkerApp = app
+        self.app: DeclaredApp = app
         self._setup: Setup | None = None
         self._worker: Worker | None = None
         self._source: KafkaSource | None = None

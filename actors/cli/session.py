@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
@@ -13,7 +13,7 @@ import click
 from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
-from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
+from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError, ConfigurationError
 from actors.runtime.message.store import Store
 from stores._core.printable import printable, printable_json
 from stores.errors import StoreError
@@ -66,6 +66,17 @@ class Session:
             raise click.UsageError(f"app {self.app.conf.id} has no store {name!r}. Its stores: {known}")
         return found
 
+    def owner_of(self, store: str) -> str:
+        """Return the name of the actor that owns the store.
+
+        Raises:
+            ConfigurationError: no actor lists it.
+        """
+        actor = self.actor_of(store)
+        if actor is None:
+            raise ConfigurationError(f"store {store}: no actor lists it in stores=, so it has no state")
+        return actor
+
     def actor_of(self, store: str) -> str | None:
         """Return the name of the actor that owns the store, None where no actor lists it."""
         for definition in self.app.actors.values():
@@ -89,6 +100,13 @@ class Session:
             shown = printable(text, keep="\n\t") if self.stdout.isatty() else text
             # Else click would take out what it takes for colours.
             click.echo(shown, file=self.stdout, color=True)
+
+    def say_table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table; columns whose name starts with `#` hold numbers."""
+        if not self.quiet:
+            from actors.cli.output import print_table
+
+            print_table(self.stdout, title, columns, rows)
 
     def say_json(self, content: object) -> None:
         """Print a result as one line of JSON."""

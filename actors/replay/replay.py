@@ -14,7 +14,6 @@ What the input alone doesn't tell is told as `UNKNOWN`, and the replay goes on:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -100,10 +99,7 @@ class Setup(Protocol):
     """The settings of an app for its actors; `actors._faust.setup.Setup` is one."""
 
     is_tracing: bool
-
-    @property
-    def group(self) -> str:
-        """The workers' consumer group."""
+    group: str
 
     def changelog_topic(self, store: str) -> str:
         """Return the topic of a store's changelog."""
@@ -235,7 +231,7 @@ class _Run:
         # What is replayed was traced when it happened.
         self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topic, partition_count)
-        self._spec, self._resolve = self._await(self._specify(replayer, partition_count, topic_id))
+        self._spec, self._resolve = self._loop.run(self._specify(replayer, partition_count, topic_id))
         self._opened: dict[str, RocksStore] = {}
         self._processor: ReplayProcessor | None = None
 
@@ -249,7 +245,7 @@ class _Run:
         expiries = Expiries(hooked(spec.stores, spec))
         self._load(kept, position, expiries)
         restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
-        self._processor = self._await(self._make_processor(restored, start, expiries))
+        self._processor = self._loop.run(self._make_processor(restored, start, expiries))
 
     def replay(self, records: Iterable[InputRecord], until_ms: int | None) -> Iterator[Replayed]:
         """Handle the records, and give what isn't known."""
@@ -285,21 +281,12 @@ class _Run:
 
     def _run(self, work: Coroutine[Any, Any, None], offsets: str) -> None:
         try:
-            self._await(work)
+            self._loop.run(work)
         except StuckError as error:
             raise ActorsError(
                 f"{self._spec.topic}[{self._partition}], offsets {offsets}: a handler of actor {self._spec.name} waits "
                 "for something that never comes in a replay"
             ) from error
-
-    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
-        # The caller may be on a loop of its own, as a notebook is.
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
-        try:
-            return self._loop.run_until_complete(work)
-        finally:
-            asyncio._set_running_loop(outer)
 
     async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
         setup, topics = self._setup, self._topics

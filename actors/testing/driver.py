@@ -359,13 +359,7 @@ class ActorTestDriver:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        outer = asyncio._get_running_loop()
-        # A test may run on a loop itself. It is stopped here anyhow, as at any blocking call.
-        asyncio._set_running_loop(None)
-        try:
-            return self._loop.run_until_complete(coroutine)
-        finally:
-            asyncio._set_running_loop(outer)
+        return self._loop.run(coroutine)
 
     async def _begin(self) -> None:
         await self._make_topics()
