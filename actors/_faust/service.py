@@ -65,12 +65,17 @@ TASKS_STOP_S = 2.0
 
 
 class ActorService(Service):  # type: ignore[misc]
-    """The service; one per app and process."""
+    """The service; one per app and process.
+
+    Attributes:
+        worker: what runs the tasks, None before it has started.
+        setup: the app's settings as this worker has read them, None before it has.
+    """
 
     def __init__(self, app: Any, **options: Any) -> None:
         self.app: DeclaredApp = app
-        self._setup: Setup | None = None
-        self._worker: Worker | None = None
+        self.setup: Setup | None = None
+        self.worker: Worker | None = None
         self._source: KafkaSource | None = None
         self._late = LateSource()
         self._standbys: Standbys | None = None
@@ -91,15 +96,8 @@ class ActorService(Service):  # type: ignore[misc]
     def tasks(self) -> list[Task]:
         """The tasks that this worker owns now."""
         return (
-            []
-            if self._worker is None
-            else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
+            [] if self.worker is None else sorted(self.worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
-
-    @property
-    def worker(self) -> Worker | None:
-        """What runs the tasks, None before it has started."""
-        return self._worker
 
     @property
     def silence(self) -> Silence | None:
@@ -129,11 +127,6 @@ class ActorService(Service):  # type: ignore[misc]
         """By actor and role, of how many partitions this worker shall keep copies."""
         return {} if self._standbys is None else self._standbys.assigned()
 
-    @property
-    def setup(self) -> Setup | None:
-        """The app's settings as this worker has read them, None before it has."""
-        return self._setup
-
     def is_leader(self) -> bool:
         """Return whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
@@ -142,7 +135,7 @@ class ActorService(Service):  # type: ignore[misc]
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
         try:
-            setup = self._setup = Setup(self.app)
+            setup = self.setup = Setup(self.app)
             setup.check_settings()
             require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
             control = self._control = await ControlPlane.open(setup.connection, setup.group)
@@ -178,9 +171,9 @@ class ActorService(Service):  # type: ignore[misc]
     # --- start -----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        if self._control is None or self._setup is None:
+        if self._control is None or self.setup is None:
             await self.connect()
-        setup = self._setup
+        setup = self.setup
         if self._control is None or setup is None:
             raise AssertionError("connect() gives a connection or ends the worker")
         self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
@@ -221,7 +214,7 @@ class ActorService(Service):  # type: ignore[misc]
         await self._join(setup, specs)
         _collect_seldom()
         self._watch_loop()
-        worker = self._worker
+        worker = self.worker
         if worker is not None:
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
@@ -306,7 +299,7 @@ class ActorService(Service):  # type: ignore[misc]
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
         )
-        self._worker = Worker(
+        self.worker = Worker(
             specs,
             source=self._late,
             services=services,
@@ -319,7 +312,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._standbys = make_standbys(
             setup,
             specs,
-            worker=self._worker,
+            worker=self.worker,
             stores=self._cache,
             control=self._control,
             restorer=services.restorer,
@@ -327,13 +320,13 @@ class ActorService(Service):  # type: ignore[misc]
             ask_for_rebalance=self._ask_for_rebalance,
         )
         outages = setup.connection.outages
-        self._announcer = Announcer(self._worker, group=setup.group, away=lambda: outages.away)
+        self._announcer = Announcer(self.worker, group=setup.group, away=lambda: outages.away)
         self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
                 setup,
                 specs,
-                worker=self._worker,
+                worker=self.worker,
                 standbys=self._standbys,
                 control=self._control,
                 owners=owners,
@@ -341,7 +334,7 @@ class ActorService(Service):  # type: ignore[misc]
             )
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
-        worker, cache, standbys = self._worker, self._cache, self._standbys
+        worker, cache, standbys = self.worker, self._cache, self._standbys
         if worker is None or cache is None or standbys is None:
             raise AssertionError("the group is joined last")
         assignor = ActorAssignor(
@@ -380,9 +373,9 @@ class ActorService(Service):  # type: ignore[misc]
 
     def _counted(self, counts: Mapping[str, int]) -> None:
         """Note how many partitions the inputs have."""
-        if self._worker is not None and self._setup is not None:
-            self._worker.grown(counts)
-            self._setup.grown(counts)
+        if self.worker is not None and self.setup is not None:
+            self.worker.grown(counts)
+            self.setup.grown(counts)
 
     async def _release_standby(self, actor: str, partition: int) -> None:
         if self._standbys is not None:
@@ -396,7 +389,7 @@ class ActorService(Service):  # type: ignore[misc]
 
     def _dispatched(self, dispatcher: asyncio.Task[None]) -> None:
         """Notice the dispatcher's end: a loop that ended in silence would leave an idle worker."""
-        if dispatcher.cancelled() or self._worker is None:
+        if dispatcher.cancelled() or self.worker is None:
             return
         error = dispatcher.exception()
         if error is not None:
@@ -423,8 +416,8 @@ class ActorService(Service):  # type: ignore[misc]
         if queries is not None:
             await queries.close()
         try:
-            if self._worker is not None:
-                await self._worker.stop(TASKS_STOP_S)
+            if self.worker is not None:
+                await self.worker.stop(TASKS_STOP_S)
         finally:
             await self._close_parts()
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from actors.admin.parked.commands import send_command
+from actors.admin.parked.commands import Addressed, send_commands
 from actors.admin.parked.reader import ParkedReader
 from actors.cli.session import Session, with_session
 from actors.ports import TopicPartition
@@ -55,4 +55,5 @@ def _send(session: Session, actor: str, partition: int, command: Literal["retry"
 
 async def _sent(session: Session, source: TopicPartition, command: Command) -> int:
     async with ParkedReader.connect(session.setup) as reader:
-        return await send_command(session.setup, reader.control, source, None, command)
+        (offset,) = await send_commands(session.setup, reader.control, [Addressed(source, None, command)])
+        return offset
