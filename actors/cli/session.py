@@ -79,10 +79,8 @@ class Session:
 
     def actor_of(self, store: str) -> str | None:
         """Return the name of the actor that owns the store, None where no actor lists it."""
-        for definition in self.app.actors.values():
-            if store in (listed.name for listed in definition.stores):
-                return definition.name
-        return None
+        owner = self.app.owner_of_store(store)
+        return None if owner is None else owner.name
 
     def say(self, line: str) -> None:
         """Print a line of the result, with escapes for what isn't printable."""

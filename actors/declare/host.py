@@ -57,6 +57,9 @@ class DeclaredApp(Protocol):
     def partitioner_for(self, topic: str) -> Partitioner:
         """Return how the producers of a topic place keys."""
 
+    def owner_of_store(self, store: str) -> ActorDefinition | None:
+        """Return the actor that lists a store, None where none does."""
+
     def partitioner_of_store(self, store: str) -> Partitioner:
         """Return how the keys of a store are placed."""
 

@@ -51,11 +51,12 @@ class MemoryKafka:
     """
 
     log_type = PartitionLog
+    coordinator_type = TransactionCoordinator
 
     def __init__(self, group: str, *, marker_s: Callable[[], float] = lambda: 0.0) -> None:
         appends = itertools.count(1)
         self.appended = lambda: next(appends)
-        self.transactions = TransactionCoordinator(
+        self.transactions = self.coordinator_type(
             complete=self._commit_offsets, appended=self.appended, marker_s=marker_s, wall_ms=self.wall_ms
         )
         self.group = GroupOffsets(group, appended=self.appended)
@@ -85,6 +86,11 @@ class MemoryKafka:
         )
         topic = self._topics[name] = Topic(name, str(uuid.UUID(int=next(self._numbers))), logs)
         return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and the group's offsets of it; one whose transaction is still open may come behind that."""
+        for log in self._topics.pop(name).partitions:
+            self.group.offsets.pop(log.name, None)
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, None if there is none."""

@@ -82,7 +82,41 @@ class FakeClock:
         await asyncio.sleep(seconds)
 
 
-class FakeTaskLog:
+class _FakeLog:
+    """A `actors.ports.TaskLog`: after a commit that failed it has no producer."""
+
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork, name: str, commit_deadline_s: float) -> None:
+        self._cluster = cluster
+        self._network = network
+        self._name = name
+        self._commit_deadline_s = commit_deadline_s
+        self._producer: int | None = None
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """See `actors.ports.TaskLog.commit`."""
+        if self._producer is None:
+            raise OutcomeUnknownError(f"{self._name} has no producer")
+        what = f"commit of {self._name} at {batch.next_offset}"
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                return await self._in_order(self._producer, batch)
+        except RecordRefusedError as error:
+            self._producer = None
+            raise CommitRefusedError(f"{what}: {_said(error)}") from error
+        except (RefusedError, NoAnswerError, TimeoutError) as error:
+            self._producer = None
+            kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
+            raise OutcomeUnknownError(f"{what}: {kind}") from error
+
+    async def close(self) -> None:
+        """See `actors.ports.TaskLog.close`."""
+        self._producer = None
+
+    async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:
+        raise NotImplementedError
+
+
+class FakeTaskLog(_FakeLog):
     """`actors.ports.TaskLog` with one transaction per commit, request for request as `TransactionLog` makes them."""
 
     def __init__(
@@ -94,19 +128,16 @@ class FakeTaskLog:
         transaction_timeout_s: float = 30.0,
         commit_deadline_s: float = 10.0,
     ) -> None:
-        self._cluster = cluster
-        self._network = network
+        super().__init__(cluster, network, transactional_id, commit_deadline_s)
         self._id = transactional_id
         self._transaction_timeout_s = transaction_timeout_s
-        self._commit_deadline_s = commit_deadline_s
-        self._epoch: int | None = None
 
     async def fence(self) -> None:
         """See `actors.ports.TaskLog.fence`."""
         await self.close()
         transactions = self._cluster.transactions
         try:
-            self._epoch = await retried(
+            self._producer = await retried(
                 lambda: self._network.ask(
                     "InitProducerId", transactions.init_producer_id, self._id, self._transaction_timeout_s
                 ),
@@ -116,27 +147,7 @@ class FakeTaskLog:
         except (RefusedError, NoAnswerError) as error:
             raise BrokerUnavailableError(f"starting the producer {self._id}: {_said(error)}") from error
 
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`."""
-        epoch = self._epoch
-        if epoch is None:
-            raise OutcomeUnknownError(f"{self._id} has no producer")
-        try:
-            async with asyncio.timeout(self._commit_deadline_s):
-                return await self._transaction(epoch, batch)
-        except RecordRefusedError as error:
-            self._epoch = None
-            raise CommitRefusedError(f"commit of {self._id} at {batch.next_offset}: {_said(error)}") from error
-        except (RefusedError, NoAnswerError, TimeoutError) as error:
-            self._epoch = None
-            kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
-            raise OutcomeUnknownError(f"commit of {self._id} at {batch.next_offset}: {kind}") from error
-
-    async def close(self) -> None:
-        """See `actors.ports.TaskLog.close`."""
-        self._epoch = None
-
-    async def _transaction(self, epoch: int, batch: CommitBatch) -> CommitReceipt:
+    async def _in_order(self, epoch: int, batch: CommitBatch) -> CommitReceipt:
         transactions, group = self._cluster.transactions, self._cluster.group.name
         offset = (batch.next_offset, batch.metadata)
         await self._ask("AddOffsetsToTxn", transactions.add_offsets, self._id, epoch)
@@ -173,7 +184,7 @@ class FakeTaskLog:
             backoff_s = min(backoff_s * 1.5, SLOW_BACKOFF_S)
 
 
-class FakeOrderedLog:
+class FakeOrderedLog(_FakeLog):
     """`actors.ports.TaskLog` for at-least-once: outputs, changelog, offset, each acknowledged before the next."""
 
     def __init__(
@@ -185,12 +196,8 @@ class FakeOrderedLog:
         identity: Identity,
         commit_deadline_s: float = 10.0,
     ) -> None:
-        self._cluster = cluster
-        self._network = network
-        self._name = name
+        super().__init__(cluster, network, name, commit_deadline_s)
         self._identity = identity
-        self._commit_deadline_s = commit_deadline_s
-        self._producer: int | None = None
         self._sequences: dict[TopicPartition, int] = {}
 
     async def fence(self) -> None:
@@ -201,24 +208,9 @@ class FakeOrderedLog:
             lambda: self._network.ask("InitProducerId", self._cluster.new_producer_id),
         )
 
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`."""
-        if self._producer is None:
-            raise OutcomeUnknownError(f"{self._name} has no producer")
-        what = f"commit of {self._name} at {batch.next_offset}"
-        try:
-            async with asyncio.timeout(self._commit_deadline_s):
-                return await self._in_order(self._producer, batch)
-        except RecordRefusedError as error:
-            self._producer = None
-            raise CommitRefusedError(f"{what}: {_said(error)}") from error
-        except (RefusedError, NoAnswerError, TimeoutError) as error:
-            self._producer = None
-            raise OutcomeUnknownError(f"{what}: {_said(error)}") from error
-
     async def close(self) -> None:
         """See `actors.ports.TaskLog.close`."""
-        self._producer = None
+        await super().close()
         self._sequences = {}
 
     async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:

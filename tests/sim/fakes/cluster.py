@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 
 from actors.ports import TopicPartition
 from actors.testing.fakes.cluster import MemoryKafka, Topic
+from actors.testing.fakes.errors import CoordinatorMovedError
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction, offset_of
+from actors.testing.fakes.transactions import TransactionCoordinator, _State
 from tests.sim.fakes.group import Group
 
 
@@ -48,10 +50,30 @@ class CompactedLog(PartitionLog):
         return now_ms >= record.removable_ms
 
 
+class MovingCoordinator(TransactionCoordinator):
+    """A transaction coordinator that refuses everything while `is_moving` is true."""
+
+    is_moving = False
+
+    def open_transactions(self) -> list[Transaction]:
+        """Return the transactions that are not at their end, markers included."""
+        return [
+            producer.transaction
+            for producer in self._producers.values()
+            if producer.transaction is not None and producer.state in (_State.ONGOING, _State.PREPARED)
+        ]
+
+    def _check_available(self) -> None:
+        if self.is_moving:
+            raise CoordinatorMovedError("the transaction coordinator is loading")
+
+
 class SimKafka(MemoryKafka):
     """The cluster; `Network` delays requests to it."""
 
     log_type = CompactedLog
+    coordinator_type = MovingCoordinator
+    transactions: MovingCoordinator
     group: Group
 
     def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
@@ -72,11 +94,6 @@ class SimKafka(MemoryKafka):
         )
         grown = self._topics[name] = Topic(name, topic.topic_id, topic.partitions + more)
         return grown
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, and the group's offsets of it; one whose transaction is still open may come behind that."""
-        for log in self._topics.pop(name).partitions:
-            self.group.offsets.pop(log.name, None)
 
     def recreate_topic(self, name: str) -> Topic:
         """Delete a topic, and make one of the same name and settings."""
