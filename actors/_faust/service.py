@@ -176,7 +176,7 @@ class ActorService(Service):  # type: ignore[misc]
         setup = self.setup
         if self._control is None or setup is None:
             raise AssertionError("connect() gives a connection or ends the worker")
-        self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
+        folder = self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
         topics = setup.topics(self._control)
         needs = topic_needs(setup)
         await check_needs(setup, self._control, topics, needs)
@@ -199,12 +199,12 @@ class ActorService(Service):  # type: ignore[misc]
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
         cluster = await self._control.cluster_id()
-        self._cache = StoreCache(
-            _opener(self._folder, resources, cluster, specs, is_any_cluster=setup.lost_changelog.restores),
-            self._folder.discard,
+        cache = self._cache = StoreCache(
+            _opener(folder, resources, cluster, specs, is_any_cluster=setup.lost_changelog.restores),
+            folder.discard,
         )
         async with reminding("waiting for the databases on this disk to be opened"):
-            await self._open_stores(specs)
+            await self._open_stores(folder, cache, specs)
         await self._open_views(setup)
         if not specs:
             return
@@ -248,24 +248,13 @@ class ActorService(Service):  # type: ignore[misc]
             async with reminding(f"waiting for the view of topic {view.topic}, which is read to its end"):
                 await view.open_in_worker(self.app, setup.views_folder)
 
-    async def _open_stores(self, specs: list[ActorSpec]) -> None:
+    async def _open_stores(self, folder: DataFolder, cache: StoreCache, specs: list[ActorSpec]) -> None:
         """Open what is on disk: the assignment prefers partitions whose state is here."""
-        if self._folder is None or self._cache is None:
-            return
         for spec in specs:
             for store in spec.stores:
-                for partition in self._folder.partitions_on_disk(store.name):
+                for partition in folder.partitions_on_disk(store.name):
                     if partition < spec.partition_count:
-                        await self._open_store(store.name, partition)
-
-    async def _open_store(self, store: str, partition: int) -> None:
-        """Open one; one that can't be used is no reason not to start: its owner tries again, or stops."""
-        if self._cache is None:
-            return
-        try:
-            await self._cache.open(store, partition)
-        except (StoreUnavailableError, ForeignDatabaseError) as error:
-            logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
+                        await _try_open(cache, store.name, partition)
 
     def _start_worker(
         self,
@@ -454,6 +443,14 @@ def _contested(topics: list[str]) -> ConfigurationError:
         "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
         "program is compared with the leader registry"
     )
+
+
+async def _try_open(cache: StoreCache, store: str, partition: int) -> None:
+    """Open a store; one that can't be used is no reason not to start: its owner tries again, or stops."""
+    try:
+        await cache.open(store, partition)
+    except (StoreUnavailableError, ForeignDatabaseError) as error:
+        logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
 
 
 def refuse(app: Any, error: Exception) -> NoReturn:

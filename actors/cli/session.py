@@ -21,6 +21,7 @@ from stores.folder import DataFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
+    from actors.declare.definition import ActorDefinition
 
 P = ParamSpec("P")
 _SHORTEST_LEVELS = {"CRIT": "CRITICAL", "WARN": "WARNING"}
@@ -64,6 +65,18 @@ class Session:
         if found is None:
             known = ", ".join(sorted(self.app.stores)) or "none"
             raise click.UsageError(f"app {self.app.conf.id} has no store {name!r}. Its stores: {known}")
+        return found
+
+    def actor(self, name: str) -> ActorDefinition:
+        """Return the app's actor of that name.
+
+        Raises:
+            click.UsageError: there is none; the text lists those there are.
+        """
+        found = self.app.actors.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.app.actors)) or "none"
+            raise click.UsageError(f"app {self.app.conf.id} has no actor {name!r}. Its actors: {known}")
         return found
 
     def owner_of(self, store: str) -> str:

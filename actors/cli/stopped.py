@@ -41,11 +41,7 @@ def drop(session: Session, actor: str, partition: int, id: str) -> None:
 
 
 def _send(session: Session, actor: str, partition: int, command: Literal["retry", "drop"], id: str) -> None:
-    definition = session.app.actors.get(actor)
-    if definition is None:
-        known = ", ".join(sorted(session.app.actors)) or "none"
-        raise click.UsageError(f"app {session.app.conf.id} has no actor {actor!r}. Its actors: {known}")
-    source = TopicPartition(definition.topic_name, partition)
+    source = TopicPartition(session.actor(actor).topic_name, partition)
     offset = asyncio.run(_sent(session, source, Command(actor=actor, what="turn", command=command, id=id)))
     session.say(
         f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "

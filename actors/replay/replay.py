@@ -36,8 +36,7 @@ from actors.replay.processor import (
     MemoryLog,
     ReplayProcessor,
     Unknowns,
-    hooked,
-    replay_spec,
+    on_input_time,
 )
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
@@ -242,8 +241,9 @@ class _Run:
         for number, store in enumerate(spec.stores):
             self._opened[store.name] = held = RocksStore.open(folder / str(number), resources=resources)
             held.apply([], position)
-        expiries = Expiries(hooked(spec.stores, spec))
-        self._load(kept, position, expiries)
+        hooked = {store.name: number for number, store in enumerate(spec.stores) if store.on_expire is not None}
+        expiries = Expiries({spec.changelogs[store].topic: number for store, number in hooked.items()})
+        self._load(kept, position, expiries, hooked)
         restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
         self._processor = self._loop.run(self._make_processor(restored, start, expiries))
 
@@ -300,7 +300,7 @@ class _Run:
         if not topic_id:
             # What a command was signed for isn't known.
             spec = replace(spec, commands=OPEN_COMMANDS)
-        return replay_spec(spec, self._clock, self._unknowns), resolve
+        return replace(spec, handler=on_input_time(spec.handler, self._clock, self._unknowns)), resolve
 
     async def _make_processor(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayProcessor:
         settings = self._setup.task_settings()
@@ -332,8 +332,7 @@ class _Run:
             encode_owner=nothing,
         )
 
-    def _load(self, kept: Iterable[Kept], position: Position, expiries: Expiries) -> None:
-        numbers = {store.name: number for number, store in enumerate(self._spec.stores) if store.on_expire is not None}
+    def _load(self, kept: Iterable[Kept], position: Position, expiries: Expiries, numbers: Mapping[str, int]) -> None:
         rows = iter(kept)
         while batch := list(islice(rows, _LOAD_ROWS)):
             by_store: dict[str, list[tuple[bytes, bytes | None]]] = {}
