@@ -57,8 +57,8 @@ class Network(DirectNetwork):
         trace: called with a line for everything that goes wrong.
     """
 
-    def __init__(self, random: Random) -> None:
-        self.conditions = Conditions()
+    def __init__(self, random: Random, conditions: Conditions | None = None) -> None:
+        self.conditions = conditions or Conditions()
         self.planned: dict[tuple[str, str], str] = {}
         self.cut_off: set[str] = set()
         self.trace: Callable[[str], None] | None = None
@@ -176,6 +176,5 @@ def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
 
 def with_faults(driver: ActorTestDriver) -> ActorTestDriver:
     """Give a driver that hasn't begun a network that can lose requests: `driver._network`."""
-    network = driver._network = Network(Random(0))
-    network.conditions = Conditions(latency_s=(0.0, 0.0))
+    driver._network = Network(Random(0), Conditions(latency_s=(0.0, 0.0)))
     return driver

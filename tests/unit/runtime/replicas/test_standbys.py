@@ -50,8 +50,7 @@ class World:
 
     def __init__(self, partitions: int = 2) -> None:
         self.loop = VirtualLoop()
-        self.network = Network(Random(0))
-        self.network.conditions = Conditions(latency_s=(0.0, 0.001))
+        self.network = Network(Random(0), Conditions(latency_s=(0.0, 0.001)))
         self.cluster = SimKafka("group", marker_s=lambda: 0.0)
         self.cluster.make_topic(LOG, partitions, is_compacted=True, delete_retention_ms=HOUR_MS)
         self.clock = FakeClock()
