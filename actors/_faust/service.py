@@ -361,7 +361,6 @@ class ActorService(Service):  # type: ignore[misc]
         ask_if_unheard(specs, assignor, self._ask_for_rebalance)
 
     def _counted(self, counts: Mapping[str, int]) -> None:
-        """Note how many partitions the inputs have."""
         if self.worker is not None and self.setup is not None:
             self.worker.grown(counts)
             self.setup.grown(counts)

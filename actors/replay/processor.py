@@ -287,7 +287,6 @@ class ReplayProcessor(TaskProcessor):
         clock.ms = to_ms
 
     def _due_ms(self) -> float:
-        """Return when the next timer or expiry is due."""
         due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
         for punctuator in self._punctuators if self._may_take else ():
             wait_s = punctuator.wait_s()
@@ -302,7 +301,6 @@ class ReplayProcessor(TaskProcessor):
             await self._expire()
 
     async def _expire(self) -> None:
-        """Call the hooks of what has expired."""
         await self._commit_if_any()
         scope, now_ms = self._scope, self._input_clock.ms
         scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), self.reached - 1

@@ -218,8 +218,6 @@ class Replayer:
 
 
 class _Run:
-    """One replay."""
-
     def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str, metadata: str) -> None:
         self.count = 0
         self._ids = replayer.topics_of(metadata)

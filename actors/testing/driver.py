@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
+from actors._faust.views import copy_stores
 from actors.declare.publishing import published_stores
 from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
@@ -22,12 +23,10 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
-from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import ViewParts
 from actors.runtime.requests.requests import REPLY_PARTITIONS, EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
-from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker
 from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics
 from actors.testing.fakes.cluster import MemoryKafka
@@ -54,7 +53,6 @@ from actors.testing.looking import (
     parked_messages,
 )
 from stores._core.record import METADATA_BYTES, is_expired
-from stores.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -394,7 +392,6 @@ class ActorTestDriver:
             await self._settle()
 
     def _replaced(self, spec: ActorSpec) -> ActorSpec:
-        """Put the test's functions in the place of the effects'."""
         functions = {
             name: replace(effect, function=self._effects.get(name) or self._refusal(spec.name, name))
             for name, effect in spec.effect_functions.items()
@@ -469,12 +466,9 @@ class ActorTestDriver:
         await worker.run()
 
     async def _open_views(self) -> None:
-        """Open the app's views, in memory, before the worker starts."""
         for view in self._app.views:
-            cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
-            stores = ViewReplicaStores(cache, on_disk=lambda _: (), release=cache.close)
             logs = FakeTopicLogs(self._cluster, self._network)
-            await view.open(ViewParts(logs, stores, self._clock, clock_skew_margin_ms=0))
+            await view.open(ViewParts(logs, copy_stores(view.topic, None), self._clock, clock_skew_margin_ms=0))
 
     def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
         name = f"{self._app.conf.id}:{spec.name}:{partition}"

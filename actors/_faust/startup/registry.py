@@ -181,7 +181,6 @@ class StoreRegistry:
         self._setup.recorded = {**known, **records}
 
     def _confirmed(self, before: StoreRecord, changelog: TopicInfo) -> StoreRecord:
-        """Return the record of a store that has this changelog."""
         value, topic_id = self._app.value_types[before.store], str(changelog.topic_id)
         version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
         last_id = before.topic_id or before.last_id
@@ -348,7 +347,6 @@ class StoreRegistry:
         return [*record.shapes, shape][-KEPT_SHAPES:]
 
     def _warn_older(self, store: str, record: StoreRecord) -> None:
-        """Warn if a newer program than this one has written values."""
         value = self._app.value_types[store]
         shape = value.shape()
         if record.version > value.version:

@@ -131,7 +131,6 @@ class Many:
     async def _send(
         self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
     ) -> dict[TopicPartition, int]:
-        """Send all commands; return the offset behind the last one of each input partition."""
         first = self.admin_commands[places[0]]
         lines = [one.left or one.line for one in (self.admin_commands[place] for place in places)]
         told = [

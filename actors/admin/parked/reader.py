@@ -422,7 +422,6 @@ def _is_before(line: ParkedQueue, place: tuple[_Order, bytes] | None) -> bool:
 
 
 def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:
-    """Return how many lines fit on a page."""
     size = 0
     for number, line in enumerate(lines):
         size += len(line.key) + len(line.head.error or "")

@@ -217,7 +217,6 @@ class Locks:
             task.exception()
 
     async def _settle(self, within_s: float) -> None:
-        """Wait for what is withdrawn in the background."""
         if self._withdrawing:
             await asyncio.wait(self._withdrawing, timeout=within_s)
         for task in self._withdrawing:

@@ -263,7 +263,6 @@ def _refuse_type(type_: Any) -> NoReturn:
 
 
 def _revive_record(type_: Any, data: Any) -> Any:
-    """Decode a Record inside a Struct or dataclass."""
     if is_record(type_):
         return type_.from_data(data, preferred_type=type_)
     raise NotImplementedError(f"{type_} can't be decoded")

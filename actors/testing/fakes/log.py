@@ -131,9 +131,7 @@ class PartitionLog:
         self._records.append(record)
         self.end += 1
 
-    def read(
-        self, start: int, *, max_records: int, committed: bool = True, end: int | None = None
-    ) -> tuple[list[StoredRecord], int]:
+    def read(self, start: int, *, max_records: int, committed: bool = True) -> tuple[list[StoredRecord], int]:
         """Return records from `start` on, and the offset to go on at, which may lie behind markers and gaps.
 
         Raises:
@@ -142,7 +140,6 @@ class PartitionLog:
         if not self.start <= start <= self.end:
             raise OffsetOutOfRangeError(self.name, start)
         limit = self.last_stable if committed else self.end
-        limit = limit if end is None else min(limit, end)
         found: list[StoredRecord] = []
         for index in range(bisect.bisect_left(self._records, start, key=offset_of), len(self._records)):
             record = self._records[index]

@@ -93,8 +93,6 @@ def _close(coroutine: Any) -> None:
 
 
 class _Owned(asyncio.Handle):
-    """A callback of a process."""
-
     __slots__ = ()
 
     def _run(self) -> None:
