@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from actors.testing.driving import DiskStore
 from stores import rocks
 from stores._core.record import Position
 from stores._core.snapshot import table_file
@@ -41,7 +42,7 @@ def store(request, tmp_path):
     opened.close()
 
 
-@pytest.fixture(params=["memory", "rocks", "simulated"])
+@pytest.fixture(params=["memory", "rocks", "driver", "simulated"])
 def empty(request, tmp_path):
     """A store of each kind, also the one on a simulated disk."""
     if request.param == "simulated":
@@ -49,7 +50,10 @@ def empty(request, tmp_path):
         yield Disk()._open(Process(loop, "process"), "store", 0)
         loop.close()
         return
-    opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    if request.param == "rocks":
+        opened = RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    else:
+        opened = MemoryStore() if request.param == "memory" else DiskStore("store", 0).open()
     yield opened
     opened.close()
 
