@@ -496,7 +496,6 @@ class App(FaustApp):
     def _extra(
         self, actor: str, what: str, is_wanted: bool, *, ttl: timedelta | None = None
     ) -> Store[bytes, bytes] | None:
-        """Make a store for something that an actor uses beside its state."""
         if not is_wanted:
             return None
         return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")

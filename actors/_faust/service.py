@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
@@ -64,20 +64,18 @@ STOP_S = 4.0
 TASKS_STOP_S = 2.0
 
 
-class WorkerApp(DeclaredApp, Protocol):
-    """The app whose actors the service runs."""
-
-    async def close_asks(self) -> None:
-        """Disconnect the client that sends requests."""
-
-
 class ActorService(Service):  # type: ignore[misc]
-    """The service; one per app and process."""
+    """The service; one per app and process.
+
+    Attributes:
+        worker: what runs the tasks, None before it has started.
+        setup: the app's settings as this worker has read them, None before it has.
+    """
 
     def __init__(self, app: Any, **options: Any) -> None:
-        self.app: WorkerApp = app
-        self._setup: Setup | None = None
-        self._worker: Worker | None = None
+        self.app: DeclaredApp = app
+        self.setup: Setup | None = None
+        self.worker: Worker | None = None
         self._source: KafkaSource | None = None
         self._late = LateSource()
         self._standbys: Standbys | None = None
@@ -98,15 +96,8 @@ class ActorService(Service):  # type: ignore[misc]
     def tasks(self) -> list[Task]:
         """The tasks that this worker owns now."""
         return (
-            []
-            if self._worker is None
-            else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
+            [] if self.worker is None else sorted(self.worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
-
-    @property
-    def worker(self) -> Worker | None:
-        """What runs the tasks, None before it has started."""
-        return self._worker
 
     @property
     def silence(self) -> Silence | None:
@@ -136,11 +127,6 @@ class ActorService(Service):  # type: ignore[misc]
         """By actor and role, of how many partitions this worker shall keep copies."""
         return {} if self._standbys is None else self._standbys.assigned()
 
-    @property
-    def setup(self) -> Setup | None:
-        """The app's settings as this worker has read them, None before it has."""
-        return self._setup
-
     def is_leader(self) -> bool:
         """Return whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
@@ -149,7 +135,7 @@ class ActorService(Service):  # type: ignore[misc]
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
         try:
-            setup = self._setup = Setup(self.app)
+            setup = self.setup = Setup(self.app)
             setup.check_settings()
             require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
             control = self._control = await ControlPlane.open(setup.connection, setup.group)
@@ -185,12 +171,12 @@ class ActorService(Service):  # type: ignore[misc]
     # --- start -----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        if self._control is None or self._setup is None:
+        if self._control is None or self.setup is None:
             await self.connect()
-        setup = self._setup
+        setup = self.setup
         if self._control is None or setup is None:
             raise AssertionError("connect() gives a connection or ends the worker")
-        self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
+        folder = self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
         topics = setup.topics(self._control)
         needs = topic_needs(setup)
         await check_needs(setup, self._control, topics, needs)
@@ -213,12 +199,12 @@ class ActorService(Service):  # type: ignore[misc]
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
         cluster = await self._control.cluster_id()
-        self._cache = StoreCache(
-            _opener(self._folder, resources, cluster, specs, is_any_cluster=setup.lost_changelog.restores),
-            self._folder.discard,
+        cache = self._cache = StoreCache(
+            _opener(folder, resources, cluster, specs, is_any_cluster=setup.lost_changelog.restores),
+            folder.discard,
         )
         async with reminding("waiting for the databases on this disk to be opened"):
-            await self._open_stores(specs)
+            await self._open_stores(folder, cache, specs)
         await self._open_views(setup)
         if not specs:
             return
@@ -228,7 +214,7 @@ class ActorService(Service):  # type: ignore[misc]
         await self._join(setup, specs)
         _collect_seldom()
         self._watch_loop()
-        worker = self._worker
+        worker = self.worker
         if worker is not None:
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
@@ -262,24 +248,13 @@ class ActorService(Service):  # type: ignore[misc]
             async with reminding(f"waiting for the view of topic {view.topic}, which is read to its end"):
                 await view.open_in_worker(self.app, setup.views_folder)
 
-    async def _open_stores(self, specs: list[ActorSpec]) -> None:
+    async def _open_stores(self, folder: DataFolder, cache: StoreCache, specs: list[ActorSpec]) -> None:
         """Open what is on disk: the assignment prefers partitions whose state is here."""
-        if self._folder is None or self._cache is None:
-            return
         for spec in specs:
             for store in spec.stores:
-                for partition in self._folder.partitions_on_disk(store.name):
+                for partition in folder.partitions_on_disk(store.name):
                     if partition < spec.partition_count:
-                        await self._open_store(store.name, partition)
-
-    async def _open_store(self, store: str, partition: int) -> None:
-        """Open one; one that can't be used is no reason not to start: its owner tries again, or stops."""
-        if self._cache is None:
-            return
-        try:
-            await self._cache.open(store, partition)
-        except (StoreUnavailableError, ForeignDatabaseError) as error:
-            logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
+                        await _try_open(cache, store.name, partition)
 
     def _start_worker(
         self,
@@ -313,7 +288,7 @@ class ActorService(Service):  # type: ignore[misc]
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
         )
-        self._worker = Worker(
+        self.worker = Worker(
             specs,
             source=self._late,
             services=services,
@@ -326,7 +301,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._standbys = make_standbys(
             setup,
             specs,
-            worker=self._worker,
+            worker=self.worker,
             stores=self._cache,
             control=self._control,
             restorer=services.restorer,
@@ -334,13 +309,13 @@ class ActorService(Service):  # type: ignore[misc]
             ask_for_rebalance=self._ask_for_rebalance,
         )
         outages = setup.connection.outages
-        self._announcer = Announcer(self._worker, group=setup.group, away=lambda: outages.away)
+        self._announcer = Announcer(self.worker, group=setup.group, away=lambda: outages.away)
         self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
                 setup,
                 specs,
-                worker=self._worker,
+                worker=self.worker,
                 standbys=self._standbys,
                 control=self._control,
                 owners=owners,
@@ -348,7 +323,7 @@ class ActorService(Service):  # type: ignore[misc]
             )
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
-        worker, cache, standbys = self._worker, self._cache, self._standbys
+        worker, cache, standbys = self.worker, self._cache, self._standbys
         if worker is None or cache is None or standbys is None:
             raise AssertionError("the group is joined last")
         assignor = ActorAssignor(
@@ -386,10 +361,9 @@ class ActorService(Service):  # type: ignore[misc]
         ask_if_unheard(specs, assignor, self._ask_for_rebalance)
 
     def _counted(self, counts: Mapping[str, int]) -> None:
-        """Note how many partitions the inputs have."""
-        if self._worker is not None and self._setup is not None:
-            self._worker.grown(counts)
-            self._setup.grown(counts)
+        if self.worker is not None and self.setup is not None:
+            self.worker.grown(counts)
+            self.setup.grown(counts)
 
     async def _release_standby(self, actor: str, partition: int) -> None:
         if self._standbys is not None:
@@ -403,7 +377,7 @@ class ActorService(Service):  # type: ignore[misc]
 
     def _dispatched(self, dispatcher: asyncio.Task[None]) -> None:
         """Notice the dispatcher's end: a loop that ended in silence would leave an idle worker."""
-        if dispatcher.cancelled() or self._worker is None:
+        if dispatcher.cancelled() or self.worker is None:
             return
         error = dispatcher.exception()
         if error is not None:
@@ -430,8 +404,8 @@ class ActorService(Service):  # type: ignore[misc]
         if queries is not None:
             await queries.close()
         try:
-            if self._worker is not None:
-                await self._worker.stop(TASKS_STOP_S)
+            if self.worker is not None:
+                await self.worker.stop(TASKS_STOP_S)
         finally:
             await self._close_parts()
 
@@ -468,6 +442,14 @@ def _contested(topics: list[str]) -> ConfigurationError:
         "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
         "program is compared with the leader registry"
     )
+
+
+async def _try_open(cache: StoreCache, store: str, partition: int) -> None:
+    """Open a store; one that can't be used is no reason not to start: its owner tries again, or stops."""
+    try:
+        await cache.open(store, partition)
+    except (StoreUnavailableError, ForeignDatabaseError) as error:
+        logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
 
 
 def refuse(app: Any, error: Exception) -> NoReturn:

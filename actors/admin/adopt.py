@@ -12,12 +12,11 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.admin.groups import member_count
 from actors._kafka.admin.owners import KafkaOwners, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.backfill import chunks
-from actors.admin.host import Setup
+from actors.admin.host import Setup, require_stopped
 from actors.errors import ConfigurationError
 from actors.ports import NO_OFFSET, CommitBatch, Logs, Output, TopicPartition
 
@@ -30,9 +29,7 @@ async def adopt(setup: Setup, store: str, actor: str, source: str, report: Calla
         ActorsError: a worker took a partition over meanwhile, or the broker is away.
     """
     target = setup.changelog_topic(store)
-    members = await member_count(setup.connection, setup.group)
-    if members:
-        raise ConfigurationError(f"group {setup.group} has {members} members: stop all workers of the app first")
+    await require_stopped(setup)
     if source == target:
         raise ConfigurationError(
             f"store {store} has the changelog {source} itself: name another one with "

@@ -15,9 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actors._kafka.admin.control import ControlPlane
-from actors._kafka.admin.groups import member_count
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup
+from actors.admin.host import Setup, require_stopped
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
@@ -106,12 +105,7 @@ class Backfill:
         Raises:
             ConfigurationError: one does.
         """
-        count = await member_count(self._setup.connection, self._setup.group)
-        if count:
-            raise ConfigurationError(
-                f"group {self._setup.group} has {count} members: stop all workers of the app first, and start them "
-                "with publish= afterwards"
-            )
+        await require_stopped(self._setup, ", and start them with publish= afterwards")
 
     async def write(self, partition: int, report: Report) -> int:
         """Write a partition; return the number of its keys.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from actors._kafka.admin.control import ControlPlane
-from actors._kafka.admin.groups import member_count
-from actors._kafka.admin.owners import KafkaOwners, StoreRecord, forget_owners, newest_owners, write_stores
+from actors._kafka.admin.owners import KafkaOwners, forget_owners, newest_owners, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup
+from actors.admin.host import Setup, require_stopped
 from actors.declare.names import OPTION_STORES
 from actors.errors import ConfigurationError
 
@@ -40,21 +39,14 @@ async def forget(setup: Setup, name: str) -> list[str]:
         gone = {store: record for store, record in stores.items() if record.changelog in topics}
         if not gone and not is_gone:
             raise _nothing_to_forget(setup, name, sorted({*stores, *ran}))
-        if is_gone and (members := await member_count(setup.connection, setup.group)):
-            raise ConfigurationError(
-                f"group {setup.group} has {members} members, which may own actor {name}: stop all workers of the app "
-                "first"
-            )
-        given_up = {store: _given_up(record) for store, record in gone.items()}
+        if is_gone:
+            await require_stopped(setup, f": they may own actor {name}")
+        given_up = {store: msgspec.structs.replace(record, is_given_up=True) for store, record in gone.items()}
         await write_stores(setup.connection, setup.owners_topic, given_up)
         if is_gone:
             records = [record for record in await owners.all() if record.actor == name]
             await forget_owners(setup.connection, setup.owners_topic, records)
     return sorted(topics)
-
-
-def _given_up(record: StoreRecord) -> StoreRecord:
-    return msgspec.structs.replace(record, is_given_up=True)
 
 
 def _nothing_to_forget(setup: Setup, name: str, known: list[str]) -> ConfigurationError:

@@ -6,25 +6,27 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.admin.groups import member_count
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
 from actors._kafka.produce.transactions import TransactionLog
 from actors.declare.publishing import AppTopics
+from actors.errors import ConfigurationError
 from actors.runtime.commands import CommandKey
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec
 
 
 class Setup(AppTopics, Protocol):
-    """The settings of an app for its clients; `actors._faust.setup.Setup` is one."""
+    """The settings of an app for its clients; `actors._faust.setup.Setup` is one.
 
-    @property
-    def connection(self) -> Connection:
-        """How to reach the brokers."""
+    Attributes:
+        connection: how to reach the brokers.
+        group: the workers' consumer group.
+    """
 
-    @property
-    def group(self) -> str:
-        """The workers' consumer group."""
+    connection: Connection
+    group: str
 
     def topics(self, control: ControlPlane) -> Topics:
         """Return the client for topics, which creates some only if the settings allow it."""
@@ -48,3 +50,16 @@ class Setup(AppTopics, Protocol):
 
     def transaction_log(self, actor: str, partition: int) -> TransactionLog:
         """Return a producer with the transactional id of a task."""
+
+
+async def require_stopped(setup: Setup, advice: str = "") -> None:
+    """See that no worker of the app runs.
+
+    Raises:
+        ConfigurationError: one does; `advice` ends its text.
+        BrokerUnavailableError: the group's coordinator doesn't answer.
+    """
+    if members := await member_count(setup.connection, setup.group):
+        raise ConfigurationError(
+            f"group {setup.group} has {members} members: stop all workers of the app first{advice}"
+        )

@@ -17,17 +17,12 @@ from faust.cli.base import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
-from actors.cli.parked.group import parked
+from actors.cli.parked import parked
 from actors.cli.reset import reset as reset
-from actors.cli.state.group import state
+from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-cli.add_command(actors)
-cli.add_command(config)
-cli.add_command(locks)
-cli.add_command(parked)
-cli.add_command(stopped)
-cli.add_command(state)
-cli.add_command(topics)
+for command in (actors, config, locks, parked, stopped, state, topics):
+    cli.add_command(command)

@@ -10,7 +10,6 @@ import click
 from actors._faust.setup import Setup
 from actors.cli.cluster import Cluster, TaskStatus, owner_name
 from actors.cli.session import Session, with_session
-from actors.ports import OwnerRecord
 
 NOBODY = "(nobody yet)"
 NO_TOPIC = "(the topic isn't on the broker)"
@@ -36,10 +35,7 @@ def actors(session: Session) -> None:
     if not rows:
         session.say(f"app {session.app.conf.id} has no actors")
         return
-    if not session.quiet:
-        from actors.cli.output import print_table
-
-        print_table(session.stdout, f"Actors of {session.app.conf.id}", _COLUMNS, map(_as_row, rows))
+    session.say_table(f"Actors of {session.app.conf.id}", _COLUMNS, map(_as_row, rows))
     for row in rows:
         if row.reason:
             session.say(f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}")
@@ -53,8 +49,6 @@ async def _ask(setup: Setup) -> tuple[list[TaskStatus], list[str]]:
 
 
 def _as_row(row: TaskStatus) -> list[str]:
-    from actors.cli.output import number
-
     stores = ", ".join(row.stores) or "-"
     if row.partition is None:
         return [row.actor, row.topic, "-", stores, NO_TOPIC, "-", "-", "-", "-", "-"]
@@ -66,8 +60,8 @@ def _as_row(row: TaskStatus) -> list[str]:
         stores,
         NOBODY if owner is None else owner_name(owner),
         row.state,
-        number(None if owner is None else owner.epoch),
-        number(row.committed),
+        "-" if owner is None else str(owner.epoch),
+        "-" if row.committed is None else str(row.committed),
         str(row.end),
         str(row.lag),
     ]
@@ -80,7 +74,7 @@ def _as_json(row: TaskStatus) -> dict[str, Any]:
         "topic": row.topic,
         "partition": row.partition,
         "stores": list(row.stores),
-        "owner": None if owner is None else _owner_json(owner),
+        "owner": owner and {"worker": owner.worker, "address": owner.address, "since_ms": owner.at_ms},
         "state": row.state if known else None,
         "reason": row.reason or None,
         "epoch": None if owner is None else owner.epoch,
@@ -88,7 +82,3 @@ def _as_json(row: TaskStatus) -> dict[str, Any]:
         "end_offset": row.end if known else None,
         "lag": row.lag if known else None,
     }
-
-
-def _owner_json(owner: OwnerRecord) -> dict[str, Any]:
-    return {"worker": owner.worker, "address": owner.address, "since_ms": owner.at_ms}

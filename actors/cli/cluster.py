@@ -178,7 +178,6 @@ class Cluster:
         return count
 
     async def _with_states(self, rows: Sequence[TaskStatus]) -> list[TaskStatus]:
-        """Ask each owner for the states of its tasks."""
         try:
             workers = WorkerClient(self._setup.hops())
         except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Tables of tasks and stores."""
+"""Tables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stores._core.printable import moment, printable
-
-__all__ = ["moment", "number", "print_table"]
+from stores._core.printable import printable
 
 UNBOUNDED_COLUMNS = 10_000
 """The width of a table that doesn't go to a terminal: a line that is wrapped at 80 columns can't be searched."""
@@ -29,8 +27,3 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
         table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console(file=stdout, width=None if stdout.isatty() else UNBOUNDED_COLUMNS, highlight=False)
     console.print(table)
-
-
-def number(value: int | None) -> str:
-    """Return a number for a table, and a dash for None."""
-    return "-" if value is None else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
@@ -13,7 +13,7 @@ import click
 from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
-from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
+from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError, ConfigurationError
 from actors.runtime.message.store import Store
 from stores._core.printable import printable, printable_json
 from stores.errors import StoreError
@@ -21,6 +21,7 @@ from stores.folder import DataFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
+    from actors.declare.definition import ActorDefinition
 
 P = ParamSpec("P")
 _SHORTEST_LEVELS = {"CRIT": "CRITICAL", "WARN": "WARNING"}
@@ -66,12 +67,33 @@ class Session:
             raise click.UsageError(f"app {self.app.conf.id} has no store {name!r}. Its stores: {known}")
         return found
 
+    def actor(self, name: str) -> ActorDefinition:
+        """Return the app's actor of that name.
+
+        Raises:
+            click.UsageError: there is none; the text lists those there are.
+        """
+        found = self.app.actors.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.app.actors)) or "none"
+            raise click.UsageError(f"app {self.app.conf.id} has no actor {name!r}. Its actors: {known}")
+        return found
+
+    def owner_of(self, store: str) -> str:
+        """Return the name of the actor that owns the store.
+
+        Raises:
+            ConfigurationError: no actor lists it.
+        """
+        actor = self.actor_of(store)
+        if actor is None:
+            raise ConfigurationError(f"store {store}: no actor lists it in stores=, so it has no state")
+        return actor
+
     def actor_of(self, store: str) -> str | None:
         """Return the name of the actor that owns the store, None where no actor lists it."""
-        for definition in self.app.actors.values():
-            if store in (listed.name for listed in definition.stores):
-                return definition.name
-        return None
+        owner = self.app.owner_of_store(store)
+        return None if owner is None else owner.name
 
     def say(self, line: str) -> None:
         """Print a line of the result, with escapes for what isn't printable."""
@@ -89,6 +111,13 @@ class Session:
             shown = printable(text, keep="\n\t") if self.stdout.isatty() else text
             # Else click would take out what it takes for colours.
             click.echo(shown, file=self.stdout, color=True)
+
+    def say_table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table; columns whose name starts with `#` hold numbers."""
+        if not self.quiet:
+            from actors.cli.output import print_table
+
+            print_table(self.stdout, title, columns, rows)
 
     def say_json(self, content: object) -> None:
         """Print a result as one line of JSON."""

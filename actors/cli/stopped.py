@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from actors.admin.parked.commands import send_command
+from actors.admin.parked.commands import Addressed, send_commands
 from actors.admin.parked.reader import ParkedReader
 from actors.cli.session import Session, with_session
 from actors.ports import TopicPartition
@@ -41,11 +41,7 @@ def drop(session: Session, actor: str, partition: int, id: str) -> None:
 
 
 def _send(session: Session, actor: str, partition: int, command: Literal["retry", "drop"], id: str) -> None:
-    definition = session.app.actors.get(actor)
-    if definition is None:
-        known = ", ".join(sorted(session.app.actors)) or "none"
-        raise click.UsageError(f"app {session.app.conf.id} has no actor {actor!r}. Its actors: {known}")
-    source = TopicPartition(definition.topic_name, partition)
+    source = TopicPartition(session.actor(actor).topic_name, partition)
     offset = asyncio.run(_sent(session, source, Command(actor=actor, what="turn", command=command, id=id)))
     session.say(
         f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "
@@ -55,4 +51,5 @@ def _send(session: Session, actor: str, partition: int, command: Literal["retry"
 
 async def _sent(session: Session, source: TopicPartition, command: Command) -> int:
     async with ParkedReader.connect(session.setup) as reader:
-        return await send_command(session.setup, reader.control, source, None, command)
+        (offset,) = await send_commands(session.setup, reader.control, [Addressed(source, None, command)])
+        return offset

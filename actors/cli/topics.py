@@ -81,8 +81,6 @@ def topics(
 
 
 def _print(session: Session, plan: Plan) -> None:
-    from actors.cli.output import print_table
-
     rows = [
         (
             need.name,
@@ -93,8 +91,7 @@ def _print(session: Session, plan: Plan) -> None:
         )
         for need in plan.needs
     ]
-    if not session.quiet:
-        print_table(session.stdout, f"Topics of {session.app.conf.id}", _COLUMNS, rows)
+    session.say_table(f"Topics of {session.app.conf.id}", _COLUMNS, rows)
     for one in plan.permissions:
         if one.resource != "topic":
             session.say(f"{one}, for {plan.principal}")

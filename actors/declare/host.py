@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from actors._core.partitioner import Partitioner
@@ -15,55 +14,34 @@ from actors.runtime.message.store import Store
 
 
 class DeclaredApp(Protocol):
-    """An app with its declarations; `actors.App` is one."""
+    """An app with its declarations; `actors.App` is one.
 
-    @property
-    def conf(self) -> Any:
-        """Faust's settings."""
+    Attributes:
+        conf: Faust's settings.
+        actor_options: the settings of `ActorOptions`.
+        actors: the actors by name.
+        stores: the stores by name, including those that actors get for their options.
+        value_types: the type of each store's values.
+        renamed_stores: the former name of each store that had another one.
+        views: the views, each an `actors.View`.
+        declared_topics: the topics of `app.topic(...)`.
+        made_topics: the partition counts of topics that a worker creates, by name.
+        shared_maps: the shared maps, each an `actors.Shared`, by name.
+        tables, agents: Faust's tables and agents by name.
+    """
 
-    @property
-    def actor_options(self) -> ActorOptions:
-        """The settings of `ActorOptions`."""
-
-    @property
-    def actors(self) -> Mapping[str, ActorDefinition]:
-        """The actors by name."""
-
-    @property
-    def stores(self) -> Mapping[str, Store[Any, Any]]:
-        """The stores by name, including those that actors get for their options."""
-
-    @property
-    def value_types(self) -> MutableMapping[str, ValueType]:
-        """The type of each store's values."""
-
-    @property
-    def renamed_stores(self) -> Mapping[str, str]:
-        """The former name of each store that had another one."""
-
-    @property
-    def views(self) -> Sequence[Any]:
-        """The views, each an `actors.View`."""
-
-    @property
-    def declared_topics(self) -> Sequence[Any]:
-        """The topics of `app.topic(...)`."""
-
-    @property
-    def made_topics(self) -> Mapping[str, int]:
-        """The partition counts of topics that a worker creates, by name."""
-
-    @property
-    def shared_maps(self) -> Mapping[str, Any]:
-        """The shared maps, each an `actors.Shared`, by name."""
-
-    @property
-    def tables(self) -> Mapping[str, Any]:
-        """Faust's tables by name."""
-
-    @property
-    def agents(self) -> Mapping[str, Any]:
-        """Faust's agents by name."""
+    conf: Any
+    actor_options: ActorOptions
+    actors: dict[str, ActorDefinition]
+    stores: dict[str, Store[Any, Any]]
+    value_types: dict[str, ValueType]
+    renamed_stores: dict[str, str]
+    views: list[Any]
+    declared_topics: list[Any]
+    made_topics: dict[str, int]
+    shared_maps: dict[str, Any]
+    tables: Any
+    agents: Any
 
     @property
     def actor_clock(self) -> SystemClock:
@@ -79,5 +57,11 @@ class DeclaredApp(Protocol):
     def partitioner_for(self, topic: str) -> Partitioner:
         """Return how the producers of a topic place keys."""
 
+    def owner_of_store(self, store: str) -> ActorDefinition | None:
+        """Return the actor that lists a store, None where none does."""
+
     def partitioner_of_store(self, store: str) -> Partitioner:
         """Return how the keys of a store are placed."""
+
+    async def close_asks(self) -> None:
+        """Disconnect the client that sends requests."""

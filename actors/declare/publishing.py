@@ -17,27 +17,20 @@ from actors.runtime.message.publishing import Publication, PublishedStore
 
 
 class AppTopics(Protocol):
-    """An app with the names and settings of its own topics; `actors._faust.setup.Setup` is one."""
+    """An app with the names and settings of its own topics; `actors._faust.setup.Setup` is one.
 
-    @property
-    def app(self) -> DeclaredApp:
-        """The app."""
+    Attributes:
+        owners_topic: the topic of the leader registry.
+        dead_letter_topic: the topic of dead letters.
+        reply_topic: the topic of replies to requests.
+        changelog_settings: the settings with which changelogs are created.
+    """
 
-    @property
-    def owners_topic(self) -> str:
-        """The topic of the leader registry."""
-
-    @property
-    def dead_letter_topic(self) -> str:
-        """The topic of dead letters."""
-
-    @property
-    def reply_topic(self) -> str:
-        """The topic of replies to requests."""
-
-    @property
-    def changelog_settings(self) -> ChangelogSettings:
-        """The settings with which changelogs are created."""
+    app: DeclaredApp
+    owners_topic: str
+    dead_letter_topic: str
+    reply_topic: str
+    changelog_settings: ChangelogSettings
 
     def changelog_topic(self, store: str) -> str:
         """Return the topic of a store's changelog."""

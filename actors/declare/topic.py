@@ -11,7 +11,33 @@ from actors.errors import UsageError
 from actors.runtime.message.context import is_handling
 
 
-class ActorTopic(faust.Topic):  # type: ignore[misc]
+class _OutsideHandlers:
+    """Refuses to send where an actor is handling a message: the record would be there even if the commit isn't."""
+
+    def send(self, **options: Any) -> Any:
+        """Send as Faust does.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        self._refuse_in_handler()
+        return super().send(**options)  # type: ignore[misc]
+
+    def send_soon(self, **options: Any) -> Any:
+        """Send as Faust does, soon; else as `send`."""
+        self._refuse_in_handler()
+        return super().send_soon(**options)  # type: ignore[misc]
+
+    def _refuse_in_handler(self) -> None:
+        if is_handling():
+            what = "a channel" if isinstance(self, ActorChannel) else f"topic {self.get_topic_name()}"  # type: ignore[attr-defined]
+            raise UsageError(
+                f"{what}: send() inside an actor's handler would not be a part of its commit, and be repeated or alone "
+                "after a crash: use ctx.send(topic, key=..., value=...)"
+            )
+
+
+class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
     """A topic that agents, pages and tasks send to as always, and actors through `ctx.send` only.
 
     Attributes:
@@ -34,59 +60,11 @@ class ActorTopic(faust.Topic):  # type: ignore[misc]
             fut.message = message._replace(partition=partitioner.home(message.key, count))
         return await super().publish_message(fut, wait)
 
-    def send(self, **options: Any) -> Any:
-        """Send as Faust does.
 
-        Raises:
-            UsageError: an actor is handling a message: the record would be there even if the message's commit isn't.
-        """
-        _refuse_in_handler(f"topic {self.get_topic_name()}")
-        return super().send(**options)
-
-    def send_soon(self, **options: Any) -> Any:
-        """Send as Faust does, soon.
-
-        Raises:
-            UsageError: an actor is handling a message.
-        """
-        _refuse_in_handler(f"topic {self.get_topic_name()}")
-        return super().send_soon(**options)
-
-
-class ActorChannel(faust.Channel):  # type: ignore[misc]
+class ActorChannel(_OutsideHandlers, faust.Channel):  # type: ignore[misc]
     """A channel in this process's memory, for agents, pages and tasks."""
 
-    def send(self, **options: Any) -> Any:
-        """Send as Faust does.
-
-        Raises:
-            UsageError: an actor is handling a message.
-        """
-        _refuse_in_handler("a channel")
-        return super().send(**options)
-
-    def send_soon(self, **options: Any) -> Any:
-        """Send as Faust does, soon.
-
-        Raises:
-            UsageError: an actor is handling a message.
-        """
-        _refuse_in_handler("a channel")
-        return super().send_soon(**options)
-
     def put(self, value: Any) -> Any:
-        """Put an event into the channel.
-
-        Raises:
-            UsageError: an actor is handling a message.
-        """
-        _refuse_in_handler("a channel")
+        """Put an event into the channel; else as `send`."""
+        self._refuse_in_handler()
         return super().put(value)
-
-
-def _refuse_in_handler(what: str) -> None:
-    if is_handling():
-        raise UsageError(
-            f"{what}: send() inside an actor's handler would not be a part of its commit, and be repeated or alone "
-            "after a crash: use ctx.send(topic, key=..., value=...)"
-        )

@@ -6,7 +6,6 @@ import heapq
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -18,7 +17,6 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.expiry import remove
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage
-from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import call_id
 from actors.runtime.outbox.effects import Effects
@@ -289,7 +287,6 @@ class ReplayProcessor(TaskProcessor):
         clock.ms = to_ms
 
     def _due_ms(self) -> float:
-        """Return when the next timer or expiry is due."""
         due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
         for punctuator in self._punctuators if self._may_take else ():
             wait_s = punctuator.wait_s()
@@ -304,7 +301,6 @@ class ReplayProcessor(TaskProcessor):
             await self._expire()
 
     async def _expire(self) -> None:
-        """Call the hooks of what has expired."""
         await self._commit_if_any()
         scope, now_ms = self._scope, self._input_clock.ms
         scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), self.reached - 1
@@ -352,15 +348,3 @@ def on_input_time(
             raise NotReplayableError(unknowns.asked)
 
     return handle
-
-
-def replay_spec(spec: ActorSpec, clock: InputClock, unknowns: Unknowns) -> ActorSpec:
-    """Return the actor as a replay runs it."""
-    return replace(spec, handler=on_input_time(spec.handler, clock, unknowns))
-
-
-def hooked(stores: Sequence[Store[Any, Any]], spec: ActorSpec) -> dict[str, int]:
-    """Return the changelogs of the stores with `on_expire`, with their numbers."""
-    return {
-        spec.changelogs[store.name].topic: number for number, store in enumerate(stores) if store.on_expire is not None
-    }

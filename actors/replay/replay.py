@@ -14,7 +14,6 @@ What the input alone doesn't tell is told as `UNKNOWN`, and the replay goes on:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +36,7 @@ from actors.replay.processor import (
     MemoryLog,
     ReplayProcessor,
     Unknowns,
-    hooked,
-    replay_spec,
+    on_input_time,
 )
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
@@ -100,10 +98,7 @@ class Setup(Protocol):
     """The settings of an app for its actors; `actors._faust.setup.Setup` is one."""
 
     is_tracing: bool
-
-    @property
-    def group(self) -> str:
-        """The workers' consumer group."""
+    group: str
 
     def changelog_topic(self, store: str) -> str:
         """Return the topic of a store's changelog."""
@@ -223,8 +218,6 @@ class Replayer:
 
 
 class _Run:
-    """One replay."""
-
     def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str, metadata: str) -> None:
         self.count = 0
         self._ids = replayer.topics_of(metadata)
@@ -235,7 +228,7 @@ class _Run:
         # What is replayed was traced when it happened.
         self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topic, partition_count)
-        self._spec, self._resolve = self._await(self._specify(replayer, partition_count, topic_id))
+        self._spec, self._resolve = self._loop.run(self._specify(replayer, partition_count, topic_id))
         self._opened: dict[str, RocksStore] = {}
         self._processor: ReplayProcessor | None = None
 
@@ -246,10 +239,11 @@ class _Run:
         for number, store in enumerate(spec.stores):
             self._opened[store.name] = held = RocksStore.open(folder / str(number), resources=resources)
             held.apply([], position)
-        expiries = Expiries(hooked(spec.stores, spec))
-        self._load(kept, position, expiries)
+        hooked = {store.name: number for number, store in enumerate(spec.stores) if store.on_expire is not None}
+        expiries = Expiries({spec.changelogs[store].topic: number for store, number in hooked.items()})
+        self._load(kept, position, expiries, hooked)
         restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
-        self._processor = self._await(self._make_processor(restored, start, expiries))
+        self._processor = self._loop.run(self._make_processor(restored, start, expiries))
 
     def replay(self, records: Iterable[InputRecord], until_ms: int | None) -> Iterator[Replayed]:
         """Handle the records, and give what isn't known."""
@@ -285,21 +279,12 @@ class _Run:
 
     def _run(self, work: Coroutine[Any, Any, None], offsets: str) -> None:
         try:
-            self._await(work)
+            self._loop.run(work)
         except StuckError as error:
             raise ActorsError(
                 f"{self._spec.topic}[{self._partition}], offsets {offsets}: a handler of actor {self._spec.name} waits "
                 "for something that never comes in a replay"
             ) from error
-
-    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
-        # The caller may be on a loop of its own, as a notebook is.
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
-        try:
-            return self._loop.run_until_complete(work)
-        finally:
-            asyncio._set_running_loop(outer)
 
     async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
         setup, topics = self._setup, self._topics
@@ -313,7 +298,7 @@ class _Run:
         if not topic_id:
             # What a command was signed for isn't known.
             spec = replace(spec, commands=OPEN_COMMANDS)
-        return replay_spec(spec, self._clock, self._unknowns), resolve
+        return replace(spec, handler=on_input_time(spec.handler, self._clock, self._unknowns)), resolve
 
     async def _make_processor(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayProcessor:
         settings = self._setup.task_settings()
@@ -345,8 +330,7 @@ class _Run:
             encode_owner=nothing,
         )
 
-    def _load(self, kept: Iterable[Kept], position: Position, expiries: Expiries) -> None:
-        numbers = {store.name: number for number, store in enumerate(self._spec.stores) if store.on_expire is not None}
+    def _load(self, kept: Iterable[Kept], position: Position, expiries: Expiries, numbers: Mapping[str, int]) -> None:
         rows = iter(kept)
         while batch := list(islice(rows, _LOAD_ROWS)):
             by_store: dict[str, list[tuple[bytes, bytes | None]]] = {}

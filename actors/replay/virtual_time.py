@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -64,6 +64,15 @@ class VirtualTime(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""
         return self._now_s
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end; the loop that the caller may be on, as a notebook is, stands still."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            return self.run_until_complete(coroutine)
+        finally:
+            asyncio._set_running_loop(outer)
 
     def select(self, timeout: float | None) -> tuple[()]:
         """Let the time to the next timer pass.

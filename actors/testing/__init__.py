@@ -1,74 +1,18 @@
-"""A Kafka cluster in memory, fakes of the runtime's ports, and virtual time: exactly once can be tested in no time.
+"""`ActorTestDriver`: tests of an app without a broker, in virtual time.
 
-loop.py           an event loop in virtual time; processes that can be stopped, woken and killed at any await
-log.py            a partition's log: transactions' markers, last stable offset, compaction
-transactions.py   the transaction coordinator
-group.py          the group coordinator
-cluster.py        all of these together
-network.py        requests that are lost, late, doubled
-ports.py          fakes of the ports: a task's log, the group's view, logs, owners, clock
-source.py         the fake of the worker's consumer
-disk.py           stores that outlive their process
-driver.py         for tests of an app: its actors on all of these
-looking.py        what such a test sees: records, parked messages, answers of queries
+driver.py         the driver: the app's actors on the product's worker and a Kafka cluster in memory
+driving.py        what it gives that worker beside the fakes of the ports: disk, consumer, topics
+looking.py        what a test sees: records, parked messages, answers of queries
+fixtures.py       a fixture for pytest
+fakes/cluster.py  the cluster: log.py (partitions), transactions.py and offsets.py (coordinators), direct.py (network)
+fakes/ports.py    fakes of the ports on it: a task's log, the group's view, logs, owners, clock; requests.py, views.py
+fakes/processes.py   an event loop in virtual time, and processes on it that can be killed
+
+`tests/sim` adds faults to the fakes.
 """
 
 from actors.replay.virtual_time import StuckError
 from actors.testing.driver import ActorTestDriver
-from actors.testing.fakes.cluster import SimKafka, Topic
-from actors.testing.fakes.disk import Disk, DiskStore, Files
-from actors.testing.fakes.errors import LostMembershipError, RefusedError
-from actors.testing.fakes.group import Group
-from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction, fold
-from actors.testing.fakes.loop import Process, ProcessDiedError, VirtualLoop, current_process
-from actors.testing.fakes.network import Conditions, Network
-from actors.testing.fakes.ports import (
-    FakeClock,
-    FakeGroupView,
-    FakeLogs,
-    FakeOrderedLog,
-    FakeOwners,
-    FakeTaskLog,
-    encode_owner,
-)
-from actors.testing.fakes.requests import FakeRequests
-from actors.testing.fakes.source import FakeGroupSettings, FakeSource
-from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import ParkedHere, Sent
 
-__all__ = [
-    "ActorTestDriver",
-    "Conditions",
-    "Decision",
-    "Disk",
-    "DiskStore",
-    "FakeClock",
-    "FakeGroupSettings",
-    "FakeGroupView",
-    "FakeLogs",
-    "FakeOrderedLog",
-    "FakeOwners",
-    "FakeRequests",
-    "FakeSource",
-    "FakeTaskLog",
-    "FakeTopicLogs",
-    "Files",
-    "Group",
-    "LostMembershipError",
-    "Network",
-    "ParkedHere",
-    "PartitionLog",
-    "Process",
-    "ProcessDiedError",
-    "RefusedError",
-    "Sent",
-    "SimKafka",
-    "StoredRecord",
-    "StuckError",
-    "Topic",
-    "Transaction",
-    "VirtualLoop",
-    "current_process",
-    "encode_owner",
-    "fold",
-]
+__all__ = ["ActorTestDriver", "ParkedHere", "Sent", "StuckError"]

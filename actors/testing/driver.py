@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from random import Random
 from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
+from actors._faust.views import copy_stores
 from actors.declare.publishing import published_stores
 from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
@@ -23,18 +23,14 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
-from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import ViewParts
 from actors.runtime.requests.requests import REPLY_PARTITIONS, EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
-from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker
-from actors.testing.driving import IDLE_S, OutsideClock, PatientSettings, SimTopics
-from actors.testing.fakes.cluster import SimKafka
-from actors.testing.fakes.disk import Disk
-from actors.testing.fakes.loop import Process, VirtualLoop
-from actors.testing.fakes.network import Conditions, Network
+from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics
+from actors.testing.fakes.cluster import MemoryKafka
+from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
@@ -44,8 +40,8 @@ from actors.testing.fakes.ports import (
     FakeTaskLog,
     encode_owner,
 )
+from actors.testing.fakes.processes import Process, ProcessLoop
 from actors.testing.fakes.requests import FakeRequests
-from actors.testing.fakes.source import FakeGroupSettings, FakeSource
 from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import (
     ParkedHere,
@@ -57,15 +53,12 @@ from actors.testing.looking import (
     parked_messages,
 )
 from stores._core.record import METADATA_BYTES, is_expired
-from stores.memory import MemoryStore
 
 T = TypeVar("T")
 
 _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
-_FOREVER_S = 1e9
-"""There is no other worker, so heartbeats and idle polls needn't fill the hours that a test lets pass."""
 _MAX_RECORDS = 1 << 30
 
 
@@ -96,12 +89,11 @@ class ActorTestDriver:
         }
         self._partitions = partitions
         self._setup = Setup(app)
-        self._loop = VirtualLoop()
-        self._clock = FakeClock()
+        self._loop = ProcessLoop()
+        self._clock = FakeClock(self._loop)
         self._disk = Disk()
-        self._network = Network(Random(0))
-        self._network.conditions = Conditions(latency_s=(0.0, 0.0))
-        self._cluster = SimKafka(self._setup.group, marker_s=lambda: 0.0)
+        self._network = DirectNetwork()
+        self._cluster = MemoryKafka(self._setup.group)
         self._worker: Worker | None = None
         self._process: Process | None = None
         self._dead: list[Process] = []
@@ -262,7 +254,7 @@ class ActorTestDriver:
         raw_key = (found := self._store(store)).encode_key(key)
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
-            if held is not None and not is_expired(held, self._clock_ms()):
+            if held is not None and not is_expired(held, self._clock.wall_ms()):
                 return found.decode_value(held[METADATA_BYTES:])
         return None
 
@@ -279,7 +271,7 @@ class ActorTestDriver:
     def items(self, store: Any) -> dict[Any, Any]:
         """Return all committed keys and values of a store, or of a class actor's states."""
         found = self._store(store)
-        now_ms = self._clock_ms()
+        now_ms = self._clock.wall_ms()
         return {
             found.decode_key(key): found.decode_value(raw[METADATA_BYTES:])
             for files in self._disk.files()
@@ -309,7 +301,7 @@ class ActorTestDriver:
             raise UsageError(f"driver.query(): {source} can't be read now: call driver.settle() first")
         stores = {store: held[store.name] for store in definition.stores}
         return answer_query(
-            definition, query, key, arguments, Place(source, self._partitions, stores, self._clock_ms())
+            definition, query, key, arguments, Place(source, self._partitions, stores, self._clock.wall_ms())
         )
 
     def parked(self, actor: Any, key: Any = None) -> list[ParkedHere]:
@@ -365,13 +357,7 @@ class ActorTestDriver:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        outer = asyncio._get_running_loop()
-        # A test may run on a loop itself. It is stopped here anyhow, as at any blocking call.
-        asyncio._set_running_loop(None)
-        try:
-            return self._loop.run_until_complete(coroutine)
-        finally:
-            asyncio._set_running_loop(outer)
+        return self._loop.run(coroutine)
 
     async def _begin(self) -> None:
         await self._make_topics()
@@ -395,8 +381,6 @@ class ActorTestDriver:
                 self._cluster.make_topic(self._setup.changelog_topic(store.name), self._partitions, is_compacted=True)
 
     async def _restart(self, *, settle: bool = True) -> None:
-        for member in self._cluster.group.members:
-            self._cluster.group.leave(member)
         topics: Any = SimTopics(self._cluster)
         found = await self._setup.check_topics(topics)
         self._outputs = await self._setup.outputs(topics)
@@ -408,7 +392,6 @@ class ActorTestDriver:
             await self._settle()
 
     def _replaced(self, spec: ActorSpec) -> ActorSpec:
-        """Put the test's functions in the place of the effects'."""
         functions = {
             name: replace(effect, function=self._effects.get(name) or self._refusal(spec.name, name))
             for name, effect in spec.effect_functions.items()
@@ -431,12 +414,12 @@ class ActorTestDriver:
     def _start(self) -> None:
         self._lives += 1
         self._process = Process(self._loop, f"worker-{self._lives}")
-        self._process.spawn(self._main(self._process), name="main").add_done_callback(self._ended)
+        self._process.spawn(self._main(), name="main").add_done_callback(self._ended)
 
     def _kill(self) -> None:
         process, self._process, self._worker = self._process, None, None
         if process is not None:
-            process.kill(lambda: False)
+            process.kill()
             self._dead.append(process)
         for view in self._app.views:
             view.forget()
@@ -446,9 +429,9 @@ class ActorTestDriver:
         if error is not None:
             self._failures.append(error)
 
-    async def _main(self, process: Process) -> None:
+    async def _main(self) -> None:
         await self._open_views()
-        stores, late = self._disk.cache(process), LateSource()
+        stores, late = self._disk.cache(), LateSource()
         logs = FakeLogs(self._cluster, self._network)
         owners_topic = self._setup.owners_topic
         self._worker = worker = Worker(
@@ -471,30 +454,21 @@ class ActorTestDriver:
             task_log=self._task_log,
             on_failure=self._failures.append,
         )
-        late.source = FakeSource(
+        late.source = source = LoneSource(
             self._cluster,
-            self._network,
-            FakeGroupSettings(
-                process.name, reads_committed=self._setup.exactly_once, session_s=_FOREVER_S, heartbeat_s=IDLE_S
-            ),
             [spec.topic for spec in self._specs],
-            on_disk=dict,
-            assigned=worker.assigned,
-            revoked=worker.revoked,
+            network=self._network,
+            reads_committed=self._setup.exactly_once,
             room=worker.room,
             lost=worker.lost,
-            failed=self._failures.append,
         )
-        late.source.open()
+        worker.assigned(Identity("driver", self._lives), source.partitions)
         await worker.run()
 
     async def _open_views(self) -> None:
-        """Open the app's views, in memory, before the worker starts."""
         for view in self._app.views:
-            cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
-            stores = ViewReplicaStores(cache, on_disk=lambda _: (), release=cache.close)
             logs = FakeTopicLogs(self._cluster, self._network)
-            await view.open(ViewParts(logs, stores, OutsideClock(self._loop), clock_skew_margin_ms=0))
+            await view.open(ViewParts(logs, copy_stores(view.topic, None), self._clock, clock_skew_margin_ms=0))
 
     def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
         name = f"{self._app.conf.id}:{spec.name}:{partition}"
@@ -590,11 +564,3 @@ class ActorTestDriver:
         if name not in self._app.stores:
             raise UsageError(f"actor {name} has no state of its own: name one of its stores")
         return self._app.stores[name]
-
-    def _clock_ms(self) -> int:
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self._loop)
-        try:
-            return self._clock.wall_ms()
-        finally:
-            asyncio._set_running_loop(outer)

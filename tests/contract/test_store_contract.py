@@ -7,8 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from actors.testing.fakes.disk import Disk
-from actors.testing.fakes.loop import Process, VirtualLoop
+from actors.testing.driving import DiskStore
 from stores import rocks
 from stores._core.record import Position
 from stores._core.snapshot import table_file
@@ -16,6 +15,8 @@ from stores.errors import SnapshotError, StoreClosedError
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
 from stores.tables import write_tables
+from tests.sim.fakes.disk import Disk
+from tests.sim.fakes.loop import Process, VirtualLoop
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"])
 WRITES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=30)), max_size=12)
@@ -41,7 +42,7 @@ def store(request, tmp_path):
     opened.close()
 
 
-@pytest.fixture(params=["memory", "rocks", "simulated"])
+@pytest.fixture(params=["memory", "rocks", "driver", "simulated"])
 def empty(request, tmp_path):
     """A store of each kind, also the one on a simulated disk."""
     if request.param == "simulated":
@@ -49,7 +50,10 @@ def empty(request, tmp_path):
         yield Disk()._open(Process(loop, "process"), "store", 0)
         loop.close()
         return
-    opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    if request.param == "rocks":
+        opened = RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    else:
+        opened = MemoryStore() if request.param == "memory" else DiskStore("store", 0).open()
     yield opened
     opened.close()
 

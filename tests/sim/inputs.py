@@ -10,7 +10,7 @@ from typing import Any
 
 from actors._core.partitioner import partition_for
 from actors.ports import TopicPartition
-from actors.testing.fakes.network import retried
+from actors.testing.fakes.direct import retried
 from tests.sim import app
 from tests.sim.node import World
 from tests.sim.part import Part

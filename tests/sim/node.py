@@ -25,30 +25,19 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from actors.testing import (
-    Disk,
-    FakeClock,
-    FakeGroupSettings,
-    FakeGroupView,
-    FakeLogs,
-    FakeOrderedLog,
-    FakeOwners,
-    FakeSource,
-    FakeTaskLog,
-    LostMembershipError,
-    Network,
-    Process,
-    SimKafka,
-    VirtualLoop,
-    encode_owner,
-)
-from actors.testing.fakes.disk import Files
-from actors.testing.fakes.loop import current_process
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedLog, FakeOwners, FakeTaskLog, encode_owner
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
+from tests.sim.fakes.clock import MachineClock
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.disk import Disk, Files
+from tests.sim.fakes.group import LostMembershipError
+from tests.sim.fakes.loop import Process, VirtualLoop, current_process
+from tests.sim.fakes.network import Network
+from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Host
@@ -108,7 +97,7 @@ class World:
     def is_exactly_once(self) -> bool:
         return "at_least_once" not in self.features
 
-    def set_clock(self, clock: FakeClock, offset_ms: int) -> None:
+    def set_clock(self, clock: MachineClock, offset_ms: int) -> None:
         """Set a machine's clock, and note how far any has ever been ahead."""
         clock.wall_offset_ms = offset_ms
         self.clock_ahead_ms = max(self.clock_ahead_ms, min(offset_ms, SKEW_MARGIN_MS) if self.tells_time else offset_ms)
@@ -128,7 +117,7 @@ class Node:
         self.name = name
         self.disk = self._machine(world)
         self._copies: dict[Process | None, NodeCopies] = {}
-        self.clock = FakeClock()
+        self.clock = MachineClock()
         self.blocking_s = (0.0002, 0.003)
         self.process: Process | None = None
         self.dead: list[Process] = []
@@ -169,7 +158,7 @@ class Node:
         """Start a process; what the disk holds is there."""
         self._lives += 1
         process = self.process = Process(self._world.loop, f"{self.name}.{self._lives}")
-        before, self.clock = self.clock, FakeClock()
+        before, self.clock = self.clock, MachineClock()
         self.clock.wall_offset_ms = before.wall_offset_ms
         process.blocking_s = lambda: self._world.random.uniform(*self.blocking_s)
         self._world.audit.note(f"starts {process.name}")
@@ -224,7 +213,7 @@ class Node:
         if not main.cancelled() and main.exception() is not None:
             self._world.audit.violated(f"progress: a worker ended: {main.exception()!r}")
 
-    async def _main(self, process: Process, clock: FakeClock) -> None:
+    async def _main(self, process: Process, clock: MachineClock) -> None:
         world, disk = self._world, self.disk
         if not await self._may_start(process, clock):
             return
@@ -294,7 +283,7 @@ class Node:
         sink.source.open()
         await worker.run()
 
-    async def _check_clock(self, process: Process, clock: FakeClock) -> None:
+    async def _check_clock(self, process: Process, clock: MachineClock) -> None:
         """Have the product notice steps of the clock, from before the process looks at anything."""
         world = self._world
         clock.begin_to_check(SKEW_MARGIN_MS)
@@ -316,7 +305,7 @@ class Node:
             await compare(checked, ask)
         process.spawn(watch(), name="clock")
 
-    async def _may_start(self, process: Process, clock: FakeClock) -> bool:
+    async def _may_start(self, process: Process, clock: MachineClock) -> bool:
         """Check clock and stores as a worker does that starts; one that is refused is started again."""
         if "steps" in self._world.features:
             await self._check_clock(process, clock)
@@ -325,7 +314,7 @@ class Node:
         self._start_again(process)
         return False
 
-    async def _is_let_start(self, process: Process, clock: FakeClock) -> bool:
+    async def _is_let_start(self, process: Process, clock: MachineClock) -> bool:
         world, rival = self._world, self._world.model.part(RivalPart)
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
@@ -372,7 +361,7 @@ class Node:
         stores: StoreCache,
         sink: LateSource,
         copies: NodeCopies,
-        clock: FakeClock,
+        clock: MachineClock,
     ) -> TaskServices:
         world, asks = self._world, self._world.model.part(AsksPart)
         return TaskServices(
@@ -447,7 +436,7 @@ def _on_disk(stores: StoreCache) -> dict[TopicPartition, int]:
     return found
 
 
-def _restorer(world: World, logs: FakeLogs, clock: FakeClock) -> Restorer:
+def _restorer(world: World, logs: FakeLogs, clock: MachineClock) -> Restorer:
     """Make what restores stores: where no changelog loses anything, none may look like it."""
     return Restorer(
         logs,

@@ -188,7 +188,6 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
 async def _missing(
     setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]
 ) -> tuple[list[Permission], list[TopicNeed]]:
-    """Return the permissions that aren't granted, and the topics that aren't there."""
     ids = [f"{setup.app.conf.id}:{actor}:0" for actor in setup.app.actors]
     wanted = permissions(setup, needs)
     missing, granted = await missing_permissions(control, wanted, group=setup.group, transactional_ids=ids)

@@ -24,17 +24,16 @@ UNLIMITED = 1 << 20
 """To what a limit is raised that has no end."""
 
 
-def require_open_files(stores: int, brokers: int = 1) -> None:
+def require_open_files(stores: int) -> None:
     """Raise the limit of open files as far as the process may, and refuse one that not even a partition fits in.
 
     Args:
         stores: how many stores the actor with the most has.
-        brokers: how many brokers the cluster has at least.
 
     Raises:
         ConfigurationError: naming the limit and how it is raised.
     """
-    limit, least = _raised(), FILES_OF_PROCESS + CLIENTS * brokers + _of_task(stores, brokers)
+    limit, least = _raised(), FILES_OF_PROCESS + CLIENTS + _of_task(stores, 1)
     if limit < least:
         raise ConfigurationError(
             f"this process may have {limit} files and connections open, and needs {least} for a single partition. "

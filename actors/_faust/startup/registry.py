@@ -44,7 +44,6 @@ from actors.runtime.state.restore import choice
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
-    from actors.declare.definition import ActorDefinition
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -182,7 +181,6 @@ class StoreRegistry:
         self._setup.recorded = {**known, **records}
 
     def _confirmed(self, before: StoreRecord, changelog: TopicInfo) -> StoreRecord:
-        """Return the record of a store that has this changelog."""
         value, topic_id = self._app.value_types[before.store], str(changelog.topic_id)
         version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
         last_id = before.topic_id or before.last_id
@@ -276,7 +274,8 @@ class StoreRegistry:
         if store is None or not is_there or ours.store in self._app.actor_options.changelogs:
             return
         ran = {owner.actor for owner in await self._owners.all()}
-        if not any(owner.name in ran for owner in self._owners_of(ours.store)):
+        owner = self._app.owner_of_store(ours.store)
+        if owner is None or owner.name not in ran:
             raise self._shared(
                 ours,
                 other,
@@ -292,11 +291,6 @@ class StoreRegistry:
             store,
             other,
         )
-
-    def _owners_of(self, store: str) -> Iterable[ActorDefinition]:
-        for definition in self._app.actors.values():
-            if any(held.name == store for held in definition.stores):
-                yield definition
 
     def _shared(self, ours: StoreRecord, other: str, their_store: str, what: str) -> ConfigurationError:
         app = self._app.conf.id
@@ -353,7 +347,6 @@ class StoreRegistry:
         return [*record.shapes, shape][-KEPT_SHAPES:]
 
     def _warn_older(self, store: str, record: StoreRecord) -> None:
-        """Warn if a newer program than this one has written values."""
         value = self._app.value_types[store]
         shape = value.shape()
         if record.version > value.version:

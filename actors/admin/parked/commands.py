@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiokafka import AIOKafkaProducer
 
-from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.connection import broker_errors
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.connection import broker_errors, release
 from actors._kafka.permissions import WRITE
 from actors.admin.host import Setup
 from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader
@@ -63,11 +63,8 @@ class AdminCommand:
         line = self.line if self.left is None else self.left
         if not all(entry.is_readable for entry in line.entries):
             raise ParkedError(f"key {line.shown_key!r} has entries of a newer release: use the release that wrote them")
-        told = Command(actor=line.actor, what=line.what, command=command, id=call_id)  # type: ignore[arg-type]
-        source = TopicPartition(line.topic, line.partition)
-        # If the input was re-created, its offsets are below those of what waits.
-        least = max(entry.written_by for entry in line.entries) + 1
-        offset = await send_command(self.setup, self.reader.control, source, line.key, told, least=least)
+        told = about(line, command, call_id)
+        source, (offset,) = told.source, await send_commands(self.setup, self.reader.control, [told])
         while not await self._is_handled(source, offset):
             if time.monotonic() >= self.deadline_s:
                 raise ParkedError(
@@ -94,36 +91,50 @@ class AdminCommand:
         return committed is not None and committed.offset > offset
 
 
-async def send_command(
-    setup: Setup, control: ControlPlane, source: TopicPartition, key: bytes | None, command: Command, *, least: int = 0
-) -> int:
-    """Sign a command and send it; return its offset. It is about what input wrote before now, or before `least`.
+def about(line: ParkedQueue, command: str, entry_id: str | None, *, is_exact: bool = False) -> Addressed:
+    """Return a command about a line."""
+    told = Command(actor=line.actor, what=line.what, command=command, id=entry_id)  # type: ignore[arg-type]
+    # If the input was re-created, its offsets are below those of what waits.
+    least = max(entry.written_by for entry in line.entries) + 1
+    return Addressed(TopicPartition(line.topic, line.partition), line.key, told, least, is_exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """A command, and where it goes. It is about what input wrote before `least`, or before now if that is later."""
+
+    source: TopicPartition
+    key: bytes | None
+    command: Command
+    least: int = 0
+    is_exact: bool = False
+    """Whether it is about what input wrote before `least` only."""
+
+
+async def send_commands(setup: Setup, control: ControlPlane, addressed: Sequence[Addressed]) -> list[int]:
+    """Sign commands and send them; return their offsets.
 
     Raises:
-        BrokerUnavailableError: the broker doesn't take it.
+        BrokerUnavailableError: the broker doesn't take them.
     """
-    topics = await control.topics([source.topic])
+    sources = {one.source for one in addressed}
+    topics = await control.topics(source.topic for source in sources)
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
     setup.connection.outages.watch(producer.client)
-    with broker_errors(f"sending a command to {source}", setup.connection, WRITE):
-        try:
+    try:
+        with broker_errors("sending commands", setup.connection, WRITE):
             await producer.start()
-            # As late as can be: what is written to the input from here on isn't what the command is about.
-            bounds = await control.bounds(source)
-            command = msgspec.structs.replace(command, before=max(bounds.end, least))
-            told, headers = signed(setup, topics[source.topic], source, key, command)
-            sent = await producer.send_and_wait(source.topic, told, key, partition=source.partition, headers=headers)
-            return int(sent.offset)
-        finally:
-            await producer.stop()
-
-
-def signed(
-    setup: Setup, topic: TopicInfo, source: TopicPartition, key: bytes | None, command: Command
-) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Return the value and the headers of a command's record."""
-    told = msgspec.json.encode(command)
-    return told, setup.command_key(source.topic, topic).headers(source.partition, key, told)
+            # As late as can be: what is written to the inputs from here on isn't what the commands are about.
+            ends = {source: (await control.bounds(source)).end for source in sources}
+            sent = []
+            for one in addressed:
+                (topic, partition), before = one.source, one.least if one.is_exact else max(ends[one.source], one.least)
+                told = msgspec.json.encode(msgspec.structs.replace(one.command, before=before))
+                headers = setup.command_key(topic, topics[topic]).headers(partition, one.key, told)
+                sent.append(await producer.send(topic, told, one.key, partition=partition, headers=headers))
+            return [int(written.offset) for written in await asyncio.gather(*sent)]
+    finally:
+        await release(producer)
 
 
 async def retry(admin_command: AdminCommand) -> None:

@@ -8,14 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from aiokafka import AIOKafkaProducer
-
-from actors._kafka.connection import broker_errors, release
-from actors._kafka.permissions import WRITE
-from actors.admin.parked.commands import LOOK_S, AdminCommand, count_of, failure_of, is_pending, signed
+from actors.admin.parked.commands import LOOK_S, AdminCommand, about, count_of, failure_of, is_pending, send_commands
 from actors.admin.parked.reader import ParkedQueue, What
 from actors.ports import TopicPartition
-from actors.runtime.commands import ALL, Command
+from actors.runtime.commands import ALL
 
 BATCH_LINES = 1_000
 """How many keys have commands under way at a time."""
@@ -135,46 +131,16 @@ class Many:
     async def _send(
         self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
     ) -> dict[TopicPartition, int]:
-        """Send all commands; return the offset behind the last one of each input partition."""
-        setup, control = self.admin_commands[places[0]].setup, self.admin_commands[places[0]].reader.control
-        lines = [
-            admin_command.left or admin_command.line
-            for admin_command in (self.admin_commands[place] for place in places)
+        first = self.admin_commands[places[0]]
+        lines = [one.left or one.line for one in (self.admin_commands[place] for place in places)]
+        told = [
+            about(line, command, entry_id, is_exact=command == "drop")
+            for line in lines
+            for command, entry_id in commands(line)
         ]
-        sources = sorted({TopicPartition(line.topic, line.partition) for line in lines})
-        topics = await control.topics(source.topic for source in sources)
-        producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
-        setup.connection.outages.watch(producer.client)
         ends: dict[TopicPartition, int] = {}
-        try:
-            with broker_errors("sending commands", setup.connection, WRITE):
-                await producer.start()
-                # As late as can be: what is written to the inputs from here on isn't what the commands are about.
-                bounds = {source: await control.bounds(source) for source in sources}
-                sent = []
-                for line in lines:
-                    source = TopicPartition(line.topic, line.partition)
-                    # If the input was re-created, its offsets are below those of what waits.
-                    least = max(entry.written_by for entry in line.entries) + 1
-                    for command, entry_id in commands(line):
-                        told = Command(
-                            actor=line.actor,
-                            what=line.what,
-                            command=command,  # type: ignore[arg-type]
-                            id=entry_id,
-                            before=least if command == "drop" else max(bounds[source].end, least),
-                        )
-                        value, headers = signed(setup, topics[source.topic], source, line.key, told)
-                        sent.append(
-                            await producer.send(
-                                source.topic, value, line.key, partition=source.partition, headers=headers
-                            )
-                        )
-                for written in await asyncio.gather(*sent):
-                    source = TopicPartition(written.topic, written.partition)
-                    ends[source] = max(ends.get(source, 0), written.offset + 1)
-        finally:
-            await release(producer)
+        for one, offset in zip(told, await send_commands(first.setup, first.reader.control, told), strict=True):
+            ends[one.source] = max(ends.get(one.source, 0), offset + 1)
         return ends
 
     async def _look(self, places: Collection[int]) -> None:

@@ -51,10 +51,6 @@ class ParkedError(ActorsError):
     """Nothing is parked at the place that the command names."""
 
 
-class UnknownActorError(ParkedError):
-    """The app has no actor of that name."""
-
-
 Content = ParkedMessage | EffectRecord
 
 
@@ -325,13 +321,12 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     """Return an actor that parks.
 
     Raises:
-        UnknownActorError: the app has none of that name.
-        ParkedError: it parks nothing.
+        ParkedError: the app has none of that name, or it parks nothing.
     """
     definition = app.actors.get(name)
     if definition is None:
         known = ", ".join(sorted(app.actors)) or "none"
-        raise UnknownActorError(f"app {app.conf.id} has no actor {name!r}. Its actors: {known}")
+        raise ParkedError(f"app {app.conf.id} has no actor {name!r}. Its actors: {known}")
     if not kinds_of(definition):
         raise ParkedError(
             f'actor {name} doesn\'t park anything: declare it with @app.actor(..., on_error="park"), or with effects'
@@ -427,7 +422,6 @@ def _is_before(line: ParkedQueue, place: tuple[_Order, bytes] | None) -> bool:
 
 
 def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:
-    """Return how many lines fit on a page."""
     size = 0
     for number, line in enumerate(lines):
         size += len(line.key) + len(line.head.error or "")

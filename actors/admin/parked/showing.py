@@ -52,7 +52,6 @@ def entry_json(definition: ActorDefinition, line: ParkedQueue, entry: Entry, con
 
 
 def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
-    """Return the value decoded, or as text where it doesn't decode."""
     raw = message.value
     if raw is None:
         return None

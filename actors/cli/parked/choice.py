@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from actors.admin.parked.reader import UnknownActorError, actor_of
+from actors.admin.parked.reader import actor_of
 from actors.cli.session import Session
 
 if TYPE_CHECKING:
@@ -20,7 +18,4 @@ def known_actor(session: Session, name: str) -> ActorDefinition:
         click.UsageError: the app has none of that name.
         ParkedError: it parks nothing.
     """
-    try:
-        return actor_of(session.app, name)
-    except UnknownActorError as error:
-        raise click.UsageError(str(error)) from error
+    return actor_of(session.app, session.actor(name).name)

@@ -10,7 +10,7 @@ import click
 from actors.admin.parked.reader import ParkedQueue, ParkedReader, key_json
 from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session, with_session
-from stores._core.printable import one_line
+from stores._core.printable import moment, one_line
 
 DEFAULT_LIMIT = 1_000
 SHOWN_ERROR_CHARS = 100
@@ -34,10 +34,8 @@ def list_parked(session: Session, actor: str | None, limit: int, after: str | No
         session.say_json([_as_json(line) for line in lines])
     elif not lines:
         session.say("nothing is parked")
-    elif not session.quiet:
-        from actors.cli.output import print_table
-
-        print_table(session.stdout, f"Parked in {session.app.conf.id}", _COLUMNS, map(_as_row, lines))
+    else:
+        session.say_table(f"Parked in {session.app.conf.id}", _COLUMNS, map(_as_row, lines))
 
 
 async def _read(session: Session, actor: str | None, limit: int, after: str | None) -> tuple[list[ParkedQueue], bool]:
@@ -47,8 +45,6 @@ async def _read(session: Session, actor: str | None, limit: int, after: str | No
 
 
 def _as_row(line: ParkedQueue) -> list[str]:
-    from actors.cli.output import moment
-
     head = line.head
     return [
         line.actor,

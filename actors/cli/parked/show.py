@@ -12,6 +12,7 @@ from actors.admin.parked.reader import SHOWN_BYTES, Entry, ParkedQueue, ParkedRe
 from actors.admin.parked.showing import entry_json
 from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session, with_session
+from stores._core.printable import moment
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
@@ -76,8 +77,6 @@ def _page(line: ParkedQueue, limit: int, after: str | None, is_full: bool) -> li
 
 
 def _say(session: Session, entry: dict[str, Any]) -> None:
-    from actors.cli.output import moment
-
     error = entry["error"] or ("(waits behind the one above)" if entry["what"] == "message" else "(not failed yet)")
     session.say("")
     session.say(f"  {entry['id']}  since {moment(entry['since_ms'])}, attempts: {entry['attempts']}")

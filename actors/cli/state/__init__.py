@@ -2,3 +2,19 @@
 
 reading.py reads this machine's disk, keys.py converts keys and values between text and bytes.
 """
+
+from __future__ import annotations
+
+import click
+
+from actors.cli.state.adopt import adopt
+from actors.cli.state.export import export
+from actors.cli.state.forget import forget
+from actors.cli.state.get import get
+from actors.cli.state.list import list_stores
+from actors.cli.state.publish import publish
+
+
+@click.group("state", commands=[get, list_stores, export, publish, adopt, forget])
+def state() -> None:
+    """Look at the committed state on this machine's disk, also while a worker runs."""

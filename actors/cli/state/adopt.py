@@ -6,8 +6,8 @@ import asyncio
 
 import click
 
+from actors.admin.adopt import adopt as copy
 from actors.cli.session import Session, with_session
-from actors.errors import ConfigurationError
 
 
 @click.command("adopt")
@@ -20,18 +20,11 @@ def adopt(session: Session, name: str, source: str) -> None:
     For a store that was given another changelog with App(..., changelogs=...). The last line on stdout is JSON with the
     number of records.
     """
-    actor = session.actor_of(session.store(name).name)
-    if actor is None:
-        raise ConfigurationError(f"store {name}: no actor lists it in stores=, so it has no state")
+    actor = session.owner_of(session.store(name).name)
     topic = session.setup.changelog_topic(name)
-    records = asyncio.run(_adopt(session, name, actor, source))
-    session.say_json({"store": name, "from": source, "topic": topic, "records": records})
-
-
-async def _adopt(session: Session, store: str, actor: str, source: str) -> int:
-    from actors.admin.adopt import adopt as copy
 
     def report(partition: int, records: int) -> None:
         session.remark(f"partition {partition} is copied, {records} records so far")
 
-    return await copy(session.setup, store, actor, source, report)
+    records = asyncio.run(copy(session.setup, name, actor, source, report))
+    session.say_json({"store": name, "from": source, "topic": topic, "records": records})

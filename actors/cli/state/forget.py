@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from actors.admin.forget import forget as give_up
 from actors.cli.session import Session, with_session
 
 
@@ -19,16 +20,10 @@ def forget(session: Session, name: str) -> None:
     with a store; to give up an actor, stop them. No topic is deleted. The last line on stdout is JSON with the
     changelogs that nobody needs any more.
     """
-    topics = asyncio.run(_forget(session, name))
+    topics = asyncio.run(give_up(session.setup, name))
     for topic in topics:
         session.remark(
             "when no worker of the former program runs, delete its topic: kafka-topics.sh --bootstrap-server BROKER "
             f"--delete --topic {topic}"
         )
     session.say_json({"forgotten": name, "topics": topics})
-
-
-async def _forget(session: Session, name: str) -> list[str]:
-    from actors.admin.forget import forget as give_up
-
-    return await give_up(session.setup, name)

@@ -15,9 +15,9 @@ from actors.cli.cluster import Cluster, owner_name
 from actors.cli.session import Session, with_session
 from actors.cli.state.keys import key_bytes, value_json
 from actors.cli.state.reading import Reading, read_key
-from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.message.store import Store
+from stores._core.printable import moment
 from stores._core.record import NEVER
 from stores.folder import DataFolder
 
@@ -64,9 +64,7 @@ def get(session: Session, name: str, key: str, partition: int | None, offline: b
     """
     store = session.store(name)
     raw_key = key_bytes(store, key)
-    actor = session.actor_of(name)
-    if actor is None:
-        raise ConfigurationError(f"store {name}: no actor lists it in stores=, so it has no state")
+    actor = session.owner_of(name)
     folder = session.data_folder()
     placement = None if offline else asyncio.run(_ask(session.setup, name, actor))
     question = Question(store, key, raw_key, folder, placement)
@@ -142,8 +140,6 @@ def _absent(question: Question, readings: list[Reading]) -> str:
 
 
 def _state_of(reading: Reading) -> str:
-    from actors.cli.output import moment
-
     position = reading.position
     text = (
         f"partition {reading.partition} at input offset {position.source_offset}, changelog offset "

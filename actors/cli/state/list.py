@@ -11,6 +11,7 @@ import click
 
 from actors.cli.session import Session, with_session
 from actors.cli.state.reading import PartitionOnDisk, look_at
+from stores._core.printable import moment
 from stores.folder import DataFolder
 
 FOREIGN = "(not in the app)"
@@ -62,11 +63,9 @@ def list_stores(session: Session) -> None:
         session.say_json([_as_json(store) for store in found])
     elif not found:
         session.say(f"app {session.app.conf.id} has no stores")
-    elif not session.quiet:
-        from actors.cli.output import print_table
-
-        rows = [row for store in found for row in _as_rows(store)]
-        print_table(session.stdout, f"Stores in {folder.path}", _COLUMNS, rows)
+    else:
+        rows = (row for store in found for row in _as_rows(store))
+        session.say_table(f"Stores in {folder.path}", _COLUMNS, rows)
 
 
 def _look(session: Session, folder: DataFolder, name: str) -> StoreOnDisk:
@@ -90,8 +89,6 @@ def _as_rows(store: StoreOnDisk) -> list[list[str]]:
 
 
 def _cells(partition: PartitionOnDisk) -> list[str]:
-    from actors.cli.output import moment
-
     position, sizes = partition.position, [f"{partition.keys:,}", f"{partition.size_bytes:,}"]
     if position is None:
         return [*("-" * 3), *sizes, "(being restored)"]

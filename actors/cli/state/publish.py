@@ -7,7 +7,6 @@ import asyncio
 import click
 
 from actors.cli.session import Session, with_session
-from actors.errors import ConfigurationError
 from actors.runtime.message.publishing import PublishedStore
 
 
@@ -20,12 +19,10 @@ def publish(session: Session, name: str) -> None:
     For a store that had keys before it got publish=. It may be run again at any time. The last line on stdout is JSON
     with the number of partitions and keys.
     """
-    store, actor = session.store(name), session.actor_of(name)
+    store = session.store(name)
     if not isinstance(store, PublishedStore):
         raise click.UsageError(f"store {name} isn't published: give app.store(...), or @app.actor of a class, publish=")
-    if actor is None:
-        raise ConfigurationError(f"store {name}: no actor lists it in stores=, so it has no state")
-    topic, partitions, keys = asyncio.run(_publish(session, name, actor))
+    topic, partitions, keys = asyncio.run(_publish(session, name, session.owner_of(name)))
     session.say_json({"store": name, "topic": topic, "partitions": partitions, "keys": keys})
 
 

@@ -14,7 +14,7 @@ from actors.cli.session import Session, with_session
 from actors.coordination.cli.reading import Found, Reading, read
 from actors.coordination.cli.service import NameType, UnknownNameError
 from actors.coordination.cli.text import duration, left, quoted, short
-from stores._core.printable import printable
+from stores._core.printable import moment, printable
 
 _COLUMNS = ("name", "kind", "holder", "#token", "#left", "as", "data", "#waiting", "#last token")
 
@@ -45,19 +45,17 @@ def list_locks(session: Session, held: bool, prefix: str, is_all: bool) -> None:
     if session.as_json:
         about = {"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms}
         session.say_json({**about, "names": [one.lock_json() for one in found]})
-    elif not session.quiet:
+    else:
         _say_table(session, reading, found)
 
 
 def _say_table(session: Session, reading: Reading, found: list[Found]) -> None:
-    from actors.cli.output import moment, print_table
-
     when = f"as committed at {moment(reading.read_at_ms)}"
     if not found:
         session.say(f"no locks to show of {session.app.conf.id}, {when}")
         return
     rows = [row for one in found for row in _rows(one)]
-    print_table(session.stdout, f"Locks of {session.app.conf.id}, {when}", _COLUMNS, rows)
+    session.say_table(f"Locks of {session.app.conf.id}, {when}", _COLUMNS, rows)
     if any(one.is_over(holder.expires_ms) for one in found for holder in one.resource.lock.holders):
         session.remark("over: by the clock. A worker of the service lets it go when one runs")
 
@@ -115,8 +113,6 @@ def show_name(session: Session, name: str) -> None:
     if session.as_json:
         session.say_json({"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms, **_all_json(one)})
         return
-    from actors.cli.output import moment
-
     session.say(f"{printable(one.name)}: {one.kind}, as committed at {moment(reading.read_at_ms)}")
     session.say(f"  partition {one.partition}, last changed {moment(one.changed_at_ms)}")
     for line in _lines(one):

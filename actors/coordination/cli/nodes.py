@@ -12,7 +12,7 @@ from actors.coordination.cli.locks import node_json
 from actors.coordination.cli.reading import Found, read
 from actors.coordination.cli.service import NameType, UnknownNameError
 from actors.coordination.cli.text import left, short
-from stores._core.printable import printable
+from stores._core.printable import moment, printable
 
 _COLUMNS = ("name", "#version", "data", "session", "#left")
 
@@ -55,15 +55,11 @@ def list_nodes(session: Session, prefix: str) -> None:
         about = {"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms}
         session.say_json({**about, "nodes": [{"name": one.name, **node_json(one)} for one in found]})
         return
-    if session.quiet:
-        return
-    from actors.cli.output import moment, print_table
-
     when = f"as committed at {moment(reading.read_at_ms)}"
     if not found:
         session.say(f"no nodes to show of {session.app.conf.id}, {when}")
         return
-    print_table(session.stdout, f"Nodes of {session.app.conf.id}, {when}", _COLUMNS, map(_row, found))
+    session.say_table(f"Nodes of {session.app.conf.id}, {when}", _COLUMNS, map(_row, found))
 
 
 def _row(one: Found) -> list[str]:

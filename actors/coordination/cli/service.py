@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
 
 TIMEOUT_S = 10.0
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1, max=3600.0),
+    default=TIMEOUT_S,
+    show_default=True,
+    help="How many seconds to wait for an answer of the service.",
+)
 
 
 class UnknownNameError(CoordinationError):
@@ -48,17 +55,6 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option that says how long to wait for the service."""
-    return click.option(
-        "--timeout",
-        type=click.FloatRange(min=0.1, max=3600.0),
-        default=TIMEOUT_S,
-        show_default=True,
-        help="How many seconds to wait for an answer of the service.",
-    )(function)
 
 
 def service_of(session: Session) -> ActorDefinition:

@@ -175,7 +175,8 @@ class Locks:
 
         A resource that nobody has used has version 0.
         """
-        return await self._view(name, m.Look())
+        request = m.Look()
+        return self._viewed(name, request, await self._transport.ask(name, request, self._call_s))
 
     async def break_lock(self, name: str) -> None:
         """Take a lock from its holders. They notice at their next renewal; only tokens stop them earlier.
@@ -186,9 +187,6 @@ class Locks:
         if not (await self.look(name)).last_token:
             raise error_of(f"breaking {name!r}", m.Refusal("unknown", "nobody ever held it"))
         await self._done(name, m.Break())
-
-    async def _view(self, name: str, request: m.AnyRequest) -> m.View:
-        return self._viewed(name, request, await self._transport.ask(name, request, self._call_s))
 
     @staticmethod
     def _viewed(name: str, request: m.AnyRequest, reply: m.Reply) -> m.View:
@@ -219,7 +217,6 @@ class Locks:
             task.exception()
 
     async def _settle(self, within_s: float) -> None:
-        """Wait for what is withdrawn in the background."""
         if self._withdrawing:
             await asyncio.wait(self._withdrawing, timeout=within_s)
         for task in self._withdrawing:

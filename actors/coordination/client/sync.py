@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Coroutine, Iterator
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from actors._core.coordination.locks import Holder
@@ -187,9 +186,7 @@ class SyncCoordination:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     @contextlib.contextmanager

@@ -140,7 +140,6 @@ class FenceLog:
 
 
 def _read(partition: int, record: LogRecord) -> FencedRecord | None:
-    """Return a record of ours, None for any other."""
     headers = dict(record.headers)
     raw, name = headers.get(TOKEN, b""), headers.get(RESOURCE)
     if name is None or name != record.key or not raw.isdigit() or len(raw) > _TOKEN_DIGITS:

@@ -36,7 +36,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -139,9 +138,7 @@ class FencedReader:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -372,9 +369,7 @@ class FencedTopic:
         self._appends = KafkaAppends(self._connection, self._reader.max_record_bytes)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:

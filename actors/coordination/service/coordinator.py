@@ -89,7 +89,6 @@ class Coordinator(Actor[Resource]):
 
     @property
     def _question(self) -> str | None:
-        """The id of the question that the message is, if it is one."""
         raw = next((raw for name, raw in self.ctx.headers if name == ASK), None)
         if not raw:
             return None
@@ -253,7 +252,6 @@ class Coordinator(Actor[Resource]):
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> None:
-        """See to what is over."""
         state = self.state
         state.lock, events = locks.tick(state.lock, now_ms)
         self._told(events, now_ms)

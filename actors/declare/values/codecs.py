@@ -263,7 +263,6 @@ def _refuse_type(type_: Any) -> NoReturn:
 
 
 def _revive_record(type_: Any, data: Any) -> Any:
-    """Decode a Record inside a Struct or dataclass."""
     if is_record(type_):
         return type_.from_data(data, preferred_type=type_)
     raise NotImplementedError(f"{type_} can't be decoded")
@@ -415,17 +414,15 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
         return payload, self.on_dumps_value_prepare_headers(value, headers)
 
     def _key_codec(self, app: Any, serializer: Any) -> Codec:
-        found = self._resolved.get(("key", self.key_type, serializer))
-        if found is None:
-            found = resolve(self.key_type, serializer) if serializer else key_codec(app, self)
-            self._resolved["key", self.key_type, serializer] = found
-        return found
+        return self._codec("key", self.key_type, serializer, lambda: key_codec(app, self))
 
     def _value_codec(self, app: Any, serializer: Any) -> Codec:
-        found = self._resolved.get(("value", self.value_type, serializer))
+        return self._codec("value", self.value_type, serializer, lambda: value_codec(app, self))
+
+    def _codec(self, part: str, type_: Any, serializer: Any, default: Callable[[], Codec]) -> Codec:
+        found = self._resolved.get((part, type_, serializer))
         if found is None:
-            found = resolve(self.value_type, serializer) if serializer else value_codec(app, self)
-            self._resolved["value", self.value_type, serializer] = found
+            found = self._resolved[part, type_, serializer] = resolve(type_, serializer) if serializer else default()
         return found
 
     @staticmethod

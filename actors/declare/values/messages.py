@@ -135,7 +135,6 @@ def _shown(tag: str | int) -> str:
 
 
 def _tag_in(raw: bytes, field: str) -> str | int | None:
-    """Return the tag of a message that is JSON and has one."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, Any]).get(field)
     except MALFORMED:

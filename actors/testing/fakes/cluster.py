@@ -17,8 +17,8 @@ from actors.testing.fakes.errors import (
     RecordRefusedError,
     UnknownTopicIdError,
 )
-from actors.testing.fakes.group import Group
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction
+from actors.testing.fakes.offsets import GroupOffsets
 from actors.testing.fakes.transactions import TransactionCoordinator
 
 EPOCH_MS = 1_700_000_000_000
@@ -39,21 +39,27 @@ class Topic:
     partitions: tuple[PartitionLog, ...]
 
 
-class SimKafka:
-    """The cluster. Its methods are what its brokers do at the moment a request arrives; `Network` delays them.
+class MemoryKafka:
+    """The cluster. Its methods are what its brokers do at the moment a request arrives.
 
     Attributes:
         transactions: the coordinator of all transactional ids.
         group: the one consumer group.
+        appended: gives the number of each write into the log of offsets.
+        log_type: the class of partitions.
         on_append: called with the log and the first offset of each batch.
     """
 
-    def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
+    log_type = PartitionLog
+    coordinator_type = TransactionCoordinator
+
+    def __init__(self, group: str, *, marker_s: Callable[[], float] = lambda: 0.0) -> None:
         appends = itertools.count(1)
-        self.transactions = TransactionCoordinator(
-            complete=self._commit_offsets, appended=lambda: next(appends), marker_s=marker_s, wall_ms=self.wall_ms
+        self.appended = lambda: next(appends)
+        self.transactions = self.coordinator_type(
+            complete=self._commit_offsets, appended=self.appended, marker_s=marker_s, wall_ms=self.wall_ms
         )
-        self.group = Group(group, rebalance_s=rebalance_s, appended=lambda: next(appends))
+        self.group = GroupOffsets(group, appended=self.appended)
         self.on_append: list[Callable[[PartitionLog, int], None]] = []
         self._topics: dict[str, Topic] = {}
         self._max_record_bytes: dict[str, int | None] = {}
@@ -73,7 +79,7 @@ class SimKafka:
     ) -> Topic:
         """Make a topic."""
         logs = tuple(
-            PartitionLog(
+            self.log_type(
                 TopicPartition(name, number), is_compacted=is_compacted, delete_retention_ms=delete_retention_ms
             )
             for number in range(partitions)
@@ -81,33 +87,10 @@ class SimKafka:
         topic = self._topics[name] = Topic(name, str(uuid.UUID(int=next(self._numbers))), logs)
         return topic
 
-    def grow_topic(self, name: str, partitions: int) -> Topic:
-        """Return a topic more partitions, as an operator does."""
-        topic = self._topics[name]
-        first = topic.partitions[0]
-        more = tuple(
-            PartitionLog(
-                TopicPartition(name, number),
-                is_compacted=first.is_compacted,
-                delete_retention_ms=first.delete_retention_ms,
-            )
-            for number in range(len(topic.partitions), partitions)
-        )
-        grown = self._topics[name] = Topic(name, topic.topic_id, topic.partitions + more)
-        return grown
-
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and the group's offsets of it; one whose transaction is still open may come behind that."""
         for log in self._topics.pop(name).partitions:
             self.group.offsets.pop(log.name, None)
-
-    def recreate_topic(self, name: str) -> Topic:
-        """Delete a topic, and make one of the same name and settings."""
-        logs = self._topics[name].partitions
-        self.delete_topic(name)
-        return self.make_topic(
-            name, len(logs), is_compacted=logs[0].is_compacted, delete_retention_ms=logs[0].delete_retention_ms
-        )
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, None if there is none."""
@@ -116,10 +99,6 @@ class SimKafka:
     def topic(self, name: str) -> Topic:
         """Return a topic that exists."""
         return self._topics[name]
-
-    def logs(self) -> list[PartitionLog]:
-        """Return every partition of every topic."""
-        return [log for topic in self._topics.values() for log in topic.partitions]
 
     def log(self, partition: TopicPartition) -> PartitionLog:
         """Return one partition."""

@@ -44,14 +44,6 @@ class IllegalGenerationError(RefusedError):
     """The group is in another generation."""
 
 
-class FencedInstanceError(RefusedError):
-    """Another process joined with the same static identity."""
-
-
-class GroupNotEmptyError(RefusedError):
-    """The group has members: its offsets aren't an operator's to delete."""
-
-
 class RecordRefusedError(RefusedError):
     """The topic never takes this record."""
 
@@ -76,10 +68,6 @@ class RebalanceInProgressError(RefusedError):
     """The member has to join again."""
 
     is_retriable = True
-
-
-class LostMembershipError(Exception):
-    """The group doesn't know a worker's static identity any more: the worker has to end."""
 
 
 class NoAnswerError(Exception):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import bisect
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from actors.ports import TopicPartition
 from actors.testing.fakes.errors import OffsetOutOfRangeError
 
-_offset = attrgetter("offset")
+offset_of = attrgetter("offset")
 
 
 class Decision(enum.Enum):
@@ -51,7 +51,7 @@ class StoredRecord:
     Attributes:
         transaction: None for a record that was written outside of any.
         is_marker: whether it is the marker that ends `transaction` here; readers are never given one.
-        removable_ms: when compaction may drop a tombstone or a marker, None before a pass has seen it.
+        removable_ms: when `tests/sim` may compact a tombstone or a marker, None before a pass has seen it.
     """
 
     topic: str
@@ -131,9 +131,7 @@ class PartitionLog:
         self._records.append(record)
         self.end += 1
 
-    def read(
-        self, start: int, *, max_records: int, committed: bool = True, end: int | None = None
-    ) -> tuple[list[StoredRecord], int]:
+    def read(self, start: int, *, max_records: int, committed: bool = True) -> tuple[list[StoredRecord], int]:
         """Return records from `start` on, and the offset to go on at, which may lie behind markers and gaps.
 
         Raises:
@@ -142,9 +140,8 @@ class PartitionLog:
         if not self.start <= start <= self.end:
             raise OffsetOutOfRangeError(self.name, start)
         limit = self.last_stable if committed else self.end
-        limit = limit if end is None else min(limit, end)
         found: list[StoredRecord] = []
-        for index in range(bisect.bisect_left(self._records, start, key=_offset), len(self._records)):
+        for index in range(bisect.bisect_left(self._records, start, key=offset_of), len(self._records)):
             record = self._records[index]
             if record.offset >= limit:
                 break
@@ -154,43 +151,10 @@ class PartitionLog:
                     return found, record.offset + 1
         return found, max(start, limit)
 
-    def compact(self, now_ms: int, before: int) -> int:
-        """Keep the last committed record of each key below `before`, and give how many went.
-
-        Aborted records go at once. Tombstones, and markers whose transaction has no record left here, stay for
-        `delete.retention.ms` from the first pass that sees them so (KIP-534). The log's last record always stays, and
-        offsets never change.
-        """
-        before = min(before, self.last_stable, self.end - 1)
-        cleanable = bisect.bisect_left(self._records, before, key=_offset)
-        last = {record.key: record for record in self._records[:cleanable] if record.is_committed}
-        in_use = {
-            record.transaction
-            for index, record in enumerate(self._records)
-            if not record.is_marker and (index >= cleanable or last.get(record.key) is record)
-        }
-        kept = [
-            record
-            for record in self._records[:cleanable]
-            if (record.is_marker or last.get(record.key) is record) and not self._is_over(record, in_use, now_ms)
-        ]
-        removed = cleanable - len(kept)
-        self._records[:cleanable] = kept
-        return removed
-
-    def _is_over(self, record: StoredRecord, in_use: set[Transaction | None], now_ms: int) -> bool:
-        """Return whether a tombstone or marker was kept long enough; begins to count when it is first asked."""
-        if (record.transaction in in_use) if record.is_marker else (record.value is not None):
-            return False
-        if record.removable_ms is None:
-            record.removable_ms = now_ms + self.delete_retention_ms
-            return False
-        return now_ms >= record.removable_ms
-
     def delete_before(self, offset: int) -> None:
         """Drop what is older, as retention or an operator's DeleteRecords does."""
         self.start = max(self.start, min(offset, self.end))
-        del self._records[: bisect.bisect_left(self._records, self.start, key=_offset)]
+        del self._records[: bisect.bisect_left(self._records, self.start, key=offset_of)]
 
     def wait(self, future: asyncio.Future[None]) -> Callable[[], None]:
         """Have `future` resolved when readers may get further; gives what takes that back."""
@@ -202,18 +166,3 @@ class PartitionLog:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-
-
-def fold(records: Iterable[StoredRecord], end: int | None = None) -> dict[bytes, StoredRecord]:
-    """Return the last committed record of each key below `end`, deleted keys left out."""
-    state: dict[bytes, StoredRecord] = {}
-    for record in records:
-        if end is not None and record.offset >= end:
-            break
-        if record.key is None or not record.is_committed:
-            continue
-        if record.value is None:
-            state.pop(record.key, None)
-        else:
-            state[record.key] = record
-    return state

@@ -33,8 +33,8 @@ from actors.ports import (
     TopicIdentity,
     TopicPartition,
 )
-from actors.runtime.clock import SystemClock
-from actors.testing.fakes.cluster import EPOCH_MS, SimKafka
+from actors.testing.fakes.cluster import EPOCH_MS, MemoryKafka
+from actors.testing.fakes.direct import DirectNetwork, retried
 from actors.testing.fakes.errors import (
     IllegalGenerationError,
     NoAnswerError,
@@ -47,7 +47,6 @@ from actors.testing.fakes.errors import (
     UnknownTopicIdError,
 )
 from actors.testing.fakes.log import StoredRecord
-from actors.testing.fakes.network import Network, retried
 from stores._core.record import METADATA_HEADER
 
 QUICK_BACKOFF_S = 0.002
@@ -59,36 +58,23 @@ GIVE_UP_S = 60.0
 
 
 class FakeClock:
-    """`actors.ports.Clock` in the loop's time.
+    """`actors.ports.Clock` in the time of `loop`, or of the running one.
 
     Attributes:
         wall_offset_ms: what this machine's wall clock is wrong by.
-        checked: the product's clock on that machine, None to believe the machine's whatever it says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.wall_offset_ms = 0
-        self.checked: SystemClock | None = None
+        self._loop = loop
 
-    @staticmethod
-    def monotonic() -> float:
+    def monotonic(self) -> float:
         """Return the loop's time."""
-        return asyncio.get_running_loop().time()
+        return (self._loop or asyncio.get_running_loop()).time()
 
     def wall_ms(self) -> int:
-        """Return Unix milliseconds as this machine has them, or as far as they are believed."""
-        return self._machine_ms() if self.checked is None else self.checked.wall_ms()
-
-    def begin_to_check(self, margin_ms: int) -> None:
-        """Believe the machine's clock no further than a worker does that starts now."""
-        self.checked = SystemClock(margin_ms, wall_ns=lambda: self._machine_ms() * 1_000_000, boot_ms=self._boot_ms)
-
-    def _machine_ms(self) -> int:
-        return EPOCH_MS + self._boot_ms() + self.wall_offset_ms
-
-    @staticmethod
-    def _boot_ms() -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+        """Return Unix milliseconds as this machine has them."""
+        return EPOCH_MS + int(self.monotonic() * 1000) + self.wall_offset_ms
 
     @staticmethod
     async def sleep(seconds: float) -> None:
@@ -96,31 +82,62 @@ class FakeClock:
         await asyncio.sleep(seconds)
 
 
-class FakeTaskLog:
+class _FakeLog:
+    """A `actors.ports.TaskLog`: after a commit that failed it has no producer."""
+
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork, name: str, commit_deadline_s: float) -> None:
+        self._cluster = cluster
+        self._network = network
+        self._name = name
+        self._commit_deadline_s = commit_deadline_s
+        self._producer: int | None = None
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """See `actors.ports.TaskLog.commit`."""
+        if self._producer is None:
+            raise OutcomeUnknownError(f"{self._name} has no producer")
+        what = f"commit of {self._name} at {batch.next_offset}"
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                return await self._in_order(self._producer, batch)
+        except RecordRefusedError as error:
+            self._producer = None
+            raise CommitRefusedError(f"{what}: {_said(error)}") from error
+        except (RefusedError, NoAnswerError, TimeoutError) as error:
+            self._producer = None
+            kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
+            raise OutcomeUnknownError(f"{what}: {kind}") from error
+
+    async def close(self) -> None:
+        """See `actors.ports.TaskLog.close`."""
+        self._producer = None
+
+    async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:
+        raise NotImplementedError
+
+
+class FakeTaskLog(_FakeLog):
     """`actors.ports.TaskLog` with one transaction per commit, request for request as `TransactionLog` makes them."""
 
     def __init__(
         self,
-        cluster: SimKafka,
-        network: Network,
+        cluster: MemoryKafka,
+        network: DirectNetwork,
         *,
         transactional_id: str,
         transaction_timeout_s: float = 30.0,
         commit_deadline_s: float = 10.0,
     ) -> None:
-        self._cluster = cluster
-        self._network = network
+        super().__init__(cluster, network, transactional_id, commit_deadline_s)
         self._id = transactional_id
         self._transaction_timeout_s = transaction_timeout_s
-        self._commit_deadline_s = commit_deadline_s
-        self._epoch: int | None = None
 
     async def fence(self) -> None:
         """See `actors.ports.TaskLog.fence`."""
         await self.close()
         transactions = self._cluster.transactions
         try:
-            self._epoch = await retried(
+            self._producer = await retried(
                 lambda: self._network.ask(
                     "InitProducerId", transactions.init_producer_id, self._id, self._transaction_timeout_s
                 ),
@@ -130,27 +147,7 @@ class FakeTaskLog:
         except (RefusedError, NoAnswerError) as error:
             raise BrokerUnavailableError(f"starting the producer {self._id}: {_said(error)}") from error
 
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`."""
-        epoch = self._epoch
-        if epoch is None:
-            raise OutcomeUnknownError(f"{self._id} has no producer")
-        try:
-            async with asyncio.timeout(self._commit_deadline_s):
-                return await self._transaction(epoch, batch)
-        except RecordRefusedError as error:
-            self._epoch = None
-            raise CommitRefusedError(f"commit of {self._id} at {batch.next_offset}: {_said(error)}") from error
-        except (RefusedError, NoAnswerError, TimeoutError) as error:
-            self._epoch = None
-            kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
-            raise OutcomeUnknownError(f"commit of {self._id} at {batch.next_offset}: {kind}") from error
-
-    async def close(self) -> None:
-        """See `actors.ports.TaskLog.close`."""
-        self._epoch = None
-
-    async def _transaction(self, epoch: int, batch: CommitBatch) -> CommitReceipt:
+    async def _in_order(self, epoch: int, batch: CommitBatch) -> CommitReceipt:
         transactions, group = self._cluster.transactions, self._cluster.group.name
         offset = (batch.next_offset, batch.metadata)
         await self._ask("AddOffsetsToTxn", transactions.add_offsets, self._id, epoch)
@@ -187,24 +184,20 @@ class FakeTaskLog:
             backoff_s = min(backoff_s * 1.5, SLOW_BACKOFF_S)
 
 
-class FakeOrderedLog:
+class FakeOrderedLog(_FakeLog):
     """`actors.ports.TaskLog` for at-least-once: outputs, changelog, offset, each acknowledged before the next."""
 
     def __init__(
         self,
-        cluster: SimKafka,
-        network: Network,
+        cluster: MemoryKafka,
+        network: DirectNetwork,
         *,
         name: str,
         identity: Identity,
         commit_deadline_s: float = 10.0,
     ) -> None:
-        self._cluster = cluster
-        self._network = network
-        self._name = name
+        super().__init__(cluster, network, name, commit_deadline_s)
         self._identity = identity
-        self._commit_deadline_s = commit_deadline_s
-        self._producer: int | None = None
         self._sequences: dict[TopicPartition, int] = {}
 
     async def fence(self) -> None:
@@ -215,24 +208,9 @@ class FakeOrderedLog:
             lambda: self._network.ask("InitProducerId", self._cluster.new_producer_id),
         )
 
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`."""
-        if self._producer is None:
-            raise OutcomeUnknownError(f"{self._name} has no producer")
-        what = f"commit of {self._name} at {batch.next_offset}"
-        try:
-            async with asyncio.timeout(self._commit_deadline_s):
-                return await self._in_order(self._producer, batch)
-        except RecordRefusedError as error:
-            self._producer = None
-            raise CommitRefusedError(f"{what}: {_said(error)}") from error
-        except (RefusedError, NoAnswerError, TimeoutError) as error:
-            self._producer = None
-            raise OutcomeUnknownError(f"{what}: {_said(error)}") from error
-
     async def close(self) -> None:
         """See `actors.ports.TaskLog.close`."""
-        self._producer = None
+        await super().close()
         self._sequences = {}
 
     async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:
@@ -269,7 +247,7 @@ class FakeOrderedLog:
         return base
 
 
-def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
+def _writes(cluster: MemoryKafka, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
     writes: dict[TopicPartition, list[Any]] = defaultdict(list)
     for topic, changelog in batch.changelogs.items():
         writes[TopicPartition(topic, batch.source.partition)] += [
@@ -298,7 +276,7 @@ def _receipt(batch: CommitBatch, bases: Mapping[TopicPartition, int]) -> CommitR
 class FakeGroupView:
     """`actors.ports.GroupView`: every refusal is looked at, and only an answer counts."""
 
-    def __init__(self, cluster: SimKafka, network: Network) -> None:
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork) -> None:
         self._cluster = cluster
         self._group = cluster.group
         self._network = network
@@ -349,7 +327,7 @@ async def _answered(what: str, ask: Any) -> Any:
 class FakeLogs:
     """`actors.ports.Logs`; `chunk_records` bounds what one fetch gives."""
 
-    def __init__(self, cluster: SimKafka, network: Network, *, chunk_records: int = 500) -> None:
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork, *, chunk_records: int = 500) -> None:
         self._cluster = cluster
         self._network = network
         self._chunk_records = chunk_records

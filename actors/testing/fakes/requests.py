@@ -8,9 +8,9 @@ import math
 from actors.errors import BrokerUnavailableError, RecordTooLargeError
 from actors.ports import ActorReply, ActorRequest, TopicPartition
 from actors.runtime.requests.requests import Waiting, question_headers
-from actors.testing.fakes.cluster import Produced, SimKafka
+from actors.testing.fakes.cluster import MemoryKafka, Produced
+from actors.testing.fakes.direct import DirectNetwork, retried
 from actors.testing.fakes.errors import NoAnswerError, RecordRefusedError, RefusedError
-from actors.testing.fakes.network import Network, retried
 
 RETRY_S = 0.1
 POLL_S = 30.0
@@ -23,7 +23,7 @@ class FakeRequests:
     It reads only while a question waits, from where it stood: what came in between is dropped like any late answer.
     """
 
-    def __init__(self, cluster: SimKafka, network: Network, *, topic: str) -> None:
+    def __init__(self, cluster: MemoryKafka, network: DirectNetwork, *, topic: str) -> None:
         self._cluster = cluster
         self._network = network
         number = cluster.new_producer_id()

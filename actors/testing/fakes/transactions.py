@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from actors.ports import TopicPartition
 from actors.testing.fakes.errors import (
     ConcurrentTransactionsError,
-    CoordinatorMovedError,
     InvalidTransactionStateError,
     ProducerFencedError,
 )
@@ -47,7 +46,6 @@ class TransactionCoordinator:
     Attributes:
         marker_s: gives the delay in seconds of one marker.
         on_decision: called with each transaction when its end is decided.
-        is_moving: refuses everything while it is true.
     """
 
     def __init__(
@@ -60,20 +58,11 @@ class TransactionCoordinator:
     ) -> None:
         self.marker_s = marker_s
         self.on_decision: list[Callable[[Transaction], None]] = []
-        self.is_moving = False
         self._complete = complete
         self._appended = appended
         self._wall_ms = wall_ms
         self._producers: dict[str, _Producer] = {}
         self._context = Context()
-
-    def open_transactions(self) -> list[Transaction]:
-        """Return the transactions that are not at their end, markers included."""
-        return [
-            producer.transaction
-            for producer in self._producers.values()
-            if producer.transaction is not None and producer.state in (_State.ONGOING, _State.PREPARED)
-        ]
 
     def init_producer_id(self, transactional_id: str, timeout_s: float) -> int:
         """Settle what the id left open and give the next producer epoch.
@@ -155,8 +144,7 @@ class TransactionCoordinator:
         return producer
 
     def _check_available(self) -> None:
-        if self.is_moving:
-            raise CoordinatorMovedError("the transaction coordinator is loading")
+        """Refuse requests for now; this coordinator always takes them."""
 
     def _expire(self, producer: _Producer, transaction: Transaction) -> None:
         if producer.transaction is transaction and producer.state is _State.ONGOING:

@@ -8,9 +8,9 @@ from typing import Any
 
 from actors.errors import BrokerUnavailableError, ReplacedLogError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
-from actors.testing.fakes.cluster import SimKafka
+from actors.testing.fakes.cluster import MemoryKafka
+from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import NoAnswerError, OffsetOutOfRangeError, RefusedError, UnknownTopicIdError
-from actors.testing.fakes.network import Network
 from actors.testing.fakes.ports import FakeLogs
 
 MAX_RECORD_BYTES = 1_048_588
@@ -53,8 +53,8 @@ class FakeFollowing:
 
     def __init__(
         self,
-        cluster: SimKafka,
-        network: Network,
+        cluster: MemoryKafka,
+        network: DirectNetwork,
         positions: Mapping[TopicPartition, int],
         chunk_records: int,
         topic_ids: Mapping[str, str],

@@ -11,7 +11,7 @@ from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has 
 
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
-from actors._faust.service import ActorService
+from actors._faust.service import _try_open
 from actors._faust.setup import Setup
 from actors.cli.worker import banner_rows, worker
 from stores.errors import StoreUnavailableError
@@ -158,9 +158,7 @@ class _FullDisk:
 async def test_a_store_that_cant_be_opened_for_the_moment_is_no_reason_not_to_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    service = ActorService(new_app())
-    service._cache = _FullDisk()
-    await service._open_store("counts", 3)
+    await _try_open(_FullDisk(), "counts", 3)
     assert "store counts, partition 3 isn't counted as being on this disk" in caplog.text
     assert "no space left" in caplog.text
 

@@ -13,6 +13,7 @@ import pytest
 from actors._core.coordination import locks
 from actors.coordination import CoordinationError, Sharing
 from actors.testing import ActorTestDriver
+from tests.sim.fakes.network import with_faults
 from tests.unit.coordination.test_coordination import an_app
 from tests.unit.coordination.test_coordination_client import client, run
 
@@ -87,7 +88,7 @@ async def harm(driver: ActorTestDriver, order: random.Random) -> None:
 
 def chaos(seed: int) -> History:
     history, order = History(), random.Random(seed)
-    with ActorTestDriver(an_app(), partitions=2) as driver:
+    with with_faults(ActorTestDriver(an_app(), partitions=2)) as driver:
 
         async def work() -> None:
             begin_s = asyncio.get_running_loop().time()

@@ -24,6 +24,7 @@ from actors.coordination.client.transport import Outside
 from actors.coordination.messages import ACTOR
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock
+from tests.sim.fakes.network import with_faults
 
 APP = "locks"
 
@@ -32,7 +33,7 @@ APP = "locks"
 def driver():
     app = App(APP, broker="kafka://127.0.0.1:1")
     coordination(app)
-    with ActorTestDriver(app, partitions=2) as made:
+    with with_faults(ActorTestDriver(app, partitions=2)) as made:
         yield made
 
 

@@ -23,9 +23,9 @@ from actors import App, Context, OnError
 from actors._core import logs
 from actors._core.logs import escape, escaping
 from actors.admin.parked.reader import Entry, ParkedQueue, chosen
-from actors.cli.output import moment, print_table
+from actors.cli.output import print_table
 from actors.cli.parked import list as parked_list
-from actors.cli.parked import show as parked_show
+from actors.cli.parked.show import _say
 from actors.cli.session import Session, one_line_errors
 from actors.errors import ActorsError, ConfigurationError, HandlerFailedError, RecordError
 from actors.testing import ActorTestDriver
@@ -33,7 +33,7 @@ from actors.web.dashboard.rendering import Pages
 from spark_replay.comparison import report
 from spark_replay.printing import say
 from spark_replay.report import html, tables
-from stores._core.printable import one_line, printable, printable_json
+from stores._core.printable import moment, one_line, printable, printable_json
 
 HOSTILE = "k\x1b]0;x\x07\n2026-01-01 ERROR forged\r\x9b2J\x7f\u2028\u202e\u2066\x85\ud800"
 ESCAPED = r"k\x1b]0;x\x07\n2026-01-01 ERROR forged\r\x9b2J\x7f\u2028\u202e\u2066\x85\ud800"
@@ -242,7 +242,7 @@ def test_parked_messages_are_shown_escaped_and_found_by_what_is_shown() -> None:
         "timer": HOSTILE,
         "is_shown": True,
     }
-    parked_show._say(session(out), {**entry, "headers": [[HOSTILE, HOSTILE]]})
+    _say(session(out), {**entry, "headers": [[HOSTILE, HOSTILE]]})
     assert is_sound(out.getvalue())
     definition: Any = SimpleNamespace(name="a", topic=App("shop").topic("in", key_type=str))
     assert chosen(definition, [line], printable(line.shown_key)) == [line]

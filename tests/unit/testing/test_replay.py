@@ -46,7 +46,7 @@ def unknowns(rows: Iterable[Replayed]) -> list[tuple[bytes | None, int, str]]:
 def replayed_items(driver: ActorTestDriver, app: App, actor: object, *stores: str) -> dict[str, dict]:
     """Replay what the driver's input holds, and give the state as `driver.items` does."""
     replayer, found = app.replayer(actor), {name: {} for name in stores}
-    until_ms = driver._clock_ms()
+    until_ms = driver._clock.wall_ms()
     for number in range(PARTITIONS):
         log, _ = driver._cluster.fetch(TopicPartition(replayer.topic, number), 0, 1 << 30)
         rows = list(replayer.run(number, log, partition_count=PARTITIONS, until_ms=until_ms, stores=stores or None))

@@ -109,7 +109,9 @@ def test_a_dead_letter_of_a_question_in_the_input_is_handled_once(then: Any, is_
     letters = world.app.topic("headers-dead-letters", key_type=str, value_type=str)
     with ActorTestDriver(world.app) as driver:
         world.fails = True
-        driver.send(world.inbox, key="a", value="v", headers=QUESTION | {DEADLINE: b"%d" % (driver._clock_ms() + 1000)})
+        driver.send(
+            world.inbox, key="a", value="v", headers=QUESTION | {DEADLINE: b"%d" % (driver._clock.wall_ms() + 1000)}
+        )
         [letter] = driver.outputs(letters)
         assert dict(letter.headers)[ASK] == b"q1"
         world.fails = False

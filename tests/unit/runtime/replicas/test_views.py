@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -17,10 +17,13 @@ from actors.ports import TopicPartition
 from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.runtime.state.restore import LOOK_BACK
-from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
-from actors.testing.fakes.views import FakeFollowing
+from actors.testing.fakes.ports import FakeClock
+from actors.testing.fakes.views import FakeFollowing, FakeTopicLogs
 from stores._core.record import METADATA_HEADER, encode_metadata
 from stores.errors import StoreUnavailableError
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.loop import VirtualLoop
+from tests.sim.fakes.network import Conditions, Network
 
 HOUR_MS = 3600 * 1000
 SECOND = timedelta(seconds=1)
@@ -31,15 +34,12 @@ class World:
 
     def __init__(self, partitions: int = 2, **topic: Any) -> None:
         self.loop = VirtualLoop()
-        self.network = Network(Random(0))
-        self.network.conditions = Conditions(latency_s=(0.0, 0.001))
+        self.network = Network(Random(0), Conditions(latency_s=(0.0, 0.001)))
         self.cluster = SimKafka("group", marker_s=lambda: 0.0)
         self.cluster.make_topic("t", partitions, **{"is_compacted": True, **topic})
         self.clock = FakeClock()
         self.read: list[int] = []
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
+        self.run = self.loop.run_until_complete
 
     def view(self, folder: Path | None = None, *, margin_ms: int = 0, chunk_records: int = 500) -> TopicView[str, str]:
         world = self

@@ -201,7 +201,7 @@ def test_a_question_that_may_have_asked_already_is_handled_however_late_it_is():
         return got
 
     with ActorTestDriver(app) as driver:
-        deadline = b"%d" % (driver._clock_ms() + 15_000)
+        deadline = b"%d" % (driver._clock.wall_ms() + 15_000)
         driver.post(orders, key="a", value=5, headers=asked(b"q", **{DEADLINE: deadline}))
         driver.advance(10, settle=False)
         assert driver.get(given, "bank") == 5

@@ -378,7 +378,7 @@ class World:
 
     def look(self, driver: ActorTestDriver) -> Waiting:
         """What waits in all partitions."""
-        now_ms = driver._clock_ms()
+        now_ms = driver._clock.wall_ms()
         return driver._run(waiting._look(self.app.panels, list(driver._worker.tasks), now_ms))
 
 
@@ -401,7 +401,7 @@ def test_what_waits_is_found() -> None:
         assert [(one.effects, one.retried) for one in counts if one.effects] == [(1, 1)]
         assert sum(one.timers for one in counts) == 2
         next_ms = min(one.next_timer_ms for one in counts if one.next_timer_ms)
-        assert 150_000 < next_ms - driver._clock_ms() <= 180_000
+        assert 150_000 < next_ms - driver._clock.wall_ms() <= 180_000
         driver.advance(7200)
         after = world.look(driver)
         assert [(line.what, line.key, line.waiting) for line in sorted_lines(after)] == [

@@ -41,7 +41,7 @@ class World:
 
     def adopt(self, driver: ActorTestDriver) -> None:
         """Have the app's service look at the driver's worker as if it had started it."""
-        self.app.actor_service._worker = driver._worker
+        self.app.actor_service.worker = driver._worker
 
 
 async def asked(
@@ -94,7 +94,7 @@ def test_stopped_partitions_are_named_without_keys():
         assert stopped_partitions(world.app) == [
             {"actor": "work", "topic": "in", "partition": home, "offset": 1, "error": "HandlerFailedError"}
         ]
-        world.app.actor_service._worker.is_assigned = True
+        world.app.actor_service.worker.is_assigned = True
         found = asyncio.run(asked(world.app, "/health", "/health/ready"))
         probes = {"live": True, "startup": True, "ready": True}
         stopped = stopped_partitions(world.app)
@@ -139,7 +139,7 @@ def all_in_state(state: State, count: int = 2) -> Callable[[World], None]:
 
 def assigned_nothing(world: World) -> None:
     """Have the group give out its partitions, none of them to this worker."""
-    worker = world.app.actor_service._worker
+    worker = world.app.actor_service.worker
     assert worker is not None
     worker._tasks.clear()
     worker.assigned(Identity("member", 2), [])
@@ -147,7 +147,7 @@ def assigned_nothing(world: World) -> None:
 
 def not_let_in(world: World) -> None:
     """As before the first assignment."""
-    worker = world.app.actor_service._worker
+    worker = world.app.actor_service.worker
     assert worker is not None
     worker._tasks.clear()
     worker.is_assigned, worker.meters.rebalances = False, 0
@@ -155,7 +155,7 @@ def not_let_in(world: World) -> None:
 
 def rebalancing(world: World) -> None:
     """As after the revocation of all partitions."""
-    worker = world.app.actor_service._worker
+    worker = world.app.actor_service.worker
     assert worker is not None
     worker._tasks.clear()
     worker.is_assigned = False
@@ -163,7 +163,7 @@ def rebalancing(world: World) -> None:
 
 def not_started(world: World) -> None:
     """As while settings are checked."""
-    world.app.actor_service._worker = None
+    world.app.actor_service.worker = None
 
 
 def unheard(*whom: str | TopicPartition) -> Callable[[World], None]:

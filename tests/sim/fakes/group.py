@@ -1,8 +1,6 @@
-"""A consumer group's coordinator with the eager protocol: join, sync, heartbeat, leave, committed offsets.
+"""A consumer group's coordinator with the eager protocol: join, sync, heartbeat, leave; see `GroupOffsets` for offsets.
 
-Static members (KIP-345) come back under a new member id with what they had, and nobody else hears of it. Of several
-commits of one offset the one that was written last counts, a transactional one from when it was written, not from when
-its transaction ended.
+Static members (KIP-345) come back under a new member id with what they had, and nobody else hears of it.
 """
 
 from __future__ import annotations
@@ -17,12 +15,24 @@ from typing import Any
 from actors.ports import Committed, TopicPartition
 from actors.testing.fakes.errors import (
     CoordinatorMovedError,
-    FencedInstanceError,
-    GroupNotEmptyError,
     IllegalGenerationError,
     RebalanceInProgressError,
+    RefusedError,
     UnknownMemberError,
 )
+from actors.testing.fakes.offsets import GroupOffsets
+
+
+class FencedInstanceError(RefusedError):
+    """Another process joined with the same static identity."""
+
+
+class GroupNotEmptyError(RefusedError):
+    """The group has members: its offsets aren't an operator's to delete."""
+
+
+class LostMembershipError(Exception):
+    """The group doesn't know a worker's static identity any more: the worker has to end."""
 
 
 class GroupState(enum.Enum):
@@ -57,27 +67,23 @@ class _Member:
     assigned: list[TopicPartition] = field(default_factory=list)
 
 
-class Group:
+class Group(GroupOffsets):
     """One group. Its methods are requests: they act at once, and give a result or a future of it, or raise.
 
     Attributes:
         generation: goes up with every rebalance.
         is_moving: refuses everything while it is true, as a coordinator does that loads its state.
-        offsets: the committed offsets, pending ones not.
         on_change: called with ("joins", "returns", "leaves" or "expires", the client) of each member.
         on_commit: called with every offset that a member commits outside of a transaction.
     """
 
     def __init__(self, name: str, *, rebalance_s: float, appended: Callable[[], int]) -> None:
-        self.name = name
+        super().__init__(name, appended=appended)
         self.state = GroupState.EMPTY
         self.generation = 0
         self.is_moving = False
-        self.offsets: dict[TopicPartition, Committed] = {}
         self.on_change: list[Callable[[str, str], None]] = []
         self.on_commit: list[Callable[[TopicPartition, Committed], None]] = []
-        self._next_append = appended
-        self._appended: dict[TopicPartition, int] = {}
         self._rebalance_s = rebalance_s
         self._members: dict[str, _Member] = {}
         self._leader = ""
@@ -179,14 +185,14 @@ class Group:
     def committed(self, source: TopicPartition) -> Committed | None:
         """Return the committed offset; one of a transaction without its marker is not."""
         self._check_available()
-        return self.offsets.get(source)
+        return super().committed(source)
 
     def commit(self, member_id: str, generation: int, source: TopicPartition, committed: Committed) -> None:
         """Commit an offset outside of a transaction, as a member."""
         self._touch(self._checked(member_id, generation))
         if self.state is GroupState.COMPLETING:
             raise RebalanceInProgressError(self.name)
-        self._write(source, committed)
+        super().commit(member_id, generation, source, committed)
         for observe in self.on_commit:
             observe(source, committed)
 
@@ -211,12 +217,6 @@ class Group:
         if self.state is not GroupState.EMPTY:
             raise GroupNotEmptyError(self.name)
         self._write(source, None)
-
-    def complete(self, source: TopicPartition, committed: Committed, appended: int) -> None:
-        """Let an offset of a committed transaction count, unless a later one was written meanwhile."""
-        if appended > self._appended.get(source, 0):
-            self._appended[source] = appended
-            self.offsets[source] = committed
 
     def _write(self, source: TopicPartition, committed: Committed | None) -> None:
         self._appended[source] = self._next_append()

@@ -17,11 +17,8 @@ from actors._core.group.members import Member, TaskId
 from actors._core.group.placement import Copies, PlacementRules, place
 from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition
-from actors.testing.fakes.cluster import SimKafka
 from actors.testing.fakes.errors import (
-    FencedInstanceError,
     IllegalGenerationError,
-    LostMembershipError,
     NoAnswerError,
     OffsetOutOfRangeError,
     RebalanceInProgressError,
@@ -29,9 +26,10 @@ from actors.testing.fakes.errors import (
     UnknownMemberError,
     UnknownTopicIdError,
 )
-from actors.testing.fakes.group import Joined
-from actors.testing.fakes.loop import current_process
-from actors.testing.fakes.network import POLL, Network
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.group import FencedInstanceError, Joined, LostMembershipError
+from tests.sim.fakes.loop import current_process
+from tests.sim.fakes.network import POLL, Network
 
 RETRY_S = 0.2
 LEAVE_S = 5.0

@@ -12,16 +12,18 @@ What can happen to a request:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
+from actors.testing.driver import ActorTestDriver
+from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import NoAnswerError, RefusedError
-from actors.testing.fakes.loop import Process, current_process
-
-T = TypeVar("T")
+from actors.testing.fakes.processes import Process as AnyProcess
+from actors.testing.fakes.processes import current
+from tests.sim.fakes.loop import Process
 
 FATES = ("lost", "answer lost", "late", "doubled")
 QUICK_ERROR_S = 0.002
@@ -45,7 +47,7 @@ class Conditions:
     timeout_s: float = 3.0
 
 
-class Network:
+class Network(DirectNetwork):
     """The network between processes and one cluster.
 
     Attributes:
@@ -55,8 +57,8 @@ class Network:
         trace: called with a line for everything that goes wrong.
     """
 
-    def __init__(self, random: Random) -> None:
-        self.conditions = Conditions()
+    def __init__(self, random: Random, conditions: Conditions | None = None) -> None:
+        self.conditions = conditions or Conditions()
         self.planned: dict[tuple[str, str], str] = {}
         self.cut_off: set[str] = set()
         self.trace: Callable[[str], None] | None = None
@@ -72,8 +74,8 @@ class Network:
             RefusedError: the broker's answer.
             NoAnswerError: none came.
         """
-        process = current_process()
-        if process is not None:
+        process = current.get()
+        if isinstance(process, Process):
             await process.reach(f"{request} to send")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -87,10 +89,10 @@ class Network:
         try:
             return await answer
         finally:
-            if process is not None:
+            if isinstance(process, Process):
                 await process.reach(f"{request} answered")
 
-    def _fate(self, request: str, process: Process | None) -> str:
+    def _fate(self, request: str, process: AnyProcess | None) -> str:
         name = "" if process is None else process.name
         if name in self.cut_off:
             return "lost"
@@ -172,20 +174,7 @@ def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
         answer.exception()
 
 
-async def retried(ask: Callable[[], Awaitable[T]], *, retry_s: float, deadline_s: float) -> T:
-    """Ask again after a retriable refusal or no answer, until the loop's time is `deadline_s`.
-
-    Raises:
-        RefusedError, NoAnswerError: the last one.
-    """
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            return await ask()
-        except RefusedError as error:
-            if not error.is_retriable or loop.time() >= deadline_s:
-                raise
-        except NoAnswerError:
-            if loop.time() >= deadline_s:
-                raise
-        await asyncio.sleep(retry_s)
+def with_faults(driver: ActorTestDriver) -> ActorTestDriver:
+    """Give a driver that hasn't begun a network that can lose requests: `driver._network`."""
+    driver._network = Network(Random(0), Conditions(latency_s=(0.0, 0.0)))
+    return driver

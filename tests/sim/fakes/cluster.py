@@ -1,0 +1,123 @@
+"""The simulated cluster of the product's test driver, with a group of members, compaction and what operators do."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable
+
+from actors.ports import TopicPartition
+from actors.testing.fakes.cluster import MemoryKafka, Topic
+from actors.testing.fakes.errors import CoordinatorMovedError
+from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction, offset_of
+from actors.testing.fakes.transactions import TransactionCoordinator, _State
+from tests.sim.fakes.group import Group
+
+
+class CompactedLog(PartitionLog):
+    """A partition's log that can be compacted."""
+
+    def compact(self, now_ms: int, before: int) -> int:
+        """Keep the last committed record of each key below `before`, and give how many went.
+
+        Aborted records go at once. Tombstones, and markers whose transaction has no record left here, stay for
+        `delete.retention.ms` from the first pass that sees them so (KIP-534). The log's last record always stays, and
+        offsets never change.
+        """
+        before = min(before, self.last_stable, self.end - 1)
+        cleanable = bisect.bisect_left(self._records, before, key=offset_of)
+        last = {record.key: record for record in self._records[:cleanable] if record.is_committed}
+        in_use = {
+            record.transaction
+            for index, record in enumerate(self._records)
+            if not record.is_marker and (index >= cleanable or last.get(record.key) is record)
+        }
+        kept = [
+            record
+            for record in self._records[:cleanable]
+            if (record.is_marker or last.get(record.key) is record) and not self._is_over(record, in_use, now_ms)
+        ]
+        removed = cleanable - len(kept)
+        self._records[:cleanable] = kept
+        return removed
+
+    def _is_over(self, record: StoredRecord, in_use: set[Transaction | None], now_ms: int) -> bool:
+        """Return whether a tombstone or marker was kept long enough; begins to count when it is first asked."""
+        if (record.transaction in in_use) if record.is_marker else (record.value is not None):
+            return False
+        if record.removable_ms is None:
+            record.removable_ms = now_ms + self.delete_retention_ms
+            return False
+        return now_ms >= record.removable_ms
+
+
+class MovingCoordinator(TransactionCoordinator):
+    """A transaction coordinator that refuses everything while `is_moving` is true."""
+
+    is_moving = False
+
+    def open_transactions(self) -> list[Transaction]:
+        """Return the transactions that are not at their end, markers included."""
+        return [
+            producer.transaction
+            for producer in self._producers.values()
+            if producer.transaction is not None and producer.state in (_State.ONGOING, _State.PREPARED)
+        ]
+
+    def _check_available(self) -> None:
+        if self.is_moving:
+            raise CoordinatorMovedError("the transaction coordinator is loading")
+
+
+class SimKafka(MemoryKafka):
+    """The cluster; `Network` delays requests to it."""
+
+    log_type = CompactedLog
+    coordinator_type = MovingCoordinator
+    transactions: MovingCoordinator
+    group: Group
+
+    def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
+        super().__init__(group, marker_s=marker_s)
+        self.group = Group(group, rebalance_s=rebalance_s, appended=self.appended)
+
+    def grow_topic(self, name: str, partitions: int) -> Topic:
+        """Return a topic more partitions, as an operator does."""
+        topic = self._topics[name]
+        first = topic.partitions[0]
+        more = tuple(
+            self.log_type(
+                TopicPartition(name, number),
+                is_compacted=first.is_compacted,
+                delete_retention_ms=first.delete_retention_ms,
+            )
+            for number in range(len(topic.partitions), partitions)
+        )
+        grown = self._topics[name] = Topic(name, topic.topic_id, topic.partitions + more)
+        return grown
+
+    def recreate_topic(self, name: str) -> Topic:
+        """Delete a topic, and make one of the same name and settings."""
+        logs = self._topics[name].partitions
+        self.delete_topic(name)
+        return self.make_topic(
+            name, len(logs), is_compacted=logs[0].is_compacted, delete_retention_ms=logs[0].delete_retention_ms
+        )
+
+    def logs(self) -> list[PartitionLog]:
+        """Return every partition of every topic."""
+        return [log for topic in self._topics.values() for log in topic.partitions]
+
+
+def fold(records: Iterable[StoredRecord], end: int | None = None) -> dict[bytes, StoredRecord]:
+    """Return the last committed record of each key below `end`, deleted keys left out."""
+    state: dict[bytes, StoredRecord] = {}
+    for record in records:
+        if end is not None and record.offset >= end:
+            break
+        if record.key is None or not record.is_committed:
+            continue
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record
+    return state
