@@ -116,8 +116,6 @@ class KafkaRequests:
         if consumer is not None:
             await release(consumer)
 
-    # --- opening ---------------------------------------------------------------------------------------------------
-
     async def _open(self) -> None:
         """Connect, once for all callers of the same time: a caller that is cancelled doesn't end it for the others."""
         if self._is_closed:
@@ -184,8 +182,6 @@ class KafkaRequests:
     async def _topics(self) -> AsyncIterator[Topics]:
         async with ControlPlane.connect(self._connection, self._group) as control:
             yield Topics(self._connection, control, may_create=self._may_create)
-
-    # --- while it runs ---------------------------------------------------------------------------------------------
 
     async def _send(self, question: ActorRequest) -> None:
         producer = self._producer

@@ -131,8 +131,6 @@ class _Placing:
             },
         )
 
-    # --- owners ----------------------------------------------------------------------------------------------------
-
     def _choose_owners(self) -> None:
         index_of = {member.member_id: index for index, member in enumerate(self._members)}
         wanted = {
@@ -172,8 +170,6 @@ class _Placing:
 
     def _lag(self, task: TaskId, index: int) -> int:
         return self._lags[task].get(index, self._highest[task])
-
-    # --- standbys --------------------------------------------------------------------------------------------------
 
     def _choose_standbys(self) -> None:
         followers = [index for index, member in enumerate(self._members) if member.follows]

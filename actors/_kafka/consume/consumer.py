@@ -296,8 +296,6 @@ class KafkaSource:
         if not self._is_closed and time.monotonic() - self._retry_at_s > session_s:
             self._failed(error)
 
-    # --- rebalances ------------------------------------------------------------------------------------------------
-
     async def _on_revoked(self) -> None:
         try:
             await self._revoked()

@@ -231,8 +231,6 @@ class Parked:
         topic = "" if changelog is None else f" (topic {changelog.topic})"
         return f"it has {size} bytes, {len(record.key or b'')} of them key; {error}{topic}"
 
-    # --- lines -----------------------------------------------------------------------------------------------------
-
     def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
         """Return the key of the line of a message's key."""
         if len(key) <= LONG_KEY_BYTES or key in self._next:
@@ -290,8 +288,6 @@ class Parked:
         """Return the sequences that entries of a line may have, without looking at more than its first."""
         first = next(overlay.items(*line_bounds(LETTER, line_key)), None)
         return range(0) if first is None else range(place_of(first[0])[1], self._next.get(line_key, 0))
-
-    # --- control records -------------------------------------------------------------------------------------------
 
     async def _obey(self, state: TaskState, record: InputRecord, handling: MessageHandling) -> None:
         command = self._command(state, record)

@@ -141,8 +141,6 @@ class Standbys:
         self._log_limit = LogLimit(REMIND_S)
         self._task: asyncio.Task[None] | None = None
 
-    # --- from the worker -------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Begin to follow what is wanted."""
         self._task = asyncio.create_task(self._run(), name="standbys")
@@ -208,8 +206,6 @@ class Standbys:
                 if place[1] == partition and place[0] in self._specs[actor].changelogs:
                     self._suspect[place] = False
 
-    # --- what it says ----------------------------------------------------------------------------------------------
-
     @property
     def copies(self) -> list[StandbyState]:
         """The copies that are followed, by actor, partition and store."""
@@ -263,8 +259,6 @@ class Standbys:
     def _known_lag(self, one: StandbyStore) -> int | None:
         known_s = max(KNOWN_S, 2 * self._look_pause_s)
         return one.lag if self._clock.monotonic() - one.looked_s <= known_s else None
-
-    # --- the loop --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         retry_s = FIRST_RETRY_S
@@ -395,8 +389,6 @@ class Standbys:
             logger.info("%s: warm copies, asking for a rebalance", ", ".join(map(_name, sorted(warm))))
             self._around.ask_for_rebalance()
 
-    # --- preparing -------------------------------------------------------------------------------------------------
-
     async def _prepare(self) -> bool:
         """Open what is wanted and not there yet; tell whether that was all."""
         fresh = []
@@ -525,8 +517,6 @@ class Standbys:
 
     def _why(self, position: Position, bounds: LogBounds, changelog: Changelog) -> str | None:
         return why_not_followed(position, bounds, self._clock.wall_ms(), self._kept(changelog))
-
-    # --- inside ----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> list[StandbyStore]:
         return [one for copy in self._held.values() if copy.is_ready for one in copy.stores]

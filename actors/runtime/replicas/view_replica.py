@@ -192,8 +192,6 @@ class ViewReplica:
         self._is_closed = False
         self._log_limit = LogLimit(REMIND_S)
 
-    # --- reading ---------------------------------------------------------------------------------------------------
-
     @property
     def stores(self) -> Mapping[int, PartitionStore]:
         """The open stores by partition.
@@ -259,8 +257,6 @@ class ViewReplica:
         if self._known().topic_id != topic_id:
             return False
         return all(self._copies[number].position.changelog_offset >= end for number, end in ends.items())
-
-    # --- opening and closing ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Catch up with the topic, and begin to follow it.
@@ -344,8 +340,6 @@ class ViewReplica:
         if reason is not None:
             raise ConfigurationError(reason)
 
-    # --- following -------------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
         """Follow until it is cancelled, or can't go on."""
         retry_s = FIRST_RETRY_S
@@ -400,8 +394,6 @@ class ViewReplica:
         if changed:
             await self._changed(partition, changed)
 
-    # --- looking at the topic --------------------------------------------------------------------------------------
-
     async def _look_on(self) -> None:
         while True:
             retention_s = (self._known().delete_retention_ms - self._margin_ms) / 1000
@@ -454,8 +446,6 @@ class ViewReplica:
 
     def _kept(self, facts: TopicFacts) -> Retention:
         return Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
-
-    # --- mending ---------------------------------------------------------------------------------------------------
 
     async def _repair(self) -> None:
         """Build anew what can't be followed on.
@@ -520,8 +510,6 @@ class ViewReplica:
     async def _changed_in_parts(self, number: int, differing: Iterator[Change]) -> None:
         while part := list(islice(differing, DIFFERENCES_AT_ONCE)):
             await self._changed(number, part)
-
-    # --- inside ----------------------------------------------------------------------------------------------------
 
     def _known(self) -> TopicFacts:
         if self._facts is None:

@@ -101,8 +101,6 @@ class TopicView(Generic[K, V]):
         """The topic's name."""
         return self._topic()
 
-    # --- opening and closing ---------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -166,8 +164,6 @@ class TopicView(Generic[K, V]):
         """Take it for closed: the process that had opened it is gone."""
         self._copy = self._calling = self._waiting = None
 
-    # --- reading ---------------------------------------------------------------------------------------------------
-
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value of `key`, or `default` when it is absent or expired.
 
@@ -200,8 +196,6 @@ class TopicView(Generic[K, V]):
         """Return (key, value) of the keys whose bytes begin with those of `prefix`."""
         raw = self._opened().encode_key(prefix)
         return self._decoded(self._scan(raw, after_prefix(raw), reverse=False))
-
-    # --- waiting ---------------------------------------------------------------------------------------------------
 
     async def caught_up(self, *, timeout: timedelta | None = None) -> None:
         """Wait until the view has all that is committed at the moment of this call.
@@ -239,8 +233,6 @@ class TopicView(Generic[K, V]):
         what = "isn't there" if predicate is None else "isn't what is waited for"
         found: V | None = await self._in_time(wait(), timeout, lambda: f"the view of {self.topic}: key {key!r} {what}")
         return found
-
-    # --- changes ---------------------------------------------------------------------------------------------------
 
     def on_change(self, callback: Callback) -> Callable[[], None]:
         """Call `callback(key, old, new)` for each change from now on; None stands for absent.
@@ -301,8 +293,6 @@ class TopicView(Generic[K, V]):
             logger.exception(
                 "%s[%d]: the callback for key %s failed; the view goes on", self.topic, partition, show_bytes(raw_key)
             )
-
-    # --- inside ----------------------------------------------------------------------------------------------------
 
     def _running(self) -> ViewReplica:
         if self._copy is None:

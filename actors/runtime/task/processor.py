@@ -223,8 +223,6 @@ class TaskProcessor:
     def _is_ending(self) -> bool:
         return self._inbox.stopping
 
-    # --- between messages ------------------------------------------------------------------------------------------
-
     async def _rests(self) -> bool:
         """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
         left_s = self._rested_s - self._clock.monotonic()
@@ -316,8 +314,6 @@ class TaskProcessor:
     def _skip_to(self, offset: int) -> None:
         """Go on at `offset`: there is no record before it that isn't finished."""
         self.next_offset = offset
-
-    # --- messages --------------------------------------------------------------------------------------------------
 
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
         self._note_time()
@@ -493,8 +489,6 @@ class TaskProcessor:
         for _, overlay in self._overlays:
             held += overlay.bytes_held
         return held >= self._policy.max_bytes
-
-    # --- commit ----------------------------------------------------------------------------------------------------
 
     async def _commit(self) -> None:
         """Commit what was handled: to Kafka, then to the stores."""

@@ -133,8 +133,6 @@ class Task:
         """The ownership epoch; 0 before the first claim."""
         return self._context.epoch
 
-    # --- from the worker -------------------------------------------------------------------------------------------
-
     def start(self, on_end: Callable[[Task], None]) -> None:
         """Begin the takeover. `on_end` is called when the task ended, with `failure` set if by a defect."""
         self._run_task = asyncio.create_task(self._run(), name=f"actor {self.spec.name} {self.source}")
@@ -195,8 +193,6 @@ class Task:
         if self._run_task is not None:
             self._run_task.cancel()
 
-    # --- the run loop ----------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
         try:
             await self._wait_for_predecessor()
@@ -221,8 +217,6 @@ class Task:
             except Exception as error:
                 self.failure = self.failure or error
             self._context.state = State.CLOSED
-
-    # --- for queries -----------------------------------------------------------------------------------------------
 
     @property
     def identity(self) -> Identity:
@@ -410,8 +404,6 @@ class Task:
         processor, self._processor = self._processor, None
         if processor is not None:
             await processor.close()
-
-    # --- takeover --------------------------------------------------------------------------------------------------
 
     async def _take_over(self) -> None:
         if self._refusal is not None:

@@ -156,8 +156,6 @@ class Timers:
         for index in self._by_prefix.values():
             index.begins_at(next((key for key, _ in self._merged.items(index.start, index.end)), None))
 
-    # --- for handlers ----------------------------------------------------------------------------------------------
-
     def schedule(
         self,
         ctx: Context,
@@ -234,8 +232,6 @@ class Timers:
         index = self._wall if entry.clock == "wall" else self._stream
         state.overlays[self._store].delete(index.key(entry.due_ms, address))
 
-    # --- for the processor ------------------------------------------------------------------------------------------
-
     @property
     def is_busy(self) -> bool:
         """Whether a timer is due that has to wait for input that was there before."""
@@ -295,8 +291,6 @@ class Timers:
         if ctx is None or (isinstance(ctx._record, InternalRecord) and self._stream_ms != _UNSEEN):
             return self._stream_ms
         return max(self._stream_ms, ctx.timestamp_ms)
-
-    # --- internal messages ------------------------------------------------------------------------------------------
 
     def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:
         for key, _ in self._merged.items(index.start, index.end):
