@@ -17,7 +17,7 @@ from contextvars import Context
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection, broker_errors, release, started
@@ -26,7 +26,7 @@ from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
-from actors.runtime.message.failures import is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = escaping(logging.getLogger(__name__))
@@ -63,7 +63,7 @@ class KafkaRequests:
         self._consumer: AIOKafkaConsumer | None = None
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._said_s: dict[str, float] = {}
+        self._reminders = Reminders(REMIND_S)
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
         """See `actors.ports.Requests.ask`.
@@ -200,7 +200,7 @@ class KafkaRequests:
                 with broker_errors(f"reading answers from {source.topic}[{source.partition}]", self._connection, READ):
                     found = await fetched(consumer, source, timeout_s=POLL_S)
             except BrokerUnavailableError as error:
-                if not is_repeated(error, self._said_s, time.monotonic()):
+                if not is_repeated(error, self._reminders, time.monotonic()):
                     logger.warning("%s; it is tried again", error)
                 if error.missing:
                     # The callers get the missing permission, and no time-out that would look like a missing answer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from actors._core.logs import reason_of
+from actors._core.logs import Reminders, reason_of
 from actors.errors import (
     AskTimeoutError,
     HandlerFailedError,
@@ -55,20 +55,15 @@ def as_record_error(
     return failed
 
 
-def is_repeated(error: BaseException, said_s: dict[str, float], now_s: float) -> bool:
-    """Tell whether the same was logged within `REMIND_S`; otherwise note that it is now.
+def is_repeated(error: BaseException, reminders: Reminders, now_s: float) -> bool:
+    """Tell whether the same was logged lately; otherwise note that it is now.
 
     It counts for errors that each task meets at each try until somebody acts: a missing permission, or an input that
     can't be read.
     """
     text = error.missing if isinstance(error, TaskError) else ""
     text = text or (str(error) if isinstance(error, RestoreError) else "")
-    for old in [said for said, at_s in said_s.items() if now_s - at_s >= REMIND_S]:
-        del said_s[old]
-    if not text or text in said_s:
-        return bool(text)
-    said_s[text] = now_s
-    return False
+    return bool(text) and not reminders.is_due(now_s, text)
 
 
 def newer_in(error: BaseException) -> NewerVersionError | None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.commands import (
@@ -31,7 +31,6 @@ from actors.runtime.commands import (
     control_of,
     is_over,
 )
-from actors.runtime.log_limit import LogLimit
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
@@ -127,7 +126,7 @@ class Parked:
         self._effects = effects
         self._meters = meters
         self._commands = spec.commands
-        self._log_limit = LogLimit(REMIND_S)
+        self._reminders = Reminders(REMIND_S)
         self._store: Store[bytes, bytes] | None = spec.parked
         # By line, a sequence behind all of it. A line that isn't empty is always in it: the messages of a key are
         # handled one after the other, so what changes a line is known here whether or not it is merged yet.
@@ -327,7 +326,7 @@ class Parked:
         if self._meters is not None:
             self._meters.refused_commands += 1
             refused = self._meters.refused_commands
-        if self._log_limit.is_due(state.scope.now_ms / 1000):
+        if self._reminders.is_due(state.scope.now_ms / 1000):
             text = "%s offset %d key %s: a control record is skipped: %s (%d such records so far)"
             logger.warning(text, state.source, record.offset, show_bytes(record.key), error, refused)
 

@@ -36,14 +36,14 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from actors._core.backoff import Backoff
 from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._core.task.takeover import LogBounds, plan_restore
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.cancellation import is_cancelled
-from actors.runtime.log_limit import LogLimit
 from actors.runtime.replicas.followed import Retention, why_not_followed
 from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
@@ -65,8 +65,8 @@ LOOK_SHARE_S = 0.04
 """How often the logs' ends are looked at: each second, and less often where there are more copies than 25."""
 KNOWN_S = 10.0
 """For so long what a look found counts as known, or until the look after the next one should have been."""
-FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
-FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
+RETRY = Backoff(0.1, longest_s=5.0)
+PAUSE = Backoff(1.0, longest_s=30.0)
 """How long a copy whose store failed is left alone."""
 REMIND_S = 10.0
 MANY_IN_VAIN = 3
@@ -138,7 +138,7 @@ class Standbys:
         self._look_pause_s = LOOK_S
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
-        self._log_limit = LogLimit(REMIND_S)
+        self._reminders = Reminders(REMIND_S)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -261,11 +261,11 @@ class Standbys:
         return one.lag if self._clock.monotonic() - one.looked_s <= known_s else None
 
     async def _run(self) -> None:
-        retry_s = FIRST_RETRY_S
+        retry_s = RETRY.first_s
         while True:
             try:
                 await self._follow()
-                retry_s = FIRST_RETRY_S
+                retry_s = RETRY.first_s
                 continue
             except asyncio.CancelledError:
                 if is_cancelled():
@@ -282,7 +282,7 @@ class Standbys:
             for copy in [copy for copy in self._held.values() if not copy.is_ready]:
                 self._drop(copy.task)
             await self._clock.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            retry_s = RETRY.longer_s(retry_s)
 
     async def _follow(self) -> None:
         """Follow what is wanted until that changes."""
@@ -545,9 +545,9 @@ class Standbys:
             if task in self._held:
                 self._drop(task)
             _, before_s = self._pauses.get(task, (0.0, 0.0))
-            pause_s = min(max(2 * before_s, FIRST_PAUSE_S), LAST_PAUSE_S)
+            pause_s = max(PAUSE.longer_s(before_s), PAUSE.first_s)
             # Copies that fail together are opened together: each time all others begin to read anew.
-            due_s = math.ceil((self._clock.monotonic() + pause_s) / FIRST_PAUSE_S) * FIRST_PAUSE_S
+            due_s = math.ceil((self._clock.monotonic() + pause_s) / PAUSE.first_s) * PAUSE.first_s
             self._pauses[task] = due_s, pause_s
             self._say(f"{_name(task)}: the copy can't be kept: {error}; it is tried again in {pause_s:g} s")
 
@@ -571,7 +571,7 @@ class Standbys:
 
     def _say(self, text: str) -> None:
         """Log a warning, one in a while."""
-        if self._log_limit.is_due(self._clock.monotonic()):
+        if self._reminders.is_due(self._clock.monotonic()):
             logger.warning("%s", text)
 
 

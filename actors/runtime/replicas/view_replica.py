@@ -23,7 +23,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from actors._core.logs import escaping
+from actors._core.backoff import Backoff
+from actors._core.logs import Reminders, escaping
 from actors._core.task.takeover import LogBounds
 from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
@@ -37,7 +38,6 @@ from actors.errors import (
 )
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.cancellation import is_cancelled
-from actors.runtime.log_limit import LogLimit
 from actors.runtime.replicas.followed import FollowedStore, Retention, why_not_followed
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
@@ -47,8 +47,7 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.5
-FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 2.0
+RETRY = Backoff(0.1, longest_s=2.0)
 REMIND_S = 10.0
 LONGEST_LOOK_S = 15.0
 """How often the topic is looked at, at least."""
@@ -190,7 +189,7 @@ class ViewReplica:
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
-        self._log_limit = LogLimit(REMIND_S)
+        self._reminders = Reminders(REMIND_S)
 
     @property
     def stores(self) -> Mapping[int, PartitionStore]:
@@ -342,7 +341,7 @@ class ViewReplica:
 
     async def _run(self) -> None:
         """Follow until it is cancelled, or can't go on."""
-        retry_s = FIRST_RETRY_S
+        retry_s = RETRY.first_s
         while True:
             started_s = self._clock.monotonic()
             try:
@@ -360,9 +359,9 @@ class ViewReplica:
             except Exception as error:
                 self._fail(error)
                 return
-            retry_s = FIRST_RETRY_S if self._clock.monotonic() - started_s > LAST_RETRY_S else retry_s
+            retry_s = RETRY.first_s if self._clock.monotonic() - started_s > RETRY.longest_s else retry_s
             await self._clock.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            retry_s = RETRY.longer_s(retry_s)
 
     async def _follow(self) -> None:
         """Apply what comes, until something has to be mended."""
@@ -531,7 +530,7 @@ class ViewReplica:
 
     def _say(self, kind: str, text: str) -> None:
         """Log a warning, one of a kind in a while."""
-        if self._log_limit.is_due(self._clock.monotonic(), kind):
+        if self._reminders.is_due(self._clock.monotonic(), kind):
             logger.warning("%s", text)
 
 

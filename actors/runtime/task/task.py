@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import CompletedOffsets, decode_finished
 from actors._core.task.lifecycle import Event, State
@@ -49,7 +49,7 @@ from actors.ports import (
 )
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
-from actors.runtime.message.failures import is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -117,7 +117,7 @@ class Task:
         self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
-        self._said_s: dict[str, float] = {}
+        self._reminders = Reminders(REMIND_S)
         self._has_refused = self._repeats = False
 
     def __repr__(self) -> str:
@@ -388,9 +388,9 @@ class Task:
         self._context.failures += 1
         delay_s = self._settings.backoff.delay_s(self._context.failures)
         now_s = self._services.clock.monotonic()
-        level = logging.DEBUG if is_repeated(error, self._services.said_s, now_s) else logging.WARNING
+        level = logging.DEBUG if is_repeated(error, self._services.reminders, now_s) else logging.WARNING
         # What another partition met as well says nothing of whether this one goes on.
-        self._repeats = is_repeated(error, self._said_s, now_s)
+        self._repeats = is_repeated(error, self._reminders, now_s)
         logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
         if isinstance(error, StoreError):
             for store in self.spec.stores:
