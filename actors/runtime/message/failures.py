@@ -48,9 +48,7 @@ def as_record_error(
     timer = getattr(record, "timer", None)
     called = "" if timer is None else f", called by its timer {timer!r},"
     reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {reason_of(error)}"
-    failed = HandlerFailedError(
-        reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-    )
+    failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error
     return failed
 
@@ -85,9 +83,7 @@ def newer_in(error: BaseException) -> NewerVersionError | None:
 
 def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersionError) -> NewerProgramError:
     """Return the error for a record that leads to data of a newer program."""
-    failed = NewerProgramError(
-        reason_of(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-    )
+    failed = NewerProgramError.about(record, source, reason_of(error))
     failed.is_message = isinstance(error, UnknownTypeError)
     failed.__cause__ = error
     return failed
@@ -106,9 +102,7 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
         reason = "the key is null, and the actor's state lives with keys"
     else:
         reason = "the value is null"
-    return UndecodableRecordError(
-        reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-    )
+    return UndecodableRecordError.about(record, source, reason)
 
 
 def refused(
@@ -116,13 +110,7 @@ def refused(
 ) -> RefusedRecordError:
     """Give the error for a record whose effects the broker refuses; `is_final`, that it was given up is refused too."""
     what = "that its on_error policy gave it up" if is_final else f"what the handler of actor {actor} wrote or sent"
-    failed = RefusedRecordError(
-        f"the broker refuses {what}: {error}",
-        topic=source.topic,
-        partition=source.partition,
-        offset=record.offset,
-        key=record.key,
-    )
+    failed = RefusedRecordError.about(record, source, f"the broker refuses {what}: {error}")
     failed.is_final = is_final
     return failed
 

@@ -212,14 +212,8 @@ class Parked:
     def _unparkable(
         self, state: TaskState, record: InputRecord, internal: InternalMessage | None, error: RecordTooLargeError
     ) -> RecordError:
-        source = state.source
-        unparkable = RecordError(
-            f"it has to wait behind a parked message of its key and can't: {self._no_room(record, error)}",
-            topic=source.topic,
-            partition=source.partition,
-            offset=record.offset,
-            key=record.key,
-        )
+        why = f"it has to wait behind a parked message of its key and can't: {self._no_room(record, error)}"
+        unparkable = RecordError.about(record, state.source, why)
         unparkable.internal = None if internal is None else (self._spec.name, str(getattr(record, "id", None)))
         return unparkable
 

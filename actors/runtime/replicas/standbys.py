@@ -40,11 +40,10 @@ from actors._core.backoff import Backoff
 from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import Reminders, escaping
-from actors._core.task.takeover import LogBounds, plan_restore
+from actors._core.task.takeover import LogBounds, Retention, plan_restore, why_not_followed
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.cancellation import is_cancelled
-from actors.runtime.replicas.followed import Retention, why_not_followed
 from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
 from actors.runtime.replicas.standby_state import RebuildError, Role, StandbyState, StandbyStore, StandbyTask
@@ -69,7 +68,6 @@ RETRY = Backoff(0.1, longest_s=5.0)
 PAUSE = Backoff(1.0, longest_s=30.0)
 """How long a copy whose store failed is left alone."""
 REMIND_S = 10.0
-MANY_IN_VAIN = 3
 KEEP_AGE_MS = 60_000
 """How often the disk is told how old a copy is to which nothing is written."""
 
@@ -104,7 +102,7 @@ class Standbys:
         stores: the worker's stores.
         clock: the time.
         clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        acceptable_lag: how many offsets a warm copy may lack, if the group's leader doesn't say it.
+        acceptable_lag: how many offsets a warm copy may lack by this worker's settings; the leader's count.
         surroundings: the rest of the worker.
     """
 
@@ -158,7 +156,7 @@ class Standbys:
         wanted = dict.fromkeys(copies.standbys, Role.STANDBY) | dict.fromkeys(copies.warm_ups, Role.WARM_UP)
         wanted = {task: role for task, role in wanted.items() if task.actor in self._specs}
         warm_ups = {task for task, role in wanted.items() if role is Role.WARM_UP}
-        self._asking.assigned(warm_ups, is_limit_known=copies.acceptable_lag is not None)
+        self._asking.assigned(warm_ups)
         if warm_ups:
             self._go_by(copies.acceptable_lag)
         if wanted == self._wanted:
@@ -173,9 +171,8 @@ class Standbys:
         if is_another_set:
             self._changed.set()
 
-    def _go_by(self, leaders: int | None) -> None:
+    def _go_by(self, limit: int) -> None:
         """Warm is what the group's leader takes for it: asking for more than that stops the group for nothing."""
-        limit = self._own_limit if leaders is None else leaders
         if limit not in (self._limit, self._own_limit):
             logger.warning(
                 "the group's leader has acceptable_recovery_lag=%d, this worker %d: its copies count as warm when the "
@@ -184,14 +181,6 @@ class Standbys:
                 self._own_limit,
             )
         self._limit = limit
-        if leaders is None and self._asking.in_vain == MANY_IN_VAIN:
-            logger.warning(
-                "asked for a rebalance %d times in vain: the group's leader doesn't take copies of this worker for "
-                "warm that are within its acceptable_recovery_lag=%d. If the leader's is less, give all workers the "
-                "same",
-                MANY_IN_VAIN,
-                self._own_limit,
-            )
 
     async def release(self, actor: str, partition: int) -> None:
         """Wait until nothing touches a task's stores any more: from here on they are the caller's."""

@@ -25,7 +25,7 @@ from itertools import islice
 
 from actors._core.backoff import Backoff
 from actors._core.logs import Reminders, escaping
-from actors._core.task.takeover import LogBounds
+from actors._core.task.takeover import LogBounds, Retention, why_not_followed
 from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
@@ -38,7 +38,7 @@ from actors.errors import (
 )
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.cancellation import is_cancelled
-from actors.runtime.replicas.followed import FollowedStore, Retention, why_not_followed
+from actors.runtime.replicas.followed import FollowedStore
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
@@ -426,7 +426,7 @@ class ViewReplica:
             copy = self._copies.get(number)
             if copy is None or self._must_repair:
                 return
-            if self._why_rebuild(copy, bounds, facts) is not None:
+            if why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts)) is not None:
                 self._must_repair = True
                 return
             self._mark(copy, asked_ms, bounds)
@@ -439,9 +439,6 @@ class ViewReplica:
         position = replace(copy.position, wall_time_ms=asked_ms)
         copy.write((), position)
         copy.mark = None
-
-    def _why_rebuild(self, copy: _PartitionReplica, bounds: LogBounds, facts: TopicFacts) -> str | None:
-        return why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts))
 
     def _kept(self, facts: TopicFacts) -> Retention:
         return Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
@@ -467,7 +464,8 @@ class ViewReplica:
             copy, bounds = self._copies.get(number), await self._logs.bounds(TopicPartition(self.topic, number))
             if copy is not None:
                 await self._reopen_suspect(number, copy)
-                why = "its database is damaged" if copy.is_damaged else self._why_rebuild(copy, bounds, facts)
+                why = why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts))
+                why = "its database is damaged" if copy.is_damaged else why
                 if why is None:
                     if copy.position.changelog_offset >= bounds.end - 1:
                         # The log's last record is never compacted: nothing can have escaped.

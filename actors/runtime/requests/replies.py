@@ -161,13 +161,11 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
     """
     size = max((len(raw or b"") for name, raw in record.headers if name in (ASK, ASK_ID)), default=0)
     if size > MAX_HEADER_BYTES:
-        raise UndecodableRecordError(
+        raise UndecodableRecordError.about(
+            record,
+            source,
             f"it is a question that can't be answered: its id, in the header {ASK} or {ASK_ID}, has {size} "
             f"bytes, more than {MAX_HEADER_BYTES}",
-            topic=source.topic,
-            partition=source.partition,
-            offset=record.offset,
-            key=record.key,
         )
 
 

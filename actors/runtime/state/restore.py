@@ -30,9 +30,10 @@ from actors._core.task.takeover import (
     LogBounds,
     LostChangelog,
     Restore,
+    Retention,
     missed_tombstones,
     plan_restore,
-    why_no_snapshot,
+    why_not_followed,
     why_rewritten,
 )
 from actors.errors import LostChangelogError, RestoreError
@@ -375,16 +376,10 @@ class Restorer:
         if self._lost is not LostChangelog.REBUILD and is_of_topic and plan.lost is not None:
             # The snapshot has what the changelog lost: it is for the operator to choose.
             return
-        why = why_no_snapshot(
-            snapshot.position,
-            bounds,
-            changelog.topic_id,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=changelog.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        )
+        kept = Retention(changelog.topic_id, changelog.delete_retention_ms, self._margin_ms)
+        why = why_not_followed(snapshot.position, bounds, self._clock.wall_ms(), kept)
         if why is not None:
-            raise SnapshotError(why)
+            raise SnapshotError(f"{why}: make it anew")
 
     async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
         logger.warning("%s: rebuilding the store: %s", source, why)

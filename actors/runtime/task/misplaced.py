@@ -103,13 +103,7 @@ class PlacedRecords:
 
     def _error(self, record: InputRecord, home: int | Exception) -> MisplacedRecordError:
         key, source = record.key or b"", self._source
-        failed = MisplacedRecordError(
-            self._reason(key, home),
-            topic=source.topic,
-            partition=source.partition,
-            offset=record.offset,
-            key=record.key,
-        )
+        failed = MisplacedRecordError.about(record, source, self._reason(key, home))
         fitting = [one for one in (MURMUR2, CRC32) if one.home(key, self._spec.partition_count) == source.partition]
         hint = f" ({fitting[0].name} puts this key where it is)" if fitting else ""
         failed.remedy = (
