@@ -324,7 +324,7 @@ class _Run:
             log=MemoryLog(expiries),
             services=self._services(),
             settings=settings,
-            inbox=Inbox(settings.queue_records),
+            inbox=Inbox(settings.queue_records, lambda: None),
             epoch=_EPOCH,
             topics=self._ids,
         )

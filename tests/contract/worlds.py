@@ -25,7 +25,8 @@ from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.views import KafkaTopicLogs
-from actors._kafka.produce.transactions import OrderedLog, TransactionLog
+from actors._kafka.produce.ordered import OrderedLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import (
     GroupView,
     Identity,

@@ -160,11 +160,9 @@ class KafkaSource:
         """Return records of the wanted partitions, after `timeout_s` at the latest, or later while a rebalance runs."""
         with self._membership_errors():
             try:
-                if self._is_denied:
-                    await asyncio.sleep(RETRY_S)
-                    return {}
-                partitions = (KafkaPartition(*source) for source in wanted)
-                batches = await fetched(self._consumer, *partitions, timeout_s=timeout_s)
+                if not self._is_denied:
+                    partitions = (KafkaPartition(*source) for source in wanted)
+                    return await fetched(self._consumer, *partitions, timeout_s=timeout_s)
             except NoOffsetForPartitionError:
                 # The task of a partition hasn't sought yet: its takeover will.
                 return {}
@@ -175,7 +173,6 @@ class KafkaSource:
             except TopicAuthorizationFailedError as error:
                 self._not_readable(error)
                 return {}
-            return batches
         await asyncio.sleep(RETRY_S)
         return {}
 

@@ -96,7 +96,7 @@ class Task:
         self.source = TopicPartition(spec.topic, partition)
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
-        self.inbox = Inbox(settings.queue_records)
+        self.inbox = Inbox(settings.queue_records, lambda: services.sink.has_room())
         self._context = TaskContext(
             spec=spec,
             partition=partition,
