@@ -40,9 +40,7 @@ def other_partitions(topic: str, held: int, found: int) -> str:
 def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes], bytes | None]) -> Iterator[Change]:
     """Yield what writes change, in their order. A write of what is there already, save for its metadata, is no change.
 
-    Args:
-        writes: key and value with its metadata, None for a delete.
-        held: gives a key's value with its metadata before all of them.
+    `held` gives a key's value with its metadata before all of them.
     """
     newest: dict[bytes, bytes | None] = {}
     for key, new in writes:

@@ -38,12 +38,7 @@ RETRY_S = 1.0
 class KafkaRequests:
     """`actors.ports.Requests` over a broker. It connects with the first question; one per process.
 
-    Args:
-        connection: to the brokers.
-        group: for the connection that asks about topics.
-        topic: where answers come.
-        replication_factor: of the topic; -1 is the broker's default.
-        may_create: whether it may be made.
+    Answers come to `topic`, which is made if `may_create`; a `replication_factor` of -1 is the broker's default.
     """
 
     def __init__(

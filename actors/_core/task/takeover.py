@@ -64,11 +64,7 @@ class LostChangelog(enum.Enum):
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
     """Decide how a store reaches the end of its changelog.
 
-    Args:
-        position: the store's, None if it is empty.
-        bounds: the changelog's.
-        changelog_id: the id of the changelog topic now.
-        claimed_id: the id that it had at the partition's last commit; "" if that isn't known: then the store's counts.
+    `claimed_id` is the changelog's id at the partition's last commit; "" if that isn't known: then the store's counts.
     """
     known_id = claimed_id or ("" if position is None else position.changelog_id)
     if known_id not in ("", changelog_id):

@@ -61,15 +61,9 @@ _TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCo
 class TaskProducer(ABC):
     """Writes of one task. A producer is never used again after anything but a clean commit.
 
-    Attributes:
-        is_fencing: whether the name is a transactional id, with which producers fence each other.
-        connection: to the brokers.
-        name: the task's, for messages and for the client's id.
-        group: the consumer group whose offsets are committed.
-        batch_bytes: returns how large a batch a topic takes.
-        compression: aiokafka's name of a codec, None for none.
-        commit_deadline_s: how long a commit may take.
-        wall_ms: returns the time of records whose handler gave none, in Unix milliseconds.
+    `name` is the task's, for messages and for the client's id; where `is_fencing`, it is a transactional id, with which
+    producers fence each other. `batch_bytes` returns how large a batch a topic takes; `wall_ms` the time of records
+    whose handler gave none, in Unix milliseconds.
     """
 
     is_fencing: ClassVar[bool] = False

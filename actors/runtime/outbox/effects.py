@@ -85,14 +85,7 @@ class Run:
 class Effects:
     """Runs the effects of a partition, from a takeover to the next.
 
-    Args:
-        spec: the actor.
-        state: what the task's messages share; its overlays hold what the next commit writes.
-        committed: the outbox as it is committed.
-        clock: time.
-        epoch: the owner's.
-        wake: ends the task's wait.
-        meters: is told how many effects are parked.
+    `committed` is the outbox as it is committed, `epoch` the owner's; `wake` ends the task's wait.
     """
 
     def __init__(

@@ -108,11 +108,7 @@ class MessageHandling(Protocol):
 class Parked:
     """The parked messages of a partition, from a takeover to the next; made with what is committed.
 
-    Args:
-        spec: the actor.
-        state: the task's shared state.
-        effects: its effects, which are controlled by the same records.
-        meters: where refused commands are counted.
+    `effects` are the actor's, which are controlled by the same records; `meters` count refused commands.
     """
 
     def __init__(

@@ -115,14 +115,8 @@ class Bounds:
 class StateReader:
     """The committed state that this worker owns.
 
-    Args:
-        task_of: gives the task of a partition that is assigned to this worker.
-        lease: the worker's membership.
-        clock: the worker's clock.
-        pace: shares the event loop between the long answers of all readers; None where there is one reader.
-
-    Attributes:
-        pace: see above.
+    `task_of` gives the task of a partition that is assigned to this worker; `pace` shares the event loop between the
+    long answers of all readers.
     """
 
     def __init__(

@@ -96,14 +96,8 @@ class Surroundings:
 class Standbys:
     """The copies of one worker.
 
-    Args:
-        specs: the actors.
-        logs: the brokers.
-        stores: the worker's stores.
-        clock: the time.
-        clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        acceptable_lag: how many offsets a warm copy may lack by this worker's settings; the leader's count.
-        surroundings: the rest of the worker.
+    `clock_skew_margin_ms` is how far the clocks of brokers and this machine may differ; `acceptable_lag` how many
+    offsets a warm copy may lack by this worker's settings, the leader's count.
     """
 
     def __init__(

@@ -61,10 +61,8 @@ Changed = Callable[[int, Sequence[Change]], Awaitable[None]]
 class ViewReplicaStores:
     """The stores of a copy: one for each partition, and a second one while that is built anew.
 
-    Args:
-        cache: opens them, as the stores `a` and `b`.
-        on_disk: gives the partitions that one of them has already.
-        release: called at the end; closes them and their folder.
+    `cache` opens them, as the stores `a` and `b`; `on_disk` gives the partitions that one of them has already;
+    `release` closes them and their folder at the end.
     """
 
     def __init__(
@@ -156,13 +154,8 @@ class _MustRepairError(Exception):
 class ViewReplica:
     """All partitions of a compacted topic as bytes with write metadata.
 
-    Args:
-        topic: its name.
-        logs: the brokers; closed with the copy.
-        stores: where the partitions are kept; closed with the copy.
-        clock: the time.
-        clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        changed: awaited with a partition and its changes, in order, after they were applied.
+    `logs` and `stores` are closed with it; `changed` is awaited with a partition and its changes, in order, after they
+    were applied.
     """
 
     def __init__(

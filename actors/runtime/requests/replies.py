@@ -61,10 +61,7 @@ class ReplyTypes:
     def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
         """Return those of a function or class, None if nothing that it does gives an answer.
 
-        Args:
-            actor: its name, for errors.
-            declared: the function or class.
-            resolve: gives a type's codec; called when the first message of the type comes.
+        `resolve` gives a type's codec; it is called when the first message of the type comes.
         """
         methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
         handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
@@ -172,10 +169,7 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
 class Replies:
     """Answers the questions that come to an actor.
 
-    Args:
-        store: where answers are kept.
-        types: what the actor answers with.
-        reply_topic: where answers go, whatever a question says otherwise.
+    Answers are kept in `store`, and go to `reply_topic` whatever a question says otherwise.
     """
 
     def __init__(self, store: Store[bytes, bytes], types: ReplyTypes, reply_topic: str) -> None:

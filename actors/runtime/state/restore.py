@@ -148,14 +148,8 @@ class Restorer:
     ) -> Restored:
         """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
 
-        Args:
-            store: the store.
-            changelog: its topic.
-            partition: of both.
-            meter: counts what is read.
-            last: the partition's last commit. A store that was its owner's own needs no look at the records before its
-                position.
-            doubt: what a commit found that shows that the changelog lost records.
+        `last` is the partition's last commit: a store that was its owner's own needs no look at the records before its
+        position. `doubt` is what a commit found that shows that the changelog lost records.
 
         Returns:
             The store at the log's end; `is_ahead` if it has records that the changelog lost and wasn't touched.

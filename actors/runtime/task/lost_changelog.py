@@ -90,17 +90,10 @@ async def write_back(
 ) -> Restored:
     """Bring log and store to the same content, and give the store with its new position.
 
-    Args:
-        held: the store, with the position that it shall have: the new owner's epoch and input offset.
-        folded: a store for the log's content, which is emptied first.
-        source: the changelog's partition.
-        logs: reads it.
-        commit: writes to it; gives the next offset.
-        written: called when the log has all; only then the store gets its new position.
-        since: the first epoch whose input offsets count. What was written before keeps an epoch below it.
-        delete_retention_ms: for how long the log keeps deletes.
-        now_ms: Unix milliseconds.
-        max_bytes: about how much goes into one commit.
+    `held` has the position that the store shall have: the new owner's epoch and input offset. `folded` is a store for
+    the log's content, which is emptied first. `commit` writes to the log and gives its next offset; `written` is called
+    when the log has all, only then the store gets its new position. What was written before epoch `since` keeps an
+    epoch below it.
 
     Raises:
         LostChangelogError: others have deleted keys since, and compaction may have removed the deletes.

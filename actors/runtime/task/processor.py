@@ -521,13 +521,8 @@ async def store_commit(
 ) -> None:
     """Write what a transaction made durable into a store, with the store's new position.
 
-    Args:
-        store: the store.
-        writes: by key.
-        source_offset: the offset behind the last input that is committed.
-        changelog_offset: the offset behind the records of `writes`; None if there are none.
-        at_ms: from before the transaction: its success proves that the task was the owner then.
-        epoch: the owner's.
+    `source_offset` is behind the last input that is committed, `changelog_offset` behind the records of `writes`, None
+    if there are none. `at_ms` is from before the transaction: its success proves that the task was the owner then.
 
     Raises:
         LogWentBackError: the new records don't lie behind what the store has; nothing is written.

@@ -129,10 +129,7 @@ class _Due:
 class Timers:
     """The timers of one partition, from a takeover to the next: a `Punctuator`.
 
-    Args:
-        spec: the actor.
-        state: what is merged, which all messages share.
-        clock: the wall clock.
+    `state` is what is merged, which all messages share.
     """
 
     def __init__(self, spec: ActorSpec, state: TaskState, clock: Clock) -> None:
