@@ -34,7 +34,7 @@ from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Router

@@ -17,12 +17,19 @@ from actors.errors import (
     UndecodableRecordError,
     UnknownTypeError,
     UnreadableRecordError,
+    show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
 
 REMIND_S = 60.0
 """How often an error is logged that each try meets again."""
+_NEWER = b'{"v":'
+"""How the entries of newer releases begin in the stores of timers, effects, parked messages and answers.
+
+The entries of this release are JSON objects without a field `v`. A release that changes their meaning writes `v` first.
+An entry that begins with it is neither acted on nor removed, and its partition stops.
+"""
 
 
 def as_record_error(
@@ -123,3 +130,13 @@ def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordEr
     )
     failed.remedy = record.remedy
     return failed
+
+
+def is_newer(raw: bytes) -> bool:
+    """Tell whether a newer release wrote an entry."""
+    return raw.startswith(_NEWER)
+
+
+def newer_entry(what: str, raw: bytes) -> NewerVersionError:
+    """Return the error for an entry of a newer release; `what` it is, as in "a timer"."""
+    return NewerVersionError(f"{what} that this release can't read, run the one that wrote it: {show_bytes(raw)}")

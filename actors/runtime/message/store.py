@@ -15,7 +15,6 @@ from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import newer_program
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.store_errors import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
-from actors.runtime.message.subscripts import Subscripts
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
 from stores._core.record import NEVER
@@ -24,15 +23,19 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Placement = Literal["key", "task"]
+_ABSENT: Any = object()
 
 
-class Store(Subscripts[K, V], Generic[K, V]):
+class Store(Generic[K, V]):
     """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
 
     Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
     its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
     reachable, in practice the message's key: to touch another key's state, send it a message.
     """
+
+    __iter__ = None
+    """Without this, `for key in store` would ask for the keys 0, 1, 2, …"""
 
     def __init__(
         self,
@@ -73,6 +76,31 @@ class Store(Subscripts[K, V], Generic[K, V]):
         except NewerVersionError:
             # It raises again, and has the partition stop. Hot: no call more where all is well.
             return self._decoded(raw, state)
+
+    def __getitem__(self, key: K) -> V:
+        """Return the value of `key`.
+
+        Raises:
+            KeyError: it is absent or expired.
+        """
+        found: Any = self.get(key, _ABSENT)
+        if found is _ABSENT:
+            raise KeyError(key)
+        value: V = found
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Write `value`, as `set` does."""
+        self.set(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        """Remove `key`.
+
+        Raises:
+            KeyError: it is absent or expired.
+        """
+        if not self.delete(key):
+            raise KeyError(key)
 
     def __contains__(self, key: K) -> bool:
         overlay, _, raw_key = self._place(key)

@@ -14,7 +14,7 @@ from actors._core.logs import escaping
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.message.entry_versions import newer_entry
+from actors.runtime.message.failures import newer_entry
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store

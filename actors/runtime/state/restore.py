@@ -39,7 +39,6 @@ from actors._core.task.takeover import (
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import Clock, LogRecord, Logs, Snapshot, Snapshots, TopicPartition
 from actors.runtime.meters import RestoreMeter
-from actors.runtime.state.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, decode_metadata
 from stores._core.replay import NO_METADATA, advance
@@ -103,6 +102,19 @@ class LastCommit:
 
 
 NO_COMMIT = LastCommit()
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A store at the end of its changelog; `position.source_offset` is what the state itself knows of the input.
+
+    `is_ahead` says that it isn't there: it has records that the changelog lost.
+    """
+
+    store: PartitionStore
+    position: Position
+    is_empty: bool
+    is_ahead: bool = False
 
 
 class Restorer:

@@ -34,8 +34,16 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, metadata_of, stored_writes
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import (
+    NO_COMMIT,
+    Changelog,
+    LastCommit,
+    Restored,
+    Restorer,
+    choice,
+    metadata_of,
+    stored_writes,
+)
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import changelog_ids
 from actors.runtime.threads import finish_in_thread

@@ -42,7 +42,7 @@ from actors.runtime.message.failures import refused, undecodable
 from actors.runtime.message.internal_messages import InternalMessage, Punctuator
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, identity
 from actors.runtime.task.misplaced import PlacedRecords

@@ -53,7 +53,7 @@ from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import Inbox, PoisonTracking, TaskContext
 from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
 from actors.runtime.task.keyed_processor import KeyedProcessor

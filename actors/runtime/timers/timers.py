@@ -34,7 +34,7 @@ from actors._core.outside import MALFORMED
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.message.context import Context
-from actors.runtime.message.entry_versions import is_newer, newer_entry
+from actors.runtime.message.failures import is_newer, newer_entry
 from actors.runtime.message.ids import digest_of, id_of
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.task_state import TaskState

@@ -19,7 +19,7 @@ from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access
