@@ -72,8 +72,8 @@ def confirm_before_fence_only(patch: Patch) -> None:
         rewritten(
             Task._take_over,
             (
-                "self._context.advance(Event.FENCED)\n    await self._context.confirm()",
-                "self._context.advance(Event.FENCED)",
+                "self.context.advance(Event.FENCED)\n    await self.context.confirm()",
+                "self.context.advance(Event.FENCED)",
             ),
         ),
     )
@@ -229,7 +229,7 @@ def stop_at_the_first_failure(patch: Patch) -> None:
     """A task whose commit failed stands still."""
 
     async def stand_still(self: Task, error: Exception) -> None:
-        self._context.advance(task.Event.UNKNOWN)
+        self.context.advance(task.Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         await asyncio.Event().wait()
@@ -280,8 +280,8 @@ def refuse_for_good(patch: Patch) -> None:
     async def take_over(self: Task) -> None:
         committed = self._services.group._group._group.offsets.get(self.source)
         if committed is not None and not committed.metadata:
-            self._context.advance(task.Event.FENCED)
-            self._context.advance(task.Event.CONFIRMED)
+            self.context.advance(task.Event.FENCED)
+            self.context.advance(task.Event.CONFIRMED)
             raise task.TakeoverRefusedError("an operator was here")
         await original(self)
 

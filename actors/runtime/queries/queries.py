@@ -160,14 +160,14 @@ class StateReader:
             tasks = [self._owned(spec, partition) for partition in partitions]
             busy = next((task for task in tasks if task.committed is None), None)
             if busy is not None:
-                if not busy.is_committing:
+                if busy.state is not State.COMMITTING:
                     raise _not_ready(busy)
                 await self._commit_ended(busy, since_s)
                 continue
-            late = next((task for task in tasks if not self._lease.holds(task.identity, since_s)), None)
+            late = next((task for task in tasks if not self._lease.holds(task.context.identity, since_s)), None)
             if late is None:
-                return [HeldTask(task.partition, task.committed or {}, task.now_ms) for task in tasks]
-            await self._lease.renew(late.identity)
+                return [HeldTask(task.partition, task.committed or {}, task.context.clock.wall_ms()) for task in tasks]
+            await self._lease.renew(late.context.identity)
 
     def _owned(self, spec: ActorSpec, partition: int) -> Task:
         task = self._task_of(TopicPartition(spec.topic, partition))
@@ -176,7 +176,7 @@ class StateReader:
         return task
 
     async def _commit_ended(self, task: Task, since_s: float) -> None:
-        ended = task.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+        ended = task.context.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
         if ended is None:
             return
         try:
