@@ -264,24 +264,11 @@ def read_part(
 
 def _walk(held: Held, bounds: Bounds, after: Place | None) -> Iterator[tuple[Place, Held, bytes]]:
     start = resume_at(bounds.start, after, held.partition)
-    with _readable(held):
+    try:
         for key, raw in held.store.scan(start, bounds.end):
             yield (key, held.partition), held, raw
-
-
-class _readable:  # noqa: N801  it reads as a statement
-    """Turns a store's errors into one that says that its partition can't be read now."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self, held: Held) -> None:
-        self._held = held
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StoreError):
-            raise _unreadable(self._held, error) from error
+    except StoreError as error:
+        raise _unreadable(held, error) from error
 
 
 def _unreadable(held: Held, error: StoreError) -> NotReadyError:

@@ -171,7 +171,7 @@ class ViewReplica:
         self.topic = topic
         self._logs = logs
         self._stores = stores
-        self._clock = clock
+        self.clock = clock
         self._margin_ms = clock_skew_margin_ms
         self._changed = changed
         self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms)
@@ -336,7 +336,7 @@ class ViewReplica:
         """Follow until it is cancelled, or can't go on."""
         retry_s = RETRY.first_s
         while True:
-            started_s = self._clock.monotonic()
+            started_s = self.clock.monotonic()
             try:
                 await self._repair()
                 await self._follow()
@@ -352,8 +352,8 @@ class ViewReplica:
             except Exception as error:
                 self._fail(error)
                 return
-            retry_s = RETRY.first_s if self._clock.monotonic() - started_s > RETRY.longest_s else retry_s
-            await self._clock.sleep(retry_s)
+            retry_s = RETRY.first_s if self.clock.monotonic() - started_s > RETRY.longest_s else retry_s
+            await self.clock.sleep(retry_s)
             retry_s = RETRY.longer_s(retry_s)
 
     async def _follow(self) -> None:
@@ -377,7 +377,7 @@ class ViewReplica:
 
     async def _apply(self, partition: int, records: Sequence[LogRecord], next_offset: int) -> None:
         copy, facts = self._copies[partition], self._known()
-        if copy.is_too_old(self._clock.wall_ms(), self._kept(facts)):
+        if copy.is_too_old(self.clock.wall_ms(), self._kept(facts)):
             raise _MustRepairError
         writes, _ = stored_writes(records)
         changed = list(changes(writes, copy.store.get))
@@ -389,7 +389,7 @@ class ViewReplica:
     async def _look_on(self) -> None:
         while True:
             retention_s = (self._known().delete_retention_ms - self._margin_ms) / 1000
-            await self._clock.sleep(min(LONGEST_LOOK_S, retention_s / 8))
+            await self.clock.sleep(min(LONGEST_LOOK_S, retention_s / 8))
             try:
                 await self._look()
             except (BrokerUnavailableError, StoreError) as error:
@@ -405,7 +405,7 @@ class ViewReplica:
         """Find out whether something has to be mended, and how old the copies are."""
         if self._must_repair:
             return
-        asked_ms, facts = self._clock.wall_ms(), await self._logs.facts(self.topic)
+        asked_ms, facts = self.clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
             self._say(
                 "gone", f"topic {self.topic} isn't on the broker any more; its last content is kept until it is there"
@@ -419,7 +419,7 @@ class ViewReplica:
             copy = self._copies.get(number)
             if copy is None or self._must_repair:
                 return
-            if why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts)) is not None:
+            if why_not_followed(copy.position, bounds, self.clock.wall_ms(), self._kept(facts)) is not None:
                 self._must_repair = True
                 return
             self._mark(copy, asked_ms, bounds)
@@ -444,7 +444,7 @@ class ViewReplica:
         """
         if not self._must_repair:
             return
-        known, asked_ms, facts = self._known(), self._clock.wall_ms(), await self._logs.facts(self.topic)
+        known, asked_ms, facts = self._known(), self.clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: its last content is kept")
         self._check_fit(facts)
@@ -457,7 +457,7 @@ class ViewReplica:
             copy, bounds = self._copies.get(number), await self._logs.bounds(TopicPartition(self.topic, number))
             if copy is not None:
                 await self._reopen_suspect(number, copy)
-                why = why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts))
+                why = why_not_followed(copy.position, bounds, self.clock.wall_ms(), self._kept(facts))
                 why = "its database is damaged" if copy.is_damaged else why
                 if why is None:
                     if copy.position.changelog_offset >= bounds.end - 1:
@@ -521,7 +521,7 @@ class ViewReplica:
 
     def _say(self, kind: str, text: str) -> None:
         """Log a warning, one of a kind in a while."""
-        if self._reminders.is_due(self._clock.monotonic(), kind):
+        if self._reminders.is_due(self.clock.monotonic(), kind):
             logger.warning("%s", text)
 
 

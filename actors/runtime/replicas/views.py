@@ -25,7 +25,6 @@ from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
 from stores.errors import StoreError
-from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -86,7 +85,6 @@ class TopicView(Generic[K, V]):
         self._connect = connect
         self._codecs: ViewCodecs | None = None
         self._copy: ViewReplica | None = None
-        self._clock: Clock | None = None
         self._callbacks: list[Callback] = []
         self._waiting: asyncio.Queue[tuple[int, Sequence[Change]]] | None = None
         self._calling: asyncio.Task[None] | None = None
@@ -141,7 +139,7 @@ class TopicView(Generic[K, V]):
             except BaseException:
                 await copy.close()
                 raise
-            self._copy, self._clock = copy, parts.clock
+            self._copy = copy
         finally:
             self._is_opening = False
 
@@ -307,11 +305,6 @@ class TopicView(Generic[K, V]):
             raise ViewClosedError(f"the view of {self.topic} was never opened: use it inside `async with view:`")
         return self._codecs
 
-    def _now_ms(self) -> int:
-        if self._clock is None:
-            raise ViewClosedError(f"the view of {self.topic} was never opened: use it inside `async with view:`")
-        return self._clock.wall_ms()
-
     def _read(self, key: K) -> bytes | None:
         """Return the value's bytes: from the partition where the key belongs, or, if it isn't there, any other."""
         copy, codecs = self._running(), self._opened()
@@ -323,7 +316,7 @@ class TopicView(Generic[K, V]):
                 with_metadata = self._elsewhere(copy, raw_key, home)
         return (
             None
-            if with_metadata is None or is_expired(with_metadata, self._now_ms())
+            if with_metadata is None or is_expired(with_metadata, copy.clock.wall_ms())
             else with_metadata[METADATA_BYTES:]
         )
 
@@ -337,8 +330,8 @@ class TopicView(Generic[K, V]):
         return None
 
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        copy, now_ms = self._running(), self._now_ms()
-        stores: list[PartitionStore] = list(copy.stores.values())
+        copy = self._running()
+        now_ms, stores = copy.clock.wall_ms(), list(copy.stores.values())
         with _noting_damage(copy):
             # Begun here, not at the first row: they show the state as of the call.
             scans = [store.scan(start, end, reverse=reverse) for store in stores]
