@@ -26,6 +26,7 @@ from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
+from actors.runtime.cancellation import end
 from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
@@ -100,10 +101,7 @@ class KafkaRequests:
         """Disconnect; questions without an answer raise `AskClosedError`. May be called twice."""
         self._is_closed = True
         self._waiting.fail(_closed())
-        for task in (self._opening, self._reader):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        await end(self._opening, self._reader)
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
         if producer is not None:

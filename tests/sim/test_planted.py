@@ -277,13 +277,13 @@ def believe_any_end(patch: Patch) -> None:
 def refuse_for_good(patch: Patch) -> None:
     """A partition whose offset was set by an operator is refused, however right the offset is."""
 
-    async def take_over(self: Task) -> None:
+    async def take_over(self: Task) -> TaskProcessor:
         committed = self._services.group._group._group.offsets.get(self.source)
         if committed is not None and not committed.metadata:
             self.context.advance(task.Event.FENCED)
             self.context.advance(task.Event.CONFIRMED)
             raise task.TakeoverRefusedError("an operator was here")
-        await original(self)
+        return await original(self)
 
     original = Task._take_over
     patch.setattr(Task, "_take_over", take_over)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from actors.errors import NotReadyError
 from actors.ports import Identity
+from actors.runtime.cancellation import end
 from actors.runtime.clock import awake_s
 
 MARGIN = 0.9
@@ -122,7 +123,4 @@ class ReadLease:
 
     async def close(self) -> None:
         """End what runs in the background. May be called twice."""
-        renewal = self._renewal
-        if renewal is not None:
-            renewal.cancel()
-            await asyncio.wait([renewal])
+        await end(self._renewal)

@@ -16,6 +16,7 @@ from actors._core.logs import Reminders, escaping
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, Following, TopicPartition
+from actors.runtime.cancellation import end
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -76,9 +77,7 @@ class StandbyOffsets:
     async def stop(self) -> None:
         """Ask no more. May be called twice."""
         asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.cancel()
-            await asyncio.wait([asking])
+        await end(asking)
 
     async def _ask_again(self) -> None:
         retry_s, reminders = RETRY.first_s, Reminders(REMIND_S)

@@ -43,7 +43,7 @@ from actors._core.logs import Reminders, escaping
 from actors._core.task.takeover import LogBounds, Retention, plan_restore, why_not_followed
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
-from actors.runtime.cancellation import is_cancelled
+from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
 from actors.runtime.replicas.standby_state import RebuildError, Role, StandbyState, StandbyStore, StandbyTask
@@ -140,9 +140,7 @@ class Standbys:
     async def stop(self) -> None:
         """Stop; nothing touches the stores afterwards. May be called twice."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await end(task)
         await self._ends.stop()
 
     def assign(self, copies: Copies) -> None:

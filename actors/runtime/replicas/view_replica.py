@@ -37,7 +37,7 @@ from actors.errors import (
     ViewFailedError,
 )
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
-from actors.runtime.cancellation import is_cancelled
+from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.replicas.followed import FollowedStore
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
@@ -278,10 +278,7 @@ class ViewReplica:
         self._is_closed = True
         self._wake()
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(*tasks)
         self._stores.close()
         await self._logs.close()
 
@@ -309,10 +306,7 @@ class ViewReplica:
         try:
             await asyncio.gather(*restores)
         finally:
-            for task in restores:
-                task.cancel()
-            if restores:
-                await asyncio.wait(restores)
+            await end(*restores)
 
     async def _restored(self, store: PartitionStore, facts: TopicFacts, partition: int) -> _PartitionReplica:
         changelog = Changelog(

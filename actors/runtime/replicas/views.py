@@ -21,6 +21,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
+from actors.runtime.cancellation import end
 from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
@@ -148,9 +149,8 @@ class TopicView(Generic[K, V]):
         copy, self._copy = self._copy, None
         self._waiting = None
         calling, self._calling = self._calling, None
-        if calling is not None and calling is not asyncio.current_task():
-            calling.cancel()
-            await asyncio.wait([calling])
+        if calling is not asyncio.current_task():
+            await end(calling)
         if copy is not None:
             await copy.close()
 

@@ -21,8 +21,9 @@ the oldest content.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 
 from actors._core.logs import escaping
@@ -400,54 +401,47 @@ class Restorer:
         meter: RestoreMeter,
         start: int,
     ) -> Restored:
-        meter.begins(plan.start, plan.end)
-        if plan.end - plan.start <= LONG_READ:
-            return await self._read_now(store, source, plan, begin, meter, start)
-        self._reading += 1
-        try:
-            async with self._long_reads:
-                return await self._read_now(store, source, plan, begin, meter, start)
-        finally:
-            self._reading -= 1
-
-    async def _read_now(
-        self,
-        store: PartitionStore,
-        source: TopicPartition,
-        plan: Restore,
-        begin: Position,
-        meter: RestoreMeter,
-        start: int,
-    ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
 
         Only records of the position's topic: the store never gets those of another one with its name. What lies between
         `start` and where the plan starts is only looked at.
         """
-        position, count = begin, 0
-        started_s = self._clock.monotonic()
-        async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
-            records = found
-            if start < plan.start:
-                why = _why_rewritten(begin, found)
-                if why is not None:
-                    raise _RewrittenError(why)
-                records = [record for record in found if record.offset >= plan.start]
-                start = next_offset
-                if next_offset <= plan.start:
-                    continue
-            writes, newest = stored_writes(records)
-            position = advance(position, newest, next_offset)
-            store.load(writes, _unfinished(position, plan))
-            count += len(records)
-            meter.read(next_offset, len(records))
-        store.load((), _unfinished(position, plan))
-        await finish_in_thread(store.settle)
-        position = replace(position, changelog_offset=plan.end)
-        if count:
-            seconds = max(self._clock.monotonic() - started_s, 1e-6)
-            logger.info("%s: restored %d records in %.2f s", source, count, seconds)
-        return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+        meter.begins(plan.start, plan.end)
+        async with self._turn(is_long=plan.end - plan.start > LONG_READ):
+            position, count = begin, 0
+            started_s = self._clock.monotonic()
+            async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
+                records = found
+                if start < plan.start:
+                    why = _why_rewritten(begin, found)
+                    if why is not None:
+                        raise _RewrittenError(why)
+                    records = [record for record in found if record.offset >= plan.start]
+                    start = next_offset
+                    if next_offset <= plan.start:
+                        continue
+                writes, newest = stored_writes(records)
+                position = advance(position, newest, next_offset)
+                store.load(writes, _unfinished(position, plan))
+                count += len(records)
+                meter.read(next_offset, len(records))
+            store.load((), _unfinished(position, plan))
+            await finish_in_thread(store.settle)
+            position = replace(position, changelog_offset=plan.end)
+            if count:
+                seconds = max(self._clock.monotonic() - started_s, 1e-6)
+                logger.info("%s: restored %d records in %.2f s", source, count, seconds)
+            return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, *, is_long: bool) -> AsyncIterator[None]:
+        """Wait until a long read may begin."""
+        self._reading += is_long
+        try:
+            async with self._long_reads if is_long else contextlib.nullcontext():
+                yield
+        finally:
+            self._reading -= is_long
 
 
 class _RewrittenError(Exception):

@@ -256,8 +256,8 @@ class Task:
         """Take over and work until something makes it necessary to look again."""
         try:
             async with agreed(self.spec, self._services.group):
-                await self._take_over()
-            await self._work()
+                processor = await self._take_over()
+            await processor.work()
         except TakeoverRefusedError as error:
             await self._stand_still(Event.CONTRADICTED, error)
         except (RecordError, NewerVersionError) as error:
@@ -275,11 +275,6 @@ class Task:
                 poison.careful_until = max(poison.careful_until, self._processor.reached)
                 poison.careful_internal_s = self._services.clock.monotonic() + CAREFUL_INTERNAL_S
             await self._reinitialize(error)
-
-    async def _work(self) -> None:
-        if self._processor is None:
-            raise AssertionError("a task works after its takeover")
-        await self._processor.work()
 
     async def _stand_still(self, event: Event, error: ActorsError) -> None:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
@@ -376,7 +371,7 @@ class Task:
         if processor is not None:
             await processor.close()
 
-    async def _take_over(self) -> None:
+    async def _take_over(self) -> TaskProcessor:
         if self._refusal is not None:
             raise self._refusal
         await self.context.confirm()
@@ -439,7 +434,7 @@ class Task:
         completed = CompletedOffsets(decision.offset, finished)
         await self._claim(completed, epoch, is_first=facts.is_first)
         self.context.advance(Event.CLAIMED)
-        self._begin(completed)
+        return self._begin(completed)
 
     def _tell_if_ahead(self) -> None:
         """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
@@ -528,14 +523,15 @@ class Task:
         )
         return record
 
-    def _begin(self, completed: CompletedOffsets) -> None:
+    def _begin(self, completed: CompletedOffsets) -> TaskProcessor:
         make = KeyedProcessor if self.spec.concurrency > 1 else TaskProcessor
         self.inbox.open(completed.next_offset)
         self.context.poison.went_back.clear()
         self.meters.takeovers += 1
-        self._processor = make(self.context, self._stores, completed)
+        self._processor = processor = make(self.context, self._stores, completed)
         level, offset = logging.DEBUG if self._repeats else logging.INFO, completed.next_offset
         text = "actor %s owns %s from offset %d in epoch %d"
         logger.log(level, text, self.spec.name, self.source, offset, self.epoch)
         self._services.sink.start_from(self.source, offset, self.context.topics.input_id)
         self._tell_if_ahead()
+        return processor
