@@ -52,12 +52,12 @@ def keep_overlay(patch: Patch) -> None:
                 overlay.writes = overlay._frozen | overlay.writes
                 overlay.settle()
 
-    def begin(self: Task, offset: int) -> None:
-        before = self._processor
-        original(self, offset)
+    def begin(self: Task, offset: int) -> TaskProcessor:
+        before, after = self._processor, original(self, offset)
         if before is not None:
-            for (_, old), (_, new) in zip(before._overlays, self._processor._overlays, strict=True):
+            for (_, old), (_, new) in zip(before._overlays, after._overlays, strict=True):
                 new.writes = old.writes
+        return after
 
     original = Task._begin
     patch.setattr(Task, "_drop_work", drop_nothing)
