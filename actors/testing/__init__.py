@@ -16,12 +16,8 @@ looking.py        what such a test sees: records, parked messages, answers of qu
 from actors.replay.virtual_time import StuckError
 from actors.testing.driver import ActorTestDriver
 from actors.testing.fakes.cluster import SimKafka, Topic
-from actors.testing.fakes.disk import Disk, DiskStore, Files
 from actors.testing.fakes.errors import LostMembershipError, RefusedError
-from actors.testing.fakes.group import Group
 from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction, fold
-from actors.testing.fakes.loop import Process, ProcessDiedError, VirtualLoop, current_process
-from actors.testing.fakes.network import Conditions, Network
 from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
@@ -32,9 +28,13 @@ from actors.testing.fakes.ports import (
     encode_owner,
 )
 from actors.testing.fakes.requests import FakeRequests
-from actors.testing.fakes.source import FakeGroupSettings, FakeSource
 from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import ParkedHere, Sent
+from tests.sim.fakes.disk import Disk, DiskStore, Files
+from tests.sim.fakes.group import Group
+from tests.sim.fakes.loop import Process, ProcessDiedError, VirtualLoop, current_process
+from tests.sim.fakes.network import Conditions, Network
+from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 
 __all__ = [
     "ActorTestDriver",

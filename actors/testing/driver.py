@@ -32,9 +32,6 @@ from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker
 from actors.testing.driving import IDLE_S, OutsideClock, PatientSettings, SimTopics
 from actors.testing.fakes.cluster import SimKafka
-from actors.testing.fakes.disk import Disk
-from actors.testing.fakes.loop import Process, VirtualLoop
-from actors.testing.fakes.network import Conditions, Network
 from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
@@ -45,7 +42,6 @@ from actors.testing.fakes.ports import (
     encode_owner,
 )
 from actors.testing.fakes.requests import FakeRequests
-from actors.testing.fakes.source import FakeGroupSettings, FakeSource
 from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import (
     ParkedHere,
@@ -58,6 +54,10 @@ from actors.testing.looking import (
 )
 from stores._core.record import METADATA_BYTES, is_expired
 from stores.memory import MemoryStore
+from tests.sim.fakes.disk import Disk
+from tests.sim.fakes.loop import Process, VirtualLoop
+from tests.sim.fakes.network import Conditions, Network
+from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 
 T = TypeVar("T")
 

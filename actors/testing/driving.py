@@ -11,8 +11,8 @@ from uuid import UUID
 from actors._kafka.admin.control import TopicInfo
 from actors.runtime.worker import WorkerSettings
 from actors.testing.fakes.cluster import EPOCH_MS, SimKafka
-from actors.testing.fakes.loop import VirtualLoop
 from actors.testing.fakes.ports import FakeClock
+from tests.sim.fakes.loop import VirtualLoop
 
 IDLE_S = 3600.0
 BUSY_S = 0.05

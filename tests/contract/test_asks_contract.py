@@ -12,7 +12,7 @@ from actors._kafka.requests import KafkaRequests
 from actors.errors import AskClosedError, UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, CommitBatch, LogRecord, Output, Requests, TopicPartition
 from actors.runtime.requests.requests import ASK, REPLY_TO, STATUS
-from actors.testing import FakeRequests
+from actors.testing.fakes.requests import FakeRequests
 from tests.contract.worlds import FakeWorld, RealWorld, World
 from tests.kafka.helpers import eventually, unique
 

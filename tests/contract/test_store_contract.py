@@ -7,8 +7,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from actors.testing.fakes.disk import Disk
-from actors.testing.fakes.loop import Process, VirtualLoop
 from stores import rocks
 from stores._core.record import Position
 from stores._core.snapshot import table_file
@@ -16,6 +14,8 @@ from stores.errors import SnapshotError, StoreClosedError
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
 from stores.tables import write_tables
+from tests.sim.fakes.disk import Disk
+from tests.sim.fakes.loop import Process, VirtualLoop
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"])
 WRITES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=30)), max_size=12)

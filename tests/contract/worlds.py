@@ -38,21 +38,13 @@ from actors.ports import (
     TopicLogs,
     TopicPartition,
 )
-from actors.testing import (
-    FakeGroupSettings,
-    FakeGroupView,
-    FakeLogs,
-    FakeOrderedLog,
-    FakeOwners,
-    FakeSource,
-    FakeTaskLog,
-    Network,
-    RefusedError,
-    SimKafka,
-    encode_owner,
-)
+from actors.testing.fakes.errors import RefusedError
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedLog, FakeOwners, FakeTaskLog, encode_owner
 from actors.testing.fakes.views import FakeTopicLogs
 from tests.kafka.helpers import eventually, make_topics, unique
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.network import Network
+from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 
 SESSION_MS = 6000
 

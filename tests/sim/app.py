@@ -13,7 +13,7 @@ from actors._core.task.takeover import LostChangelog
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.testing import PartitionLog, StoredRecord
+from actors.testing.fakes.log import PartitionLog, StoredRecord
 
 APP = "app"
 ACTOR = "counter"

@@ -20,7 +20,7 @@ from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies, ReplyTypes
 from actors.runtime.requests.requests import ASK
-from actors.testing import FakeRequests
+from actors.testing.fakes.requests import FakeRequests
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
 

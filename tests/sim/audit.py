@@ -16,9 +16,12 @@ from actors._core.task.completed import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
 from actors.runtime.message.context import Context
-from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
+from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata
 from tests.sim import app
+from tests.sim.fakes.cluster import SimKafka, fold
+from tests.sim.fakes.disk import Files
+from tests.sim.fakes.loop import current_process
 
 
 class Phase(enum.Enum):

@@ -15,8 +15,10 @@ from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.worker import LateSource, Worker
-from actors.testing import FakeGroupView, FakeSource, FakeTopicLogs
+from actors.testing.fakes.ports import FakeGroupView
+from actors.testing.fakes.views import FakeTopicLogs
 from tests.sim import app
+from tests.sim.fakes.source import FakeSource
 
 if TYPE_CHECKING:
     from tests.sim.node import World

@@ -10,8 +10,8 @@ from typing import Any
 
 from actors._core.partitioner import partition_for
 from actors.ports import TopicPartition
-from actors.testing.fakes.network import retried
 from tests.sim import app
+from tests.sim.fakes.network import retried
 from tests.sim.node import World
 from tests.sim.part import Part
 

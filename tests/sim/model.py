@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors._core.task.policy import OnError
 from actors.runtime.message.context import Context
-from actors.testing import Process
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.dedupe import DedupePart
 from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
+from tests.sim.fakes.loop import Process
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.queries import QueriesPart

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from actors.testing import Conditions, Disk, Process
 from tests.sim import app
+from tests.sim.fakes.disk import Disk
+from tests.sim.fakes.loop import Process
+from tests.sim.fakes.network import Conditions
 from tests.sim.node import SKEW_MARGIN_MS, Node, World
 
 REQUESTS = (

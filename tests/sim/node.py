@@ -25,30 +25,26 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from actors.testing import (
-    Disk,
+from actors.testing.fakes.ports import (
     FakeClock,
-    FakeGroupSettings,
     FakeGroupView,
     FakeLogs,
     FakeOrderedLog,
     FakeOwners,
-    FakeSource,
     FakeTaskLog,
-    LostMembershipError,
-    Network,
-    Process,
-    SimKafka,
-    VirtualLoop,
     encode_owner,
 )
-from actors.testing.fakes.disk import Files
-from actors.testing.fakes.loop import current_process
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.disk import Disk, Files
+from tests.sim.fakes.group import LostMembershipError
+from tests.sim.fakes.loop import Process, VirtualLoop, current_process
+from tests.sim.fakes.network import Network
+from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Host

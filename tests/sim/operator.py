@@ -11,9 +11,9 @@ from actors._core.task.takeover import LostChangelog
 from actors.errors import UndecodableRecordError
 from actors.ports import TopicPartition
 from actors.runtime.task.task import State
-from actors.testing import RefusedError
-from actors.testing.fakes.network import retried
+from actors.testing.fakes.errors import RefusedError
 from tests.sim import app
+from tests.sim.fakes.network import retried
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.unparking import Unparking
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from actors.ports import Clock, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.testing import Process, StoredRecord, fold
 from actors.testing.fakes.cluster import EPOCH_MS
+from actors.testing.fakes.log import StoredRecord
 from tests.sim import app
+from tests.sim.fakes.cluster import fold
+from tests.sim.fakes.loop import Process
 
 if TYPE_CHECKING:
     from tests.sim.node import Node, World

@@ -18,10 +18,11 @@ from actors.runtime.queries.queries import Bounds, Held, StateReader, read, read
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
-from actors.testing import PartitionLog, Process
 from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
+from actors.testing.fakes.log import PartitionLog
 from stores._core.record import METADATA_BYTES
 from tests.sim import app
+from tests.sim.fakes.loop import Process
 from tests.sim.part import Host, Operation, Part, Stores
 
 if TYPE_CHECKING:

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.testing import FakeClock, PartitionLog, Process, RefusedError
+from actors.testing.fakes.errors import RefusedError
+from actors.testing.fakes.log import PartitionLog
+from actors.testing.fakes.ports import FakeClock
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.sim import app
+from tests.sim.fakes.loop import Process
 from tests.sim.part import Host, Operation, Part, Stores
 from tests.sim.starts import SimRegistry, answered, recorded, setup_of, start
 

@@ -48,14 +48,17 @@ from random import Random
 from actors._core.group.placement import PlacementRules
 from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordError, RecordError
 from actors.ports import TopicPartition
+from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.replicas import standbys
 from actors.runtime.state import restore
 from actors.runtime.task import processor
 from actors.runtime.task.task import State
-from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
 from tests.sim.audit import Audit
+from tests.sim.fakes.cluster import SimKafka, fold
+from tests.sim.fakes.loop import VirtualLoop
+from tests.sim.fakes.network import Network
 from tests.sim.inputs import Inputs
 from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis

@@ -17,10 +17,11 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, TopicPartition
-from actors.testing import FakeLogs, Network, RefusedError, SimKafka
-from actors.testing.fakes.errors import NoAnswerError
-from actors.testing.fakes.network import retried
+from actors.testing.fakes.errors import NoAnswerError, RefusedError
+from actors.testing.fakes.ports import FakeLogs
 from tests.sim import app
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.network import Network, retried
 
 ANSWER_S = 10.0
 RETRY_S = 0.05

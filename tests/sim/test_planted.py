@@ -21,10 +21,12 @@ from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.task import Task
-from actors.testing import Disk, FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
-from actors.testing.fakes.ports import BrokerUnavailableError, _receipt
+from actors.testing.fakes.ports import BrokerUnavailableError, FakeLogs, FakeOrderedLog, FakeTaskLog, _receipt
 from actors.testing.fakes.transactions import TransactionCoordinator
 from stores._core.overlay import MessageScope, Overlay
+from tests.sim.fakes.disk import Disk
+from tests.sim.fakes.group import Group
+from tests.sim.fakes.source import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 
@@ -213,7 +215,7 @@ def broker_that_fences_nobody(patch: Patch) -> None:
 
 def coordinator_that_says_none(patch: Patch) -> None:
     """While the coordinator moves, the committed offset is none, as aiokafka's own call has it."""
-    from actors.testing import FakeGroupView
+    from actors.testing.fakes.ports import FakeGroupView
 
     async def committed(self: FakeGroupView, source: TopicPartition) -> Any:
         try:

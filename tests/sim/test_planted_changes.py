@@ -15,7 +15,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.misplaced import PlacedRecords
-from actors.testing import FakeSource
+from tests.sim.fakes.source import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 # --- queries ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from actors.testing import Process, VirtualLoop
+from tests.sim.fakes.loop import Process, VirtualLoop
 from tests.sim.nemesis import STEPS
 from tests.sim.simulation import FEATURES, MODEL, check, features_of, simulate
 

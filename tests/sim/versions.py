@@ -20,8 +20,8 @@ from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.testing import Process
 from tests.sim import app
+from tests.sim.fakes.loop import Process
 from tests.sim.park import TOPIC as DEAD_LETTERS
 from tests.sim.part import Host, Operation, Part, Stores
 

@@ -16,8 +16,10 @@ from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
-from actors.testing import Disk, FakeTopicLogs, Process
+from actors.testing.fakes.views import FakeTopicLogs
 from stores.errors import StoreError
+from tests.sim.fakes.disk import Disk
+from tests.sim.fakes.loop import Process
 from tests.sim.part import Host, Operation, Part, Stores
 
 if TYPE_CHECKING:

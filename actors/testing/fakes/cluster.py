@@ -17,9 +17,9 @@ from actors.testing.fakes.errors import (
     RecordRefusedError,
     UnknownTopicIdError,
 )
-from actors.testing.fakes.group import Group
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction
 from actors.testing.fakes.transactions import TransactionCoordinator
+from tests.sim.fakes.group import Group
 
 EPOCH_MS = 1_700_000_000_000
 DAY_MS = 24 * 3600 * 1000

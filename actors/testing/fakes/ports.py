@@ -47,8 +47,8 @@ from actors.testing.fakes.errors import (
     UnknownTopicIdError,
 )
 from actors.testing.fakes.log import StoredRecord
-from actors.testing.fakes.network import Network, retried
 from stores._core.record import METADATA_HEADER
+from tests.sim.fakes.network import Network, retried
 
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1

@@ -10,7 +10,7 @@ from actors.ports import ActorReply, ActorRequest, TopicPartition
 from actors.runtime.requests.requests import Waiting, question_headers
 from actors.testing.fakes.cluster import Produced, SimKafka
 from actors.testing.fakes.errors import NoAnswerError, RecordRefusedError, RefusedError
-from actors.testing.fakes.network import Network, retried
+from tests.sim.fakes.network import Network, retried
 
 RETRY_S = 0.1
 POLL_S = 30.0

@@ -10,8 +10,8 @@ from actors.errors import BrokerUnavailableError, ReplacedLogError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 from actors.testing.fakes.cluster import SimKafka
 from actors.testing.fakes.errors import NoAnswerError, OffsetOutOfRangeError, RefusedError, UnknownTopicIdError
-from actors.testing.fakes.network import Network
 from actors.testing.fakes.ports import FakeLogs
+from tests.sim.fakes.network import Network
 
 MAX_RECORD_BYTES = 1_048_588
 RETRY_S = 0.05

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from actors.coordination import Fence, FencedSqlite, Lease, StaleTokenError
-from actors.testing import ActorTestDriver, FakeClock
+from actors.testing import ActorTestDriver
+from actors.testing.fakes.ports import FakeClock
 from examples.fenced_ledger import RESOURCE, lines, write
 from tests.unit.coordination.test_coordination import an_app
 from tests.unit.coordination.test_coordination_client import client, run

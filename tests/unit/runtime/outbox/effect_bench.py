@@ -16,11 +16,11 @@ from actors.runtime.outbox.calls import EffectRecord, line_of
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.handling import Handling
-from actors.testing.fakes.loop import VirtualLoop
 from actors.testing.fakes.ports import FakeClock
 from stores._core.overlay import MessageScope, Overlay, with_metadata
 from stores._core.record import METADATA_BYTES, Position
 from stores.memory import MemoryStore
+from tests.sim.fakes.loop import VirtualLoop
 
 SOURCE = TopicPartition("in", 0)
 

@@ -11,7 +11,7 @@ from actors._core.group.assign import TaskId
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
-from actors.testing import FakeTopicLogs
+from actors.testing.fakes.views import FakeTopicLogs
 from tests.unit.runtime.replicas.test_standbys import LOG, ONE, ZERO, World, standby
 
 

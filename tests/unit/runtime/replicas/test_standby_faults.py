@@ -11,7 +11,7 @@ from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds
 from actors.ports import TopicPartition
 from actors.runtime.replicas import standbys as module
-from actors.testing import FakeTopicLogs
+from actors.testing.fakes.views import FakeTopicLogs
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.memory import MemoryStore
 from tests.unit.runtime.replicas.test_standbys import ONE, ZERO, World, standby

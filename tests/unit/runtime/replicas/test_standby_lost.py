@@ -11,7 +11,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import ReplacedLogError
 from actors.ports import Committed, TopicPartition
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.testing import FakeLogs
+from actors.testing.fakes.ports import FakeLogs
 from stores._core.record import Position
 from stores._core.replay import NO_METADATA
 from stores.memory import MemoryStore

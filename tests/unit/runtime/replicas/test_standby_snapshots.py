@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors.runtime.state.restore import Restorer
-from actors.testing import FakeTopicLogs
+from actors.testing.fakes.views import FakeTopicLogs
 from stores._core.record import Position
 from stores.memory import MemoryStore
 from tests.unit.runtime.replicas.test_standbys import LOG, ONE, ZERO, World, standby

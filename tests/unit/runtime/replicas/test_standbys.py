@@ -19,9 +19,13 @@ from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
-from actors.testing import Conditions, FakeClock, FakeGroupView, FakeTopicLogs, Network, SimKafka, VirtualLoop
+from actors.testing.fakes.ports import FakeClock, FakeGroupView
+from actors.testing.fakes.views import FakeTopicLogs
 from stores._core.record import METADATA_HEADER, encode_metadata
 from stores.memory import MemoryStore
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.loop import VirtualLoop
+from tests.sim.fakes.network import Conditions, Network
 
 HOUR_MS = 3600 * 1000
 LOG = "app-counts-changelog"

@@ -17,10 +17,13 @@ from actors.ports import TopicPartition
 from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.runtime.state.restore import LOOK_BACK
-from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
-from actors.testing.fakes.views import FakeFollowing
+from actors.testing.fakes.ports import FakeClock
+from actors.testing.fakes.views import FakeFollowing, FakeTopicLogs
 from stores._core.record import METADATA_HEADER, encode_metadata
 from stores.errors import StoreUnavailableError
+from tests.sim.fakes.cluster import SimKafka
+from tests.sim.fakes.loop import VirtualLoop
+from tests.sim.fakes.network import Conditions, Network
 
 HOUR_MS = 3600 * 1000
 SECOND = timedelta(seconds=1)

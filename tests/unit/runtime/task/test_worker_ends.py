@@ -13,7 +13,7 @@ from actors._faust.service import ActorService
 from actors._faust.standbys import lags
 from actors.ports import Identity, TopicIdentity, TopicPartition
 from actors.runtime.worker import Worker, WorkerSettings
-from actors.testing import FakeClock
+from actors.testing.fakes.ports import FakeClock
 
 FIRST = TopicPartition("in", 0)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.runtime.state.stores import StoreCache
-from actors.testing.fakes.loop import Process
 from stores._core.record import Position
 from stores.errors import (
     ForeignDatabaseError,
@@ -23,6 +22,7 @@ from stores.errors import (
     StoreUnavailableError,
 )
 from stores.ports import SnapshotContent
+from tests.sim.fakes.loop import Process
 
 Writes = Iterable[tuple[bytes, bytes | None]]
 CHECKPOINTS_KEPT = 8

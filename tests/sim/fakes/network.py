@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from actors.testing.fakes.errors import NoAnswerError, RefusedError
-from actors.testing.fakes.loop import Process, current_process
+from tests.sim.fakes.loop import Process, current_process
 
 T = TypeVar("T")
 

@@ -29,9 +29,9 @@ from actors.testing.fakes.errors import (
     UnknownMemberError,
     UnknownTopicIdError,
 )
-from actors.testing.fakes.group import Joined
-from actors.testing.fakes.loop import current_process
-from actors.testing.fakes.network import POLL, Network
+from tests.sim.fakes.group import Joined
+from tests.sim.fakes.loop import current_process
+from tests.sim.fakes.network import POLL, Network
 
 RETRY_S = 0.2
 LEAVE_S = 5.0
