@@ -8,7 +8,7 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Self
 
 import click
 
@@ -151,6 +151,11 @@ class RecordError(ActorsError):
         self.is_passed = False
         self.internal: tuple[str, str] | None = None
         super().__init__(reason)
+
+    @classmethod
+    def about(cls, record: Any, source: tuple[str, int], reason: str) -> Self:
+        """Return the error about a record of an input partition."""
+        return cls(reason, topic=source[0], partition=source[1], offset=record.offset, key=record.key)
 
     def __str__(self) -> str:
         return printable(self._text())

@@ -34,7 +34,7 @@ from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Router
@@ -95,13 +95,13 @@ class Service:
         mine = [key for key in asked_keys() if partition_for(key, PARTITIONS) == number]
         store.apply([(key, metadata + b"%0100d" % len(key)) for key in mine], position)
         processor: Any = type("TaskProcessor", (), {"now_ms": 1_700_000_000_000})
-        task._context.state, task._processor = State.RUNNING, processor
+        task.context.state, task._processor = State.RUNNING, processor
         task._stores = [Restored(store, position, is_empty=False)]
         return task
 
     async def commit(self) -> None:
         """Have all questions wait for a commit's end: one commit follows on the other."""
-        owned = [task._context for task in self._tasks.values()]
+        owned = [task.context for task in self._tasks.values()]
         for context in owned:
             context.state = State.COMMITTING
         try:

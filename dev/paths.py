@@ -1,7 +1,8 @@
-"""Measures the ways through the code: functions, files and lines of a record and of an ask.
+"""Measures the ways through the code: functions, files and lines of a record, an ask, a query and a validation.
 
     python -m dev.paths            the figures
     python -m dev.paths -v         with every function
+    python -m dev.paths record     of one way only
 
 A way lists the functions that run for the usual case, in order: no errors, no retries, no start. A function that
 doesn't exist is an error, so the lists follow the code. Lines are those of a function's definition without its
@@ -25,21 +26,21 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/runtime/worker.py", "Worker.run"),
         (
             "actors/runtime/task/context.py",
-            "Inbox.has_room Inbox.put Inbox.is_full Inbox.take TaskContext.advance TaskContext.mark",
+            "Inbox.has_room Inbox.put Inbox.take TaskContext.advance TaskContext.mark",
         ),
         (
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._take TaskProcessor._handle_or_halt TaskProcessor._handle "
-            "TaskProcessor._pause TaskProcessor._is_large TaskProcessor._commit TaskProcessor._count "
+            "TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large TaskProcessor._commit "
             "TaskProcessor._batch_of store_commit",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (
             "actors/runtime/message/store.py",
-            "Store.get Store.set Store._overlay Store._reach Store._address Store._write",
+            "Store.get Store.set Store._place Store._reach Store._write",
         ),
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
-        ("actors/_kafka/produce/transactions.py", "TransactionLog.commit TransactionLog._transaction"),
+        ("actors/_kafka/produce/transactions.py", "TaskProducer.commit TransactionLog._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
     "ask: ctx.ask to its reply": (
@@ -57,6 +58,35 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "Replies.around _RequestHeaders.of Replies._answer Replies._is_late ReplyTypes.codec_for Replies._give "
             "Replies._send",
         ),
+    ),
+    "query: a key's value from its owner": (
+        ("actors/web/access/guard.py", "Guard._enter Guard._seat Guard.admit"),
+        (
+            "actors/web/queries/server.py",
+            "QueryRoutes.measured QueryRoutes.one QueryRoutes._store _partition QueryRoutes._router "
+            "QueryRoutes._at_the_owner reply",
+        ),
+        ("actors/web/queries/coding.py", "KeyCoding.key_of_url KeyCoding._decoded StoreCoding.show_value"),
+        ("actors/runtime/queries/standby_reads.py", "StandbyReader.has"),
+        (
+            "actors/runtime/queries/queries.py",
+            "StateReader.has StateReader.hold StateReader._owned StateReader._commit_ended StateReader._ready "
+            "HeldTask.of _held read",
+        ),
+        ("actors/runtime/queries/read_lease.py", "ReadLease.holds"),
+        ("actors/web/queries/answers.py", "one_value position_of"),
+    ),
+    "validate: exports against their changelog": (
+        ("spark_replay/cli/validate.py", "validate _require_one_side _compare _show"),
+        (
+            "spark_replay/comparison/validate.py",
+            "validate_exports require_comparable _judged summarise_judged _require_read",
+        ),
+        ("spark_replay/comparison/exports.py", "open_side kind_of find_exports _read _choose read_exports"),
+        ("spark_replay/comparison/judging.py", "held_point judge judge_both"),
+        ("spark_replay/fold/settled.py", "settle"),
+        ("spark_replay/fold/fold.py", "last_writes live"),
+        ("spark_replay/comparison/report.py", "report"),
     ),
 }
 
@@ -119,8 +149,11 @@ def measure(way: Sequence[tuple[str, str]]) -> Way:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures of all ways."""
+    """Print the figures of the ways that are named, or of all."""
+    wanted = [name for name in arguments if name != "-v"]
     for name, listed in WAYS.items():
+        if wanted and name.partition(":")[0] not in wanted:
+            continue
         way = measure(listed)
         print(f"{name}: {len(way.functions)} functions, {way.files} files, {way.lines} lines")
         if "-v" in arguments:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from actors._core.task.takeover import LogBounds, missed_tombstones, plan_restore
-from stores._core.record import METADATA_BYTES, Position
+from stores._core.record import METADATA_BYTES
 
 Change = tuple[bytes, bytes | None, bytes | None]
 """A key with its value with its metadata before and after, None where it was or is absent."""
@@ -38,32 +37,10 @@ def other_partitions(topic: str, held: int, found: int) -> str:
     )
 
 
-def why_rebuild(
-    position: Position, bounds: LogBounds, topic_id: str, *, now_ms: int, delete_retention_ms: int, margin_ms: int
-) -> str | None:
-    """Tell why a copy that stands at `position` can't be followed on, None if it can.
-
-    `position.wall_time_ms` is when the copy was last known to be all that the log held.
-    """
-    plan = plan_restore(position, bounds, topic_id)
-    if plan.wipe is not None or plan.lost is not None:
-        return plan.wipe or plan.lost
-    is_old = missed_tombstones(
-        plan,
-        since_ms=position.wall_time_ms,
-        now_ms=now_ms,
-        delete_retention_ms=delete_retention_ms,
-        margin_ms=margin_ms,
-    )
-    return "it wasn't followed for longer than deletes are kept, some may have escaped it" if is_old else None
-
-
 def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes], bytes | None]) -> Iterator[Change]:
     """Yield what writes change, in their order. A write of what is there already, save for its metadata, is no change.
 
-    Args:
-        writes: key and value with its metadata, None for a delete.
-        held: gives a key's value with its metadata before all of them.
+    `held` gives a key's value with its metadata before all of them.
     """
     newest: dict[bytes, bytes | None] = {}
     for key, new in writes:

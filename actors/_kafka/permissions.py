@@ -104,11 +104,8 @@ def principal(security: Mapping[str, Any]) -> str:
 def lacking(error: BaseException | None, who: str, operation: Operation = DESCRIBE, *, name: str = "") -> str:
     """Return which permission is missing according to an error of the client, "" if it isn't about one.
 
-    Args:
-        error: what the client raised.
-        who: the principal, "" if it isn't known.
-        operation: what a topic was needed for. The other resources have one operation each.
-        name: the resource's, if the error doesn't have it.
+    `operation` is what a topic was needed for; the other resources have one each. `name` is the resource's, if the
+    error doesn't have it.
     """
     if not isinstance(error, UNAUTHORIZED):
         return ""

@@ -17,7 +17,7 @@ from contextvars import Context
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection, broker_errors, release, started
@@ -26,7 +26,8 @@ from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
-from actors.runtime.message.failures import is_repeated
+from actors.runtime.cancellation import end
+from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = escaping(logging.getLogger(__name__))
@@ -38,12 +39,7 @@ RETRY_S = 1.0
 class KafkaRequests:
     """`actors.ports.Requests` over a broker. It connects with the first question; one per process.
 
-    Args:
-        connection: to the brokers.
-        group: for the connection that asks about topics.
-        topic: where answers come.
-        replication_factor: of the topic; -1 is the broker's default.
-        may_create: whether it may be made.
+    Answers come to `topic`, which is made if `may_create`; a `replication_factor` of -1 is the broker's default.
     """
 
     def __init__(
@@ -63,7 +59,7 @@ class KafkaRequests:
         self._consumer: AIOKafkaConsumer | None = None
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._said_s: dict[str, float] = {}
+        self._reminders = Reminders(REMIND_S)
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
         """See `actors.ports.Requests.ask`.
@@ -105,18 +101,13 @@ class KafkaRequests:
         """Disconnect; questions without an answer raise `AskClosedError`. May be called twice."""
         self._is_closed = True
         self._waiting.fail(_closed())
-        for task in (self._opening, self._reader):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        await end(self._opening, self._reader)
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
         if producer is not None:
             await release(producer)
         if consumer is not None:
             await release(consumer)
-
-    # --- opening ---------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         """Connect, once for all callers of the same time: a caller that is cancelled doesn't end it for the others."""
@@ -185,8 +176,6 @@ class KafkaRequests:
         async with ControlPlane.connect(self._connection, self._group) as control:
             yield Topics(self._connection, control, may_create=self._may_create)
 
-    # --- while it runs ---------------------------------------------------------------------------------------------
-
     async def _send(self, question: ActorRequest) -> None:
         producer = self._producer
         if producer is None:
@@ -204,7 +193,7 @@ class KafkaRequests:
                 with broker_errors(f"reading answers from {source.topic}[{source.partition}]", self._connection, READ):
                     found = await fetched(consumer, source, timeout_s=POLL_S)
             except BrokerUnavailableError as error:
-                if not is_repeated(error, self._said_s, time.monotonic()):
+                if not is_repeated(error, self._reminders, time.monotonic()):
                     logger.warning("%s; it is tried again", error)
                 if error.missing:
                     # The callers get the missing permission, and no time-out that would look like a missing answer.

@@ -22,7 +22,7 @@ from actors.runtime.outbox.calls import call_id
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import TaskProcessor

@@ -41,7 +41,7 @@ from actors.replay.processor import (
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import Inbox, TaskContext
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore
@@ -309,7 +309,7 @@ class _Run:
             log=MemoryLog(expiries),
             services=self._services(),
             settings=settings,
-            inbox=Inbox(settings.queue_records),
+            inbox=Inbox(settings.queue_records, lambda: None),
             epoch=_EPOCH,
             topics=self._ids,
         )

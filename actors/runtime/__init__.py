@@ -17,5 +17,5 @@ A room imports only rooms further down in this list. No imports run in circles, 
     message      one message: its context, the stores and outputs that it reaches, its errors
 
 Below them are single modules: `commands` (admin commands), `clock`, `meters`, `threads`, `blocking`,
-`cancellation`, `log_limit`.
+`cancellation`.
 """

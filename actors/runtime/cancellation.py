@@ -1,8 +1,9 @@
-"""Whose cancellation a `CancelledError` is."""
+"""Whose cancellation a `CancelledError` is, and how tasks are cancelled."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 
 def is_cancelled() -> bool:
@@ -12,3 +13,12 @@ def is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+async def end(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)

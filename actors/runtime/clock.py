@@ -50,14 +50,8 @@ class SystemClock:
     before that its own last time. What is known is carried on by the boot clock, which has no steps. A wall clock that
     steps out of the margin isn't followed: time goes on by the boot clock, from the brokers' time or from the wall
     clock before the step, whichever is earlier. Too early a time makes things late; too late a time would make keys
-    expire that must not.
-
-    Args:
-        margin_ms: how far clocks may differ.
-        wall_ns, boot_ms: the machine's clocks.
-
-    Attributes:
-        has_heard: whether the brokers' time is known.
+    expire that must not. `margin_ms` is how far clocks may differ; `has_heard` tells whether the brokers' time is
+    known.
     """
 
     monotonic = staticmethod(time.monotonic)
@@ -159,9 +153,7 @@ class SystemClock:
 async def compare(clock: SystemClock, ask: Callable[[], Awaitable[int | None]]) -> bool:
     """Ask the brokers for their time, and tell whether they answered.
 
-    Args:
-        clock: is told their time.
-        ask: gives it in Unix milliseconds, None if they answered and don't tell.
+    `ask` gives their time in Unix milliseconds, None if they answered and don't tell.
     """
     asked_ms = clock.boot_ms
     try:
@@ -194,12 +186,7 @@ class PartitionClock:
     It is the worker's clock. Where an earlier owner's clock was ahead, or this one's was set back, the partition's time
     goes on at half the speed until the clock has caught up: what waits comes after twice its time at most. The latest
     time goes with each commit. While nobody owns the partition, its time stands still and the clock catches up.
-
-    Args:
-        clock: the worker's.
-
-    Attributes:
-        ahead_ms: how far the partition's time was ahead of the worker's clock at the last look.
+    `ahead_ms` is how far the partition's time was ahead of the worker's clock at the last look.
     """
 
     def __init__(self, clock: Clock) -> None:

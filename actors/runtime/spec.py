@@ -10,6 +10,7 @@ import msgspec
 
 from actors._core.backoff import Backoff
 from actors._core.group.members import Declared
+from actors._core.logs import Reminders
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
@@ -20,6 +21,7 @@ from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.handlers.effect import Effect, Outcome
 from actors.runtime.message.context import Context
+from actors.runtime.message.failures import REMIND_S
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
@@ -164,7 +166,7 @@ class TaskSettings:
 class TaskServices:
     """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
 
-    `said_s` says when errors that tasks meet again and again were logged, see `is_repeated`; all tasks share it.
+    `reminders` limits the lines about errors that tasks meet again and again, see `is_repeated`; all tasks share it.
     """
 
     group: GroupView
@@ -178,4 +180,4 @@ class TaskServices:
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Requests | None = None
     release: Callable[[str, int], Awaitable[None]] | None = None
-    said_s: dict[str, float] = field(default_factory=dict)
+    reminders: Reminders = field(default_factory=lambda: Reminders(REMIND_S))

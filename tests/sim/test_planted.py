@@ -54,12 +54,12 @@ def keep_overlay(patch: Patch) -> None:
                 overlay.writes = overlay._frozen | overlay.writes
                 overlay.settle()
 
-    def begin(self: Task, offset: int) -> None:
-        before = self._processor
-        original(self, offset)
+    def begin(self: Task, offset: int) -> TaskProcessor:
+        before, after = self._processor, original(self, offset)
         if before is not None:
-            for (_, old), (_, new) in zip(before._overlays, self._processor._overlays, strict=True):
+            for (_, old), (_, new) in zip(before._overlays, after._overlays, strict=True):
                 new.writes = old.writes
+        return after
 
     original = Task._begin
     patch.setattr(Task, "_drop_work", drop_nothing)
@@ -74,8 +74,8 @@ def confirm_before_fence_only(patch: Patch) -> None:
         rewritten(
             Task._take_over,
             (
-                "self._context.advance(Event.FENCED)\n    await self._context.confirm()",
-                "self._context.advance(Event.FENCED)",
+                "self.context.advance(Event.FENCED)\n    await self.context.confirm()",
+                "self.context.advance(Event.FENCED)",
             ),
         ),
     )
@@ -231,7 +231,7 @@ def stop_at_the_first_failure(patch: Patch) -> None:
     """A task whose commit failed stands still."""
 
     async def stand_still(self: Task, error: Exception) -> None:
-        self._context.advance(task.Event.UNKNOWN)
+        self.context.advance(task.Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         await asyncio.Event().wait()
@@ -279,13 +279,13 @@ def believe_any_end(patch: Patch) -> None:
 def refuse_for_good(patch: Patch) -> None:
     """A partition whose offset was set by an operator is refused, however right the offset is."""
 
-    async def take_over(self: Task) -> None:
+    async def take_over(self: Task) -> TaskProcessor:
         committed = self._services.group._group._group.offsets.get(self.source)
         if committed is not None and not committed.metadata:
-            self._context.advance(task.Event.FENCED)
-            self._context.advance(task.Event.CONFIRMED)
+            self.context.advance(task.Event.FENCED)
+            self.context.advance(task.Event.CONFIRMED)
             raise task.TakeoverRefusedError("an operator was here")
-        await original(self)
+        return await original(self)
 
     original = Task._take_over
     patch.setattr(Task, "_take_over", take_over)

@@ -28,7 +28,7 @@ def keep_a_lease_for_ever(patch: Patch) -> None:
 
 def answer_during_a_commit(patch: Patch) -> None:
     """An answer doesn't wait for the end of a commit that others may have seen."""
-    edit = ("await self._commit_ended(task, since_s)", "task.identity")
+    edit = ("await self._commit_ended(task, since_s)", "task.context")
     patch.setattr(StateReader, "hold", rewritten(StateReader.hold, edit))
 
 

@@ -50,14 +50,13 @@ class PlacementRules:
 class Copies:
     """The copies of one member, and what else the leader tells it.
 
-    `acceptable_lag` is what the leader goes by, None if it is of a release that doesn't say so; `seen` which process of
-    a static member the leader assigned for, 0 if that isn't known; `refused` says, by topic, why the member gets no
-    partitions of it.
+    `acceptable_lag` is what the leader goes by; `seen` which process of a static member the leader assigned for, 0 if
+    that isn't known; `refused` says, by topic, why the member gets no partitions of it.
     """
 
     standbys: frozenset[TaskId] = frozenset()
     warm_ups: frozenset[TaskId] = frozenset()
-    acceptable_lag: int | None = None
+    acceptable_lag: int = 0
     seen: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
 
@@ -131,8 +130,6 @@ class _Placing:
             },
         )
 
-    # --- owners ----------------------------------------------------------------------------------------------------
-
     def _choose_owners(self) -> None:
         index_of = {member.member_id: index for index, member in enumerate(self._members)}
         wanted = {
@@ -173,8 +170,6 @@ class _Placing:
     def _lag(self, task: TaskId, index: int) -> int:
         return self._lags[task].get(index, self._highest[task])
 
-    # --- standbys --------------------------------------------------------------------------------------------------
-
     def _choose_standbys(self) -> None:
         followers = [index for index, member in enumerate(self._members) if member.follows]
         if not followers:
@@ -214,9 +209,9 @@ class _Placing:
 class _CopiesData(msgspec.Struct, array_like=True, frozen=True):
     version: int
     actors: list[tuple[str, list[int], list[int]]]
-    acceptable_lag: int | None = None
-    seen: int = 0
-    refused: dict[str, str] = {}
+    acceptable_lag: int
+    seen: int
+    refused: dict[str, str]
 
 
 _DECODER = msgspec.msgpack.Decoder(_CopiesData)

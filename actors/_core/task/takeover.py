@@ -64,11 +64,7 @@ class LostChangelog(enum.Enum):
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
     """Decide how a store reaches the end of its changelog.
 
-    Args:
-        position: the store's, None if it is empty.
-        bounds: the changelog's.
-        changelog_id: the id of the changelog topic now.
-        claimed_id: the id that it had at the partition's last commit; "" if that isn't known: then the store's counts.
+    `claimed_id` is the changelog's id at the partition's last commit; "" if that isn't known: then the store's counts.
     """
     known_id = claimed_id or ("" if position is None else position.changelog_id)
     if known_id not in ("", changelog_id):
@@ -129,28 +125,31 @@ def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_reten
     return abs(now_ms - since_ms) >= delete_retention_ms - margin_ms
 
 
-def why_no_snapshot(
-    position: Position,
-    bounds: LogBounds,
-    changelog_id: str,
-    *,
-    now_ms: int,
-    delete_retention_ms: int,
-    margin_ms: int,
-) -> str | None:
-    """Tell why an empty store can't begin with a snapshot of this position, None if it can."""
-    plan = plan_restore(position, bounds, changelog_id)
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a log's topic keeps deletes, how far clocks may differ, and which topic it is."""
+
+    topic_id: str
+    delete_retention_ms: int
+    margin_ms: int
+
+
+def why_not_followed(position: Position, bounds: LogBounds, now_ms: int, kept: Retention) -> str | None:
+    """Tell why a copy or a snapshot of this position can't be followed on, None if it can.
+
+    `position.wall_time_ms` is when it was last known to be all that the log held.
+    """
+    plan = plan_restore(position, bounds, kept.topic_id)
     if plan.wipe is not None or plan.lost is not None:
         return plan.wipe or plan.lost
-    if missed_tombstones(
+    is_old = missed_tombstones(
         plan,
         since_ms=position.wall_time_ms,
         now_ms=now_ms,
-        delete_retention_ms=delete_retention_ms,
-        margin_ms=margin_ms,
-    ):
-        return "it is older than deletes are kept, some may have escaped it: make it anew"
-    return None
+        delete_retention_ms=kept.delete_retention_ms,
+        margin_ms=kept.margin_ms,
+    )
+    return "it is older than deletes are kept, some may have escaped it" if is_old else None
 
 
 @dataclass(frozen=True, slots=True)

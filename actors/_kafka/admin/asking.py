@@ -1,4 +1,4 @@
-"""How a question is asked: of any broker or of the group's coordinator, again until there is an answer."""
+"""How a question is asked: of any broker or of the group's coordinator, again until there is an answer, or for many."""
 
 from __future__ import annotations
 
@@ -140,3 +140,26 @@ class BrokerClient:
                 if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
                     await self._client.force_metadata_update()
             await asyncio.sleep(RETRY_S)
+
+
+class SharedRead:
+    """Runs `read` for all callers that wait when it begins; a caller that comes later waits for the next one.
+
+    So a caller never gets an answer that is older than its question.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
+        self._read = read
+        self._lock = asyncio.Lock()
+        self._asked = 0
+        self._covered = 0
+
+    async def __call__(self) -> None:
+        """Return after a read that began after this call; its errors are those of `read`."""
+        self._asked += 1
+        ticket = self._asked
+        async with self._lock:
+            if ticket > self._covered:
+                covered = self._asked
+                await self._read()
+                self._covered = covered

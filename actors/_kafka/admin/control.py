@@ -28,8 +28,7 @@ from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.task.takeover import LogBounds
-from actors._kafka.admin.asking import BrokerClient
-from actors._kafka.admin.shared import SharedRead
+from actors._kafka.admin.asking import BrokerClient, SharedRead
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest

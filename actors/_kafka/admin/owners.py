@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
-from actors._kafka.admin.shared import SharedRead
+from actors._kafka.admin.asking import SharedRead
 from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.permissions import WRITE
 from actors.errors import UnreadableLogError, show_bytes

@@ -149,7 +149,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Keep what this member owns now, for the next rebalance, and its copies."""
         self._owned = frozenset(
-            TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
+            TaskId(self._actors.get(topic, topic), partition) for topic, partition in assignment.partitions()
         )
         self._owned_generation = self.generation()
         before, self.copies = self.copies, decode_copies(assignment.user_data)
@@ -171,10 +171,6 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             held = self._on_disk()
             self.unheard = frozenset(task for task in self._owned if task not in held)
         self._is_new = False
-
-    def _task_name(self, topic: str) -> str:
-        """Return the topic's actor."""
-        return self._actors.get(topic, topic)
 
 
 def readable(metadata: bytes) -> bytes:

@@ -66,7 +66,7 @@ METADATA_AGE_MS = 10_000
 """How soon new partitions of an input are noticed."""
 
 
-class KafkaSource:
+class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
     """`actors.ports.Source` over a broker; made by `open`, closed by `close`."""
 
     def __init__(
@@ -139,7 +139,7 @@ class KafkaSource:
         source._fetch_bytes = settings.fetch_bytes
         source._principal = connection.principal
         try:
-            consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
+            consumer.subscribe(topics=sorted(topics), listener=source)
             with broker_errors("joining the group", connection):
                 await consumer.start()
         except BaseException:
@@ -160,11 +160,9 @@ class KafkaSource:
         """Return records of the wanted partitions, after `timeout_s` at the latest, or later while a rebalance runs."""
         with self._membership_errors():
             try:
-                if self._is_denied:
-                    await asyncio.sleep(RETRY_S)
-                    return {}
-                partitions = (KafkaPartition(*source) for source in wanted)
-                batches = await fetched(self._consumer, *partitions, timeout_s=timeout_s)
+                if not self._is_denied:
+                    partitions = (KafkaPartition(*source) for source in wanted)
+                    return await fetched(self._consumer, *partitions, timeout_s=timeout_s)
             except NoOffsetForPartitionError:
                 # The task of a partition hasn't sought yet: its takeover will.
                 return {}
@@ -175,7 +173,6 @@ class KafkaSource:
             except TopicAuthorizationFailedError as error:
                 self._not_readable(error)
                 return {}
-            return batches
         await asyncio.sleep(RETRY_S)
         return {}
 
@@ -296,16 +293,16 @@ class KafkaSource:
         if not self._is_closed and time.monotonic() - self._retry_at_s > session_s:
             self._failed(error)
 
-    # --- rebalances ------------------------------------------------------------------------------------------------
-
-    async def _on_revoked(self) -> None:
+    async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
+        """Have the worker stop its tasks; aiokafka calls it before the group rebalances."""
         try:
             await self._revoked()
         except Exception as error:
             self._failed(error)
 
-    def _on_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        partitions = list(partitions)
+    async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
+        """Have the worker start its tasks; aiokafka calls it after the group has rebalanced."""
+        partitions = list(assigned)
         self._consumer.pause(*partitions)
         # A fetch asks so much of each partition: the buffers of all partitions add up.
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
@@ -323,16 +320,3 @@ class KafkaSource:
 def _generation(consumer: AIOKafkaConsumer) -> int:
     coordinator = consumer._coordinator
     return -1 if coordinator is None else int(coordinator.generation)
-
-
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Carries aiokafka's callbacks to the source."""
-
-    def __init__(self, source: KafkaSource) -> None:
-        self._source = source
-
-    async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
-        await self._source._on_revoked()
-
-    async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
-        self._source._on_assigned(assigned)

@@ -83,10 +83,7 @@ def uncompressible(batch: Any) -> Unreadable:
 def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
     """Return the first and the last offset of a damaged batch: never more offsets than are surely its own.
 
-    Args:
-        raw: its bytes.
-        following: the first offset of the next batch, None if there is none.
-        first: the first offset that may be its own.
+    `following` is the first offset of the next batch, None if there is none; `first` the first that may be its own.
     """
     if len(raw) < _HEADER_BYTES:
         return first, first

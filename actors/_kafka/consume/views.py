@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 
-from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.following import KafkaFollowing
 from actors._kafka.consume.logs import KafkaLogs
-from actors.ports import LogRecord, TopicFacts, TopicPartition
+from actors.ports import TopicFacts, TopicPartition
 
 FETCH_BYTES = 1024 * 1024
 
 
-class KafkaTopicLogs:
+class KafkaTopicLogs(KafkaLogs):
     """`actors.ports.TopicLogs` over brokers. Made by `open`."""
 
     def __init__(self, connection: Connection, control: ControlPlane, *, role: str = "view") -> None:
-        self._connection = connection
-        self._control = control
+        super().__init__(connection, control)
         self._role = role
-        self._logs = KafkaLogs(connection, control)
         self._topics = Topics(connection, control)
         self._facts: TopicFacts | None = None
 
@@ -51,16 +48,6 @@ class KafkaTopicLogs:
             max_record_bytes=int(config["max.message.bytes"]),
         )
         return self._facts
-
-    async def bounds(self, partition: TopicPartition) -> LogBounds:
-        """See `actors.ports.Logs.bounds`."""
-        return await self._logs.bounds(partition)
-
-    def read(
-        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
-    ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
-        """See `actors.ports.Logs.read`."""
-        return self._logs.read(partition, start, end, topic_id)
 
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None

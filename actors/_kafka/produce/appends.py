@@ -35,11 +35,8 @@ async def make_topic(
 class KafkaAppends:
     """A producer that waits for the acknowledgement of all replicas; it connects with the first record.
 
-    A producer for which `is_spent` holds refuses all records, and is replaced.
-
-    Args:
-        connection: to the brokers.
-        max_record_bytes: the topics' limit, which applies to whole batches.
+    A producer for which `is_spent` holds refuses all records, and is replaced. `max_record_bytes` is the topics' limit,
+    which applies to whole batches.
     """
 
     def __init__(self, connection: Connection, max_record_bytes: int) -> None:

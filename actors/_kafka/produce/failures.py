@@ -12,7 +12,6 @@ from aiokafka.errors import (
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
-    ProducerFenced,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
@@ -23,7 +22,6 @@ from actors._kafka.connection import words_of
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors._kafka.produce.batches import UnpackableError
 from actors._kafka.protocol import InvalidRecordError
-from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
 from actors.ports import CommitBatch
 
 FENCED = "fenced"
@@ -82,41 +80,7 @@ class Throttle:
         return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"
 
 
-def commit_error(
-    what: str,
-    error: Exception,
-    batch: CommitBatch,
-    *,
-    transaction_error: BaseException | None,
-    deadline_s: float,
-    throttle: Throttle | None,
-    principal: str,
-    group: str,
-    transactional_id: str,
-) -> CommitRefusedError | OutcomeUnknownError:
-    """Return the error of ours for a failed commit.
-
-    Args:
-        what: names the commit.
-        error: what the client raised.
-        batch: what was to be committed.
-        transaction_error: why the transaction failed; what the client says of later batches isn't the reason.
-        deadline_s: how long the commit was given.
-        throttle: what the brokers said of quotas.
-        principal: the user, "" if it isn't known.
-        group: the consumer group.
-        transactional_id: "" without transactions: then nobody can be fenced.
-    """
-    if _is_refusal(error):
-        return CommitRefusedError(f"{what}: {error}")
-    cause = _cause(transaction_error or error)
-    if transactional_id and isinstance(cause, ProducerFenced):
-        return FencedError(f"{what}: {FENCED}")
-    missing = _missing(cause, principal, batch, group, transactional_id)
-    return OutcomeUnknownError(f"{what}: {missing or _reason(cause, deadline_s, throttle)}", missing=missing)
-
-
-def _is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
     """Tell whether nothing was appended because of the records themselves, so that another try is refused too.
 
     A timestamp is the records' own if a handler set it; else it is this worker's clock, which may be corrected.
@@ -127,12 +91,14 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(answer, _REFUSED) or (isinstance(answer, InvalidTimestampError) and error.has_own_time)
 
 
-def _cause(error: BaseException) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
     """Return why a commit failed. An error that ends the client's sender is the cause of a KafkaError without text."""
     return error.__cause__ if type(error) is KafkaError and error.__cause__ is not None else error
 
 
-def _missing(error: BaseException | None, principal: str, batch: CommitBatch, group: str, transactional_id: str) -> str:
+def missing_permission(
+    error: BaseException | None, principal: str, batch: CommitBatch, group: str, transactional_id: str
+) -> str:
     """Return which permission made a commit fail, "" if none did."""
     if isinstance(error, ProduceError):
         error = error.__cause__
@@ -144,7 +110,7 @@ def _missing(error: BaseException | None, principal: str, batch: CommitBatch, gr
     return lacking(error, principal, READ if is_input else WRITE, name=name)
 
 
-def _reason(error: BaseException, deadline_s: float, throttle: Throttle | None) -> str:
+def reason_of(error: BaseException, deadline_s: float, throttle: Throttle | None) -> str:
     """Return why a commit failed, for people."""
     if isinstance(error, TransportFaultError | ProduceError):
         return str(error)

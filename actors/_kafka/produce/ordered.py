@@ -11,7 +11,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.produce import sending
-from actors._kafka.produce.task_producer import TaskProducer
+from actors._kafka.produce.transactions import TaskProducer
 from actors.ports import CommitBatch, CommitReceipt, Identity
 
 

@@ -211,11 +211,8 @@ def handler_of(
 ) -> Callable[[Context, Any], Awaitable[Any]]:
     """Return the function that handles a message of any of the class's types, already decoded.
 
-    Args:
-        cls: the class.
-        store: of its states.
-        threaded: makes a method that isn't async one that runs in a thread.
-        stops: whether an error stops the partition, also one of an `on_expire` that is called ahead of a message.
+    `threaded` makes a method that isn't async one that runs in a thread; `stops` says whether an error stops the
+    partition, also one of an `on_expire` that is called ahead of a message.
     """
     receivers = {
         type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)

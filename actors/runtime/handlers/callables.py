@@ -12,11 +12,8 @@ from actors.errors import ConfigurationError
 def check_callable(function: Callable[..., Any], what: str, *, takes: int, line: str) -> None:
     """Refuse a function that can't be called with so many arguments, or that runs nothing when it is called.
 
-    Args:
-        function: the user's.
-        what: it is, for people: "the handler of actor place".
-        takes: how many positional arguments it is called with.
-        line: how to write it instead, without a colon at its end.
+    `what` is the function for people, as in "the handler of actor place"; `takes` is how many positional arguments it
+    is called with, `line` how to write it instead, without a colon at its end.
 
     Raises:
         ConfigurationError: saying why, and the line.

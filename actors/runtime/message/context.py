@@ -16,19 +16,18 @@ from actors.ports import Headers, InputRecord, Output
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.ids import message_id
 from actors.runtime.message.outputs import (
+    NO_HEADERS,
     RECORD_OVERHEAD_BYTES,
     Recipient,
     check_placement,
     checked_headers,
+    new_tuple,
     too_large,
     typed_headers,
 )
 from actors.runtime.message.task_state import Answering, AnswerLater, TaskState
 
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
-_NO_HEADERS: list[tuple[str, bytes]] = []
-_new_tuple = tuple.__new__
-"""Makes a named tuple in a third of the time that its class takes."""
 
 
 class Context:
@@ -159,7 +158,7 @@ class Context:
         raw_key = None if key is None else target.encode_key(key)
         raw_value = None if value is None else target.encode_value(value)
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
-        pairs = _NO_HEADERS
+        pairs = NO_HEADERS
         if headers:
             pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data or b"") for name, data in pairs)
@@ -168,7 +167,7 @@ class Context:
         if partition is not None or timestamp_ms is not None or raw_key is None:
             check_placement(target, raw_key, partition, timestamp_ms)
         place = target.partitioner if partition is None else partition
-        state.outputs.append(_new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
+        state.outputs.append(new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
 
     def tell(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from actors._core.logs import reason_of
+from actors._core.logs import Reminders, reason_of
 from actors.errors import (
     AskTimeoutError,
     HandlerFailedError,
@@ -17,12 +17,19 @@ from actors.errors import (
     UndecodableRecordError,
     UnknownTypeError,
     UnreadableRecordError,
+    show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
 
 REMIND_S = 60.0
 """How often an error is logged that each try meets again."""
+_NEWER = b'{"v":'
+"""How the entries of newer releases begin in the stores of timers, effects, parked messages and answers.
+
+The entries of this release are JSON objects without a field `v`. A release that changes their meaning writes `v` first.
+An entry that begins with it is neither acted on nor removed, and its partition stops.
+"""
 
 
 def as_record_error(
@@ -48,27 +55,20 @@ def as_record_error(
     timer = getattr(record, "timer", None)
     called = "" if timer is None else f", called by its timer {timer!r},"
     reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {reason_of(error)}"
-    failed = HandlerFailedError(
-        reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-    )
+    failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error
     return failed
 
 
-def is_repeated(error: BaseException, said_s: dict[str, float], now_s: float) -> bool:
-    """Tell whether the same was logged within `REMIND_S`; otherwise note that it is now.
+def is_repeated(error: BaseException, reminders: Reminders, now_s: float) -> bool:
+    """Tell whether the same was logged lately; otherwise note that it is now.
 
     It counts for errors that each task meets at each try until somebody acts: a missing permission, or an input that
     can't be read.
     """
     text = error.missing if isinstance(error, TaskError) else ""
     text = text or (str(error) if isinstance(error, RestoreError) else "")
-    for old in [said for said, at_s in said_s.items() if now_s - at_s >= REMIND_S]:
-        del said_s[old]
-    if not text or text in said_s:
-        return bool(text)
-    said_s[text] = now_s
-    return False
+    return bool(text) and not reminders.is_due(now_s, text)
 
 
 def newer_in(error: BaseException) -> NewerVersionError | None:
@@ -90,9 +90,7 @@ def newer_in(error: BaseException) -> NewerVersionError | None:
 
 def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersionError) -> NewerProgramError:
     """Return the error for a record that leads to data of a newer program."""
-    failed = NewerProgramError(
-        reason_of(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-    )
+    failed = NewerProgramError.about(record, source, reason_of(error))
     failed.is_message = isinstance(error, UnknownTypeError)
     failed.__cause__ = error
     return failed
@@ -111,9 +109,7 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
         reason = "the key is null, and the actor's state lives with keys"
     else:
         reason = "the value is null"
-    return UndecodableRecordError(
-        reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-    )
+    return UndecodableRecordError.about(record, source, reason)
 
 
 def refused(
@@ -121,13 +117,7 @@ def refused(
 ) -> RefusedRecordError:
     """Give the error for a record whose effects the broker refuses; `is_final`, that it was given up is refused too."""
     what = "that its on_error policy gave it up" if is_final else f"what the handler of actor {actor} wrote or sent"
-    failed = RefusedRecordError(
-        f"the broker refuses {what}: {error}",
-        topic=source.topic,
-        partition=source.partition,
-        offset=record.offset,
-        key=record.key,
-    )
+    failed = RefusedRecordError.about(record, source, f"the broker refuses {what}: {error}")
     failed.is_final = is_final
     return failed
 
@@ -140,3 +130,13 @@ def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordEr
     )
     failed.remedy = record.remedy
     return failed
+
+
+def is_newer(raw: bytes) -> bool:
+    """Tell whether a newer release wrote an entry."""
+    return raw.startswith(_NEWER)
+
+
+def newer_entry(what: str, raw: bytes) -> NewerVersionError:
+    """Return the error for an entry of a newer release; `what` it is, as in "a timer"."""
+    return NewerVersionError(f"{what} that this release can't read, run the one that wrote it: {show_bytes(raw)}")

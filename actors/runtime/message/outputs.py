@@ -15,6 +15,9 @@ RESERVED = "fa-"
 TYPE_HEADER = "fa-type"
 ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER = "fa-error", "fa-origin", "fa-attempts", "fa-actor"
 DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
+NO_HEADERS: list[tuple[str, bytes]] = []
+new_tuple = tuple.__new__
+"""Makes a named tuple in a third of the time that its class takes."""
 RECORD_OVERHEAD_BYTES = 256
 """What a record takes in a batch beside key, value and headers, generously: batch header, framing, metadata."""
 

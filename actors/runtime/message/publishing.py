@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from actors._core.logs import escaping
 from actors.errors import UsageError, show_bytes
 from actors.ports import ChangelogWrites, Output
-from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, too_large
+from actors.runtime.message.outputs import NO_HEADERS, RECORD_OVERHEAD_BYTES, OutputTopic, new_tuple, too_large
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import WRITE_OVERHEAD_BYTES, Overlay
@@ -27,10 +27,6 @@ logger = escaping(logging.getLogger(__name__))
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_NO_HEADERS: list[tuple[str, bytes]] = []
-_new_tuple = tuple.__new__
-"""Makes a named tuple in a third of the time that its class takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class Publication:
         if self.convert_key is None and self.convert_value is None:
             name, place = self.topic.name, self.topic.partitioner
             return [
-                _new_tuple(Output, (name, place, key, value, _NO_HEADERS, None)) for key, (_, value) in writes.items()
+                new_tuple(Output, (name, place, key, value, NO_HEADERS, None)) for key, (_, value) in writes.items()
             ]
         return self._converted(writes)
 
@@ -77,9 +73,9 @@ class Publication:
         name, place = self.topic.name, self.topic.partitioner
         for raw_key, (_, raw_value) in writes.items():
             if raw_value is not None:
-                yield Output(name, place, self._key(raw_key), self._value(raw_value), _NO_HEADERS, None)
+                yield Output(name, place, self._key(raw_key), self._value(raw_value), NO_HEADERS, None)
             elif (key := self._key_of_delete(raw_key)) is not None:
-                yield Output(name, place, key, None, _NO_HEADERS, None)
+                yield Output(name, place, key, None, NO_HEADERS, None)
 
     def _key_of_delete(self, raw_key: bytes) -> bytes | None:
         """Return the topic's key; None for one that it can't hold, so that there never was a record of it."""

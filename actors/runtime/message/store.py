@@ -15,7 +15,6 @@ from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import newer_program
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.store_errors import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
-from actors.runtime.message.subscripts import Subscripts
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
 from stores._core.record import NEVER
@@ -24,15 +23,19 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Placement = Literal["key", "task"]
+_ABSENT: Any = object()
 
 
-class Store(Subscripts[K, V], Generic[K, V]):
+class Store(Generic[K, V]):
     """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
 
     Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
     its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
     reachable, in practice the message's key: to touch another key's state, send it a message.
     """
+
+    __iter__ = None
+    """Without this, `for key in store` would ask for the keys 0, 1, 2, …"""
 
     def __init__(
         self,
@@ -57,26 +60,51 @@ class Store(Subscripts[K, V], Generic[K, V]):
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode_value = encode_value
-        self.decode_value = decode_value
+        self.decode_value: Callable[[bytes], V] = decode_value
 
     def __repr__(self) -> str:
         return f"<Store {self.name}>"
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value of `key`, or `default` when it is absent or expired."""
-        overlay, state = self._overlay()
-        raw = overlay.get(self._address(key))
+        overlay, state, raw_key = self._place(key)
+        raw = overlay.get(raw_key)
         if raw is None:
             return default
         try:
-            found: V = self.decode_value(raw)
+            return self.decode_value(raw)
         except NewerVersionError:
             # It raises again, and has the partition stop. Hot: no call more where all is well.
             return self._decoded(raw, state)
-        return found
+
+    def __getitem__(self, key: K) -> V:
+        """Return the value of `key`.
+
+        Raises:
+            KeyError: it is absent or expired.
+        """
+        found: Any = self.get(key, _ABSENT)
+        if found is _ABSENT:
+            raise KeyError(key)
+        value: V = found
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Write `value`, as `set` does."""
+        self.set(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        """Remove `key`.
+
+        Raises:
+            KeyError: it is absent or expired.
+        """
+        if not self.delete(key):
+            raise KeyError(key)
 
     def __contains__(self, key: K) -> bool:
-        return self._overlay()[0].get(self._address(key)) is not None
+        overlay, _, raw_key = self._place(key)
+        return overlay.get(raw_key) is not None
 
     def set(self, key: K, value: V, *, ttl: timedelta | None = None) -> None:
         """Write `value`; it expires `ttl` after now, the store's own by default.
@@ -84,17 +112,15 @@ class Store(Subscripts[K, V], Generic[K, V]):
         Raises:
             UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
         """
-        overlay, state = self._overlay()
+        overlay, state, raw_key = self._place(key)
         ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
-        raw_key = self._address(key)
         if self.refuse_newer is not None:
             self._check_held(overlay, state, raw_key)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
 
     def delete(self, key: K) -> bool:
         """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
-        overlay, state = self._overlay()
-        raw_key = self._address(key)
+        overlay, state, raw_key = self._place(key)
         if self.refuse_newer is not None:
             self._check_held(overlay, state, raw_key)
         return overlay.delete(raw_key)
@@ -104,28 +130,26 @@ class Store(Subscripts[K, V], Generic[K, V]):
         ctx = current_message.get(None)
         state = ctx._state if ctx is not None else None
         if ctx is None or state is None:
-            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+            raise unreachable(self.name, None)
         overlay = state.overlays.get(self)
         if overlay is None:
-            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+            raise unreachable(self.name, state.actor)
         raw_key = self.encode_key(key)
         if raw_key != ctx._raw_key:
             self._check_placement(raw_key, state)
         held = overlay.get(raw_key)
         if held is not None:
             try:
-                found: V = self.decode_value(held)
+                return self.decode_value(held)
             except NewerVersionError:
                 return self._decoded(held, state)
-            return found
         ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
         return None
 
     def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Write `value` (None deletes) if `expected` (None: absent) is what `get` gives; tell whether it was."""
-        overlay, state = self._overlay()
-        raw_key = self._address(key)
+        overlay, state, raw_key = self._place(key)
         wanted = None if expected is None else self.encode_value(expected)
         held = overlay.get(raw_key)
         if held != wanted and (held is None or wanted is None or not self._holds(held, expected, wanted, state)):
@@ -143,26 +167,27 @@ class Store(Subscripts[K, V], Generic[K, V]):
 
     def own(self, ctx: Context, default: V) -> V:
         """Return the value of the message's own key, or `default` when it is absent or expired."""
-        overlay, state = self._reach(ctx)
+        _, overlay, state = self._reach(ctx)
         raw = overlay.get(ctx._raw_key)
         return default if raw is None else self._decoded(raw, state)
 
     def replaced_own(self, ctx: Context) -> bytes | None:
         """Return the encoded value of the message's own key, which is about to be replaced without being decoded."""
-        return self._check_held(*self._reach(ctx), ctx._raw_key)
+        _, overlay, state = self._reach(ctx)
+        return self._check_held(overlay, state, ctx._raw_key)
 
     def own_place(self, ctx: Context) -> tuple[Overlay, bytes]:
         """Return the state that the message sees, and its own key there."""
-        return self._reach(ctx)[0], ctx._raw_key
+        return self._reach(ctx)[1], ctx._raw_key
 
     def write_own(self, ctx: Context, raw_value: bytes) -> None:
         """Write the encoded value of the message's own key."""
-        overlay, state = self._reach(ctx)
+        _, overlay, state = self._reach(ctx)
         self._write(overlay, state, ctx._raw_key, raw_value, self.ttl_ms)
 
     def delete_own(self, ctx: Context) -> bool:
         """Remove the message's own key; tell whether it was there."""
-        return self._reach(ctx)[0].delete(ctx._raw_key)
+        return self._reach(ctx)[1].delete(ctx._raw_key)
 
     def write_raw(self, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None = None) -> None:
         """Write encoded, whatever the placement."""
@@ -183,7 +208,7 @@ class Store(Subscripts[K, V], Generic[K, V]):
         return self._pairs(self._whole().prefix(self.encode_key(prefix)))
 
     def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
-        state = self._overlay()[1]
+        state = self._reach(current_message.get(None))[2]
         return ((self.decode_key(key), self._decoded(value, state)) for key, value in pairs)
 
     def _decoded(self, raw: bytes, state: TaskState, read: Callable[[bytes], Any] | None = None) -> V:
@@ -197,7 +222,7 @@ class Store(Subscripts[K, V], Generic[K, V]):
         return found
 
     def _whole(self) -> Overlay:
-        overlay, state = self._overlay()
+        _, overlay, state = self._reach(current_message.get(None))
         if state.on_wait is not None:
             raise no_ranges(self.name)
         return overlay
@@ -209,23 +234,20 @@ class Store(Subscripts[K, V], Generic[K, V]):
             self._decoded(held, state, self.refuse_newer)
         return held
 
-    def _overlay(self) -> tuple[Overlay, TaskState]:
-        return self._reach(current_message.get(None))
-
-    def _reach(self, ctx: Context | None) -> tuple[Overlay, TaskState]:
+    def _reach(self, ctx: Context | None) -> tuple[Context, Overlay, TaskState]:
         state = ctx._state if ctx is not None else None
         if ctx is not None and state is not None:
             overlay = state.overlays.get(self)
             if overlay is not None:
-                return overlay, state
-        raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+                return ctx, overlay, state
+        raise unreachable(self.name, None if state is None else state.actor)
 
-    def _address(self, key: K) -> bytes:
+    def _place(self, key: K) -> tuple[Overlay, TaskState, bytes]:
+        ctx, overlay, state = self._reach(current_message.get(None))
         raw_key = self.encode_key(key)
-        ctx = current_message.get()
-        if raw_key != ctx._raw_key and ctx._state is not None:
-            self._check_placement(raw_key, ctx._state)
-        return raw_key
+        if raw_key != ctx._raw_key:
+            self._check_placement(raw_key, state)
+        return overlay, state, raw_key
 
     def _check_placement(self, raw_key: bytes, state: TaskState) -> None:
         if self.placement == "task":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
@@ -67,7 +67,6 @@ class StoreStatus:
     changelog_topic: str
     changelog_offset: int | None
     figures: dict[str, int]
-    # Workers of older releases don't say it.
     keys_exact: bool = False
 
 
@@ -129,7 +128,6 @@ class TaskStatus:
     restored_records: int
     restoring: list[RestoreStatus]
     stores: list[StoreStatus]
-    # Workers of older releases don't say it.
     parked_effects: int | None = None
     misplaced: int = 0
     refused_commands: int = 0
@@ -262,7 +260,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         committed_offset=committed,
         end_offset=end,
         lag=None if committed is None or end is None else max(0, end - committed),
-        queued=task.queued,
+        queued=task.inbox.queued,
         records=meters.records,
         outputs=meters.outputs,
         writes=meters.writes,
@@ -276,22 +274,12 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         parked_effects=None if task.spec.effects is None else meters.parked_effects,
         misplaced=meters.misplaced,
         refused_commands=meters.refused_commands,
-        ahead_ms=task.ahead_ms,
+        ahead_ms=task.context.clock.ahead_ms,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),
         restored_records=meters.restored_records,
-        restoring=[
-            RestoreStatus(
-                store=one.store,
-                started_at_ms=one.started_at_ms,
-                start=one.start,
-                position=one.position,
-                end=one.end,
-                records=one.records,
-            )
-            for one in meters.restoring
-        ],
+        restoring=[RestoreStatus(**asdict(one)) for one in meters.restoring],
         stores=[_store(task, store.name, stores.get(store.name)) for store in task.spec.stores],
     )
 

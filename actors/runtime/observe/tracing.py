@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from actors._core.logs import escaping
 from actors.errors import Rejected
-from actors.ports import ActorReply, ActorRequest, Headers, Output, Requests
+from actors.ports import ActorReply, ActorRequest, Headers, Requests
 from actors.runtime.handlers.effect import Outcome
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
@@ -203,12 +203,8 @@ def _carry(state: TaskState, sent: int) -> None:
         held = len(output.key or b"") + len(output.value or b"") + own
         limit = state.resolve_output(output.topic).max_record_bytes
         if names.isdisjoint(name for name, _ in output.headers) and held + size + RECORD_OVERHEAD_BYTES <= limit:
-            state.outputs[place] = _with(output, headers)
+            state.outputs[place] = output._replace(headers=[*output.headers, *headers])
             state.output_bytes += size
-
-
-def _with(output: Output, headers: list[tuple[str, bytes]]) -> Output:
-    return output._replace(headers=[*output.headers, *headers])
 
 
 def _text(raw: bytes) -> str | None:

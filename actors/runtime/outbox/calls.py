@@ -22,7 +22,7 @@ from actors._core.outside import MALFORMED
 from actors.errors import UsageError
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
-from actors.runtime.message.entry_versions import is_newer
+from actors.runtime.message.failures import is_newer
 from actors.runtime.message.ids import id_of
 
 PREFIX, END = b"e", b"f"

@@ -85,14 +85,7 @@ class Run:
 class Effects:
     """Runs the effects of a partition, from a takeover to the next.
 
-    Args:
-        spec: the actor.
-        state: what the task's messages share; its overlays hold what the next commit writes.
-        committed: the outbox as it is committed.
-        clock: time.
-        epoch: the owner's.
-        wake: ends the task's wait.
-        meters: is told how many effects are parked.
+    `committed` is the outbox as it is committed, `epoch` the owner's; `wake` ends the task's wait.
     """
 
     def __init__(
@@ -128,8 +121,6 @@ class Effects:
         if state.scope.source_offset < 0:
             # Nothing is looked for before the first input, and nothing can be there.
             meters.parked_effects = 0
-
-    # --- handlers --------------------------------------------------------------------------------------------------
 
     def call(self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Record a call with what the message writes: see `Context.effect`.
@@ -186,8 +177,6 @@ class Effects:
         last = next(overlay.items(*line_bounds(raw_key), reverse=True), None)
         return 1 if last is None else place_of(last[0])[1] + 1
 
-    # --- what is parked --------------------------------------------------------------------------------------------
-
     def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
         """Let the parked head of a line be tried again, as often as a new one; return how many there were.
 
@@ -226,8 +215,6 @@ class Effects:
 
     def _write(self, state: TaskState, store_key: bytes, record: EffectRecord) -> None:
         self._store.write_raw(state, store_key, msgspec.json.encode(record))
-
-    # --- punctuator -------------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -279,8 +266,6 @@ class Effects:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # --- which line is next ----------------------------------------------------------------------------------------
-
     @property
     def _may_run(self) -> bool:
         # Before the first input there is no offset that an outcome's write could come from.
@@ -310,8 +295,6 @@ class Effects:
                 return
             del self._runs[raw_key]
         self._lines.place(raw_key, head)
-
-    # --- one attempt -----------------------------------------------------------------------------------------------
 
     def _start(self, raw_key: bytes, head: Head) -> None:
         run = self._runs[raw_key] = Run(raw_key, head)
@@ -395,8 +378,6 @@ class Effects:
         context = contextvars.copy_context()
         result = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, made)
         return await result if inspect.isawaitable(result) else result
-
-    # --- its outcome -----------------------------------------------------------------------------------------------
 
     def _message(self, run: Run, outcome: Outcome) -> InternalMessage:
         record, scope = run.head.record, self._state.scope

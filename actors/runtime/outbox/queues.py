@@ -52,12 +52,7 @@ _UNREADABLE = EffectRecord(id="", name="", args=[], kwargs={}, parked=True)
 class Lines:
     """The lines of a partition's outbox, from a takeover to the next.
 
-    Args:
-        spec: the actor.
-        state: what the task's messages share.
-        committed: the outbox as it is committed.
-        clock: time.
-        is_held: whether a line's head is under way.
+    `committed` is the outbox as it is committed; `is_held` tells whether a line's head is under way.
     """
 
     def __init__(

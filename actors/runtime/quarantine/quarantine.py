@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.commands import (
@@ -31,7 +31,6 @@ from actors.runtime.commands import (
     control_of,
     is_over,
 )
-from actors.runtime.log_limit import LogLimit
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
@@ -109,11 +108,7 @@ class MessageHandling(Protocol):
 class Parked:
     """The parked messages of a partition, from a takeover to the next; made with what is committed.
 
-    Args:
-        spec: the actor.
-        state: the task's shared state.
-        effects: its effects, which are controlled by the same records.
-        meters: where refused commands are counted.
+    `effects` are the actor's, which are controlled by the same records; `meters` count refused commands.
     """
 
     def __init__(
@@ -127,7 +122,7 @@ class Parked:
         self._effects = effects
         self._meters = meters
         self._commands = spec.commands
-        self._log_limit = LogLimit(REMIND_S)
+        self._reminders = Reminders(REMIND_S)
         self._store: Store[bytes, bytes] | None = spec.parked
         # By line, a sequence behind all of it. A line that isn't empty is always in it: the messages of a key are
         # handled one after the other, so what changes a line is known here whether or not it is merged yet.
@@ -213,14 +208,8 @@ class Parked:
     def _unparkable(
         self, state: TaskState, record: InputRecord, internal: InternalMessage | None, error: RecordTooLargeError
     ) -> RecordError:
-        source = state.source
-        unparkable = RecordError(
-            f"it has to wait behind a parked message of its key and can't: {self._no_room(record, error)}",
-            topic=source.topic,
-            partition=source.partition,
-            offset=record.offset,
-            key=record.key,
-        )
+        why = f"it has to wait behind a parked message of its key and can't: {self._no_room(record, error)}"
+        unparkable = RecordError.about(record, state.source, why)
         unparkable.internal = None if internal is None else (self._spec.name, str(getattr(record, "id", None)))
         return unparkable
 
@@ -230,8 +219,6 @@ class Parked:
         changelog = self._spec.changelogs.get("" if self._store is None else self._store.name)
         topic = "" if changelog is None else f" (topic {changelog.topic})"
         return f"it has {size} bytes, {len(record.key or b'')} of them key; {error}{topic}"
-
-    # --- lines -----------------------------------------------------------------------------------------------------
 
     def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
         """Return the key of the line of a message's key."""
@@ -291,8 +278,6 @@ class Parked:
         first = next(overlay.items(*line_bounds(LETTER, line_key)), None)
         return range(0) if first is None else range(place_of(first[0])[1], self._next.get(line_key, 0))
 
-    # --- control records -------------------------------------------------------------------------------------------
-
     async def _obey(self, state: TaskState, record: InputRecord, handling: MessageHandling) -> None:
         command = self._command(state, record)
         if command is None or command.what == "turn":
@@ -331,7 +316,7 @@ class Parked:
         if self._meters is not None:
             self._meters.refused_commands += 1
             refused = self._meters.refused_commands
-        if self._log_limit.is_due(state.scope.now_ms / 1000):
+        if self._reminders.is_due(state.scope.now_ms / 1000):
             text = "%s offset %d key %s: a control record is skipped: %s (%d such records so far)"
             logger.warning(text, state.source, record.offset, show_bytes(record.key), error, refused)
 

@@ -23,10 +23,8 @@ AT_ONCE = 8
 class Pace:
     """Runs long work a slice at a time, one piece of work behind the other, with rests in between.
 
-    A rest ends when the event loop had nothing else to do, or has had its share.
-
-    Attributes:
-        places: limits how many pieces of work are begun and not ended.
+    A rest ends when the event loop had nothing else to do, or has had its share. `places` limits how many pieces of
+    work are begun and not ended.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -115,14 +115,8 @@ class Bounds:
 class StateReader:
     """The committed state that this worker owns.
 
-    Args:
-        task_of: gives the task of a partition that is assigned to this worker.
-        lease: the worker's membership.
-        clock: the worker's clock.
-        pace: shares the event loop between the long answers of all readers; None where there is one reader.
-
-    Attributes:
-        pace: see above.
+    `task_of` gives the task of a partition that is assigned to this worker; `pace` shares the event loop between the
+    long answers of all readers.
     """
 
     def __init__(
@@ -166,14 +160,14 @@ class StateReader:
             tasks = [self._owned(spec, partition) for partition in partitions]
             busy = next((task for task in tasks if task.committed is None), None)
             if busy is not None:
-                if not busy.is_committing:
+                if busy.state is not State.COMMITTING:
                     raise _not_ready(busy)
                 await self._commit_ended(busy, since_s)
                 continue
-            late = next((task for task in tasks if not self._lease.holds(task.identity, since_s)), None)
+            late = next((task for task in tasks if not self._lease.holds(task.context.identity, since_s)), None)
             if late is None:
-                return [HeldTask(task.partition, task.committed or {}, task.now_ms) for task in tasks]
-            await self._lease.renew(late.identity)
+                return [HeldTask(task.partition, task.committed or {}, task.context.clock.wall_ms()) for task in tasks]
+            await self._lease.renew(late.context.identity)
 
     def _owned(self, spec: ActorSpec, partition: int) -> Task:
         task = self._task_of(TopicPartition(spec.topic, partition))
@@ -182,7 +176,7 @@ class StateReader:
         return task
 
     async def _commit_ended(self, task: Task, since_s: float) -> None:
-        ended = task.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+        ended = task.context.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
         if ended is None:
             return
         try:
@@ -270,24 +264,11 @@ def read_part(
 
 def _walk(held: Held, bounds: Bounds, after: Place | None) -> Iterator[tuple[Place, Held, bytes]]:
     start = resume_at(bounds.start, after, held.partition)
-    with _readable(held):
+    try:
         for key, raw in held.store.scan(start, bounds.end):
             yield (key, held.partition), held, raw
-
-
-class _readable:  # noqa: N801  it reads as a statement
-    """Turns a store's errors into one that says that its partition can't be read now."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self, held: Held) -> None:
-        self._held = held
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StoreError):
-            raise _unreadable(self._held, error) from error
+    except StoreError as error:
+        raise _unreadable(held, error) from error
 
 
 def _unreadable(held: Held, error: StoreError) -> NotReadyError:

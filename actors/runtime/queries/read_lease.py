@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from actors.errors import NotReadyError
 from actors.ports import Identity
+from actors.runtime.cancellation import end
 from actors.runtime.clock import awake_s
 
 MARGIN = 0.9
@@ -50,10 +51,8 @@ def _take_error(renewal: asyncio.Task[None]) -> None:
 class ReadLease:
     """The worker's membership. Asks the coordinator only when somebody wants to know.
 
-    Args:
-        confirm: asks the coordinator whether a member is in the group's current generation.
-        settings: how long an answer counts.
-        now_s: a clock that never goes back, also not while the machine is suspended.
+    `confirm` asks the coordinator whether a member is in the group's current generation; `now_s` never goes back, also
+    not while the machine is suspended.
     """
 
     def __init__(
@@ -78,9 +77,7 @@ class ReadLease:
     def holds(self, member: Identity, since_s: float | None = None) -> bool:
         """Tell whether nobody else owned this member's partitions at `since_s` or later, up to this call.
 
-        Args:
-            member: as which this worker owns them.
-            since_s: the lease's time; now by default.
+        `since_s` is of the lease's time, now by default.
         """
         if member is not self._member and member != self._member:
             return False
@@ -126,7 +123,4 @@ class ReadLease:
 
     async def close(self) -> None:
         """End what runs in the background. May be called twice."""
-        renewal = self._renewal
-        if renewal is not None:
-            renewal.cancel()
-            await asyncio.wait([renewal])
+        await end(self._renewal)

@@ -23,12 +23,7 @@ StandbyStores = Callable[[str, int], tuple[Mapping[str, PartitionStore], int] | 
 
 
 class StandbyReader(StateReader):
-    """What this worker owns, as the owner, and what it keeps copies of.
-
-    Args:
-        task_of, lease, clock, pace: see `StateReader`.
-        stores_of: see `StandbyStores`.
-    """
+    """What this worker owns, as the owner, and what it keeps copies of."""
 
     def __init__(
         self,

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from actors._core.task.takeover import LogBounds
-from actors._core.view_rules import why_rebuild
+from actors._core.task.takeover import Retention
 from stores._core.record import Position
 from stores.ports import PartitionStore
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long a log's topic keeps deletes, how far clocks may differ, and which topic it is."""
-
-    topic_id: str
-    delete_retention_ms: int
-    margin_ms: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,15 +37,3 @@ class FollowedStore:
     def is_too_old(self, now_ms: int, kept: Retention) -> bool:
         """Tell whether deletes may have escaped the store, so that it must not be followed on."""
         return now_ms - self.position.wall_time_ms >= kept.delete_retention_ms - kept.margin_ms
-
-
-def why_not_followed(position: Position, bounds: LogBounds, now_ms: int, kept: Retention) -> str | None:
-    """Return why a store at this position has to be rebuilt; None if it can be followed on."""
-    return why_rebuild(
-        position,
-        bounds,
-        kept.topic_id,
-        now_ms=now_ms,
-        delete_retention_ms=kept.delete_retention_ms,
-        margin_ms=kept.margin_ms,
-    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from actors._core.backoff import Backoff
 from actors._core.group.members import TaskId
 from actors.ports import Clock
 
 PATIENCE_S = 10.0
 """How long the first warm copy waits for the others."""
-FIRST_REST_S, LAST_REST_S = 5.0, 60.0
+REST = Backoff(5.0, longest_s=60.0)
 """The time after any rebalance, and between two that this worker asks for: each stops all tasks of the group."""
-BLIND_REST_S = 600.0
-"""The longest time where the leader's limit isn't known, and may be one that the copy never keeps to."""
 
 
 class Asking:
@@ -18,26 +17,19 @@ class Asking:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.in_vain = 0
-        """How often in a row it moved nothing."""
-        self._rest_s = FIRST_REST_S
+        self._rest_s = REST.first_s
         self._not_before_s = float("-inf")
         self._first_warm_s: float | None = None
         self._asked_for: set[TaskId] = set()
 
-    def assigned(self, warm_ups: set[TaskId], *, is_limit_known: bool) -> None:
+    def assigned(self, warm_ups: set[TaskId]) -> None:
         """Note an assignment: what was asked for and is a warm-up still came to nothing."""
         if self._asked_for:
-            if self._asked_for & warm_ups:
-                self._rest_s = min(2 * self._rest_s, LAST_REST_S if is_limit_known else BLIND_REST_S)
-                self.in_vain += 1
-            else:
-                self._rest_s = FIRST_REST_S
-                self.in_vain = 0
+            self._rest_s = REST.longer_s(self._rest_s) if self._asked_for & warm_ups else REST.first_s
             self._asked_for = set()
         self._first_warm_s = None
         # Whoever asked for this one: many new members that ask one after the other would stop the group all the time.
-        self._not_before_s = max(self._not_before_s, self._clock.monotonic() + FIRST_REST_S)
+        self._not_before_s = max(self._not_before_s, self._clock.monotonic() + REST.first_s)
 
     def is_due(self, warm: set[TaskId], wanted: int) -> bool:
         """Tell whether to ask now, for these of so many; then it counts as done."""

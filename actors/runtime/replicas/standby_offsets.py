@@ -11,18 +11,19 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from actors._core.logs import escaping
+from actors._core.backoff import Backoff
+from actors._core.logs import Reminders, escaping
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, Following, TopicPartition
-from actors.runtime.log_limit import LogLimit
+from actors.runtime.cancellation import end
 
 logger = escaping(logging.getLogger(__name__))
 
 ANSWER_S = 3.0
 """How long all copies may wait for the answers of one look."""
 AT_ONCE = 32
-FIRST_RETRY_S, LAST_RETRY_S = 1.0, 15.0
+RETRY = Backoff(1.0, longest_s=15.0)
 REMIND_S = 60.0
 
 LogBoundsByPartition = Mapping[TopicPartition, tuple[int, LogBounds]]
@@ -76,17 +77,15 @@ class StandbyOffsets:
     async def stop(self) -> None:
         """Ask no more. May be called twice."""
         asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.cancel()
-            await asyncio.wait([asking])
+        await end(asking)
 
     async def _ask_again(self) -> None:
-        retry_s, log_limit = FIRST_RETRY_S, LogLimit(REMIND_S)
+        retry_s, reminders = RETRY.first_s, Reminders(REMIND_S)
         # What is away was logged when it was found.
-        log_limit.is_due(self._clock.monotonic())
+        reminders.is_due(self._clock.monotonic())
         while self._away:
             await self._clock.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            retry_s = RETRY.longer_s(retry_s)
             try:
                 found, failed = await self._ask(list(self._away))
             except Exception:
@@ -98,7 +97,7 @@ class StandbyOffsets:
             for source, why in failed.items():
                 if self._away.pop(source, None) is not None:
                     self._away[source] = why
-            if self._away and log_limit.is_due(self._clock.monotonic()):
+            if self._away and reminders.is_due(self._clock.monotonic()):
                 self._say()
 
     async def _ask(self, sources: Iterable[TopicPartition]) -> tuple[LogBoundsByPartition, dict[TopicPartition, str]]:
@@ -132,7 +131,7 @@ class StandbyOffsets:
             source,
             more,
             why,
-            LAST_RETRY_S + ANSWER_S,
+            RETRY.longest_s + ANSWER_S,
         )
 
 

@@ -36,15 +36,14 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from actors._core.backoff import Backoff
 from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
-from actors._core.logs import escaping
-from actors._core.task.takeover import LogBounds, plan_restore
+from actors._core.logs import Reminders, escaping
+from actors._core.task.takeover import LogBounds, Retention, plan_restore, why_not_followed
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
-from actors.runtime.cancellation import is_cancelled
-from actors.runtime.log_limit import LogLimit
-from actors.runtime.replicas.followed import Retention, why_not_followed
+from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
 from actors.runtime.replicas.standby_state import RebuildError, Role, StandbyState, StandbyStore, StandbyTask
@@ -65,11 +64,10 @@ LOOK_SHARE_S = 0.04
 """How often the logs' ends are looked at: each second, and less often where there are more copies than 25."""
 KNOWN_S = 10.0
 """For so long what a look found counts as known, or until the look after the next one should have been."""
-FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
-FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
+RETRY = Backoff(0.1, longest_s=5.0)
+PAUSE = Backoff(1.0, longest_s=30.0)
 """How long a copy whose store failed is left alone."""
 REMIND_S = 10.0
-MANY_IN_VAIN = 3
 KEEP_AGE_MS = 60_000
 """How often the disk is told how old a copy is to which nothing is written."""
 
@@ -98,14 +96,8 @@ class Surroundings:
 class Standbys:
     """The copies of one worker.
 
-    Args:
-        specs: the actors.
-        logs: the brokers.
-        stores: the worker's stores.
-        clock: the time.
-        clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        acceptable_lag: how many offsets a warm copy may lack, if the group's leader doesn't say it.
-        surroundings: the rest of the worker.
+    `clock_skew_margin_ms` is how far the clocks of brokers and this machine may differ; `acceptable_lag` how many
+    offsets a warm copy may lack by this worker's settings, the leader's count.
     """
 
     def __init__(
@@ -138,10 +130,8 @@ class Standbys:
         self._look_pause_s = LOOK_S
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
-        self._log_limit = LogLimit(REMIND_S)
+        self._reminders = Reminders(REMIND_S)
         self._task: asyncio.Task[None] | None = None
-
-    # --- from the worker -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to follow what is wanted."""
@@ -150,9 +140,7 @@ class Standbys:
     async def stop(self) -> None:
         """Stop; nothing touches the stores afterwards. May be called twice."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await end(task)
         await self._ends.stop()
 
     def assign(self, copies: Copies) -> None:
@@ -160,7 +148,7 @@ class Standbys:
         wanted = dict.fromkeys(copies.standbys, Role.STANDBY) | dict.fromkeys(copies.warm_ups, Role.WARM_UP)
         wanted = {task: role for task, role in wanted.items() if task.actor in self._specs}
         warm_ups = {task for task, role in wanted.items() if role is Role.WARM_UP}
-        self._asking.assigned(warm_ups, is_limit_known=copies.acceptable_lag is not None)
+        self._asking.assigned(warm_ups)
         if warm_ups:
             self._go_by(copies.acceptable_lag)
         if wanted == self._wanted:
@@ -175,9 +163,8 @@ class Standbys:
         if is_another_set:
             self._changed.set()
 
-    def _go_by(self, leaders: int | None) -> None:
+    def _go_by(self, limit: int) -> None:
         """Warm is what the group's leader takes for it: asking for more than that stops the group for nothing."""
-        limit = self._own_limit if leaders is None else leaders
         if limit not in (self._limit, self._own_limit):
             logger.warning(
                 "the group's leader has acceptable_recovery_lag=%d, this worker %d: its copies count as warm when the "
@@ -186,14 +173,6 @@ class Standbys:
                 self._own_limit,
             )
         self._limit = limit
-        if leaders is None and self._asking.in_vain == MANY_IN_VAIN:
-            logger.warning(
-                "asked for a rebalance %d times in vain: the group's leader doesn't take copies of this worker for "
-                "warm that are within its acceptable_recovery_lag=%d. If the leader's is less, give all workers the "
-                "same",
-                MANY_IN_VAIN,
-                self._own_limit,
-            )
 
     async def release(self, actor: str, partition: int) -> None:
         """Wait until nothing touches a task's stores any more: from here on they are the caller's."""
@@ -207,8 +186,6 @@ class Standbys:
             for place in self._suspect:
                 if place[1] == partition and place[0] in self._specs[actor].changelogs:
                     self._suspect[place] = False
-
-    # --- what it says ----------------------------------------------------------------------------------------------
 
     @property
     def copies(self) -> list[StandbyState]:
@@ -264,14 +241,12 @@ class Standbys:
         known_s = max(KNOWN_S, 2 * self._look_pause_s)
         return one.lag if self._clock.monotonic() - one.looked_s <= known_s else None
 
-    # --- the loop --------------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
-        retry_s = FIRST_RETRY_S
+        retry_s = RETRY.first_s
         while True:
             try:
                 await self._follow()
-                retry_s = FIRST_RETRY_S
+                retry_s = RETRY.first_s
                 continue
             except asyncio.CancelledError:
                 if is_cancelled():
@@ -288,7 +263,7 @@ class Standbys:
             for copy in [copy for copy in self._held.values() if not copy.is_ready]:
                 self._drop(copy.task)
             await self._clock.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            retry_s = RETRY.longer_s(retry_s)
 
     async def _follow(self) -> None:
         """Follow what is wanted until that changes."""
@@ -394,8 +369,6 @@ class Standbys:
         if self._asking.is_due(warm, len(warm_ups)):
             logger.info("%s: warm copies, asking for a rebalance", ", ".join(map(_name, sorted(warm))))
             self._around.ask_for_rebalance()
-
-    # --- preparing -------------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> bool:
         """Open what is wanted and not there yet; tell whether that was all."""
@@ -526,8 +499,6 @@ class Standbys:
     def _why(self, position: Position, bounds: LogBounds, changelog: Changelog) -> str | None:
         return why_not_followed(position, bounds, self._clock.wall_ms(), self._kept(changelog))
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
     def _ready(self) -> list[StandbyStore]:
         return [one for copy in self._held.values() if copy.is_ready for one in copy.stores]
 
@@ -555,9 +526,9 @@ class Standbys:
             if task in self._held:
                 self._drop(task)
             _, before_s = self._pauses.get(task, (0.0, 0.0))
-            pause_s = min(max(2 * before_s, FIRST_PAUSE_S), LAST_PAUSE_S)
+            pause_s = max(PAUSE.longer_s(before_s), PAUSE.first_s)
             # Copies that fail together are opened together: each time all others begin to read anew.
-            due_s = math.ceil((self._clock.monotonic() + pause_s) / FIRST_PAUSE_S) * FIRST_PAUSE_S
+            due_s = math.ceil((self._clock.monotonic() + pause_s) / PAUSE.first_s) * PAUSE.first_s
             self._pauses[task] = due_s, pause_s
             self._say(f"{_name(task)}: the copy can't be kept: {error}; it is tried again in {pause_s:g} s")
 
@@ -581,7 +552,7 @@ class Standbys:
 
     def _say(self, text: str) -> None:
         """Log a warning, one in a while."""
-        if self._log_limit.is_due(self._clock.monotonic()):
+        if self._reminders.is_due(self._clock.monotonic()):
             logger.warning("%s", text)
 
 

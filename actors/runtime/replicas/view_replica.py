@@ -23,8 +23,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from actors._core.logs import escaping
-from actors._core.task.takeover import LogBounds
+from actors._core.backoff import Backoff
+from actors._core.logs import Reminders, escaping
+from actors._core.task.takeover import LogBounds, Retention, why_not_followed
 from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
@@ -36,9 +37,8 @@ from actors.errors import (
     ViewFailedError,
 )
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
-from actors.runtime.cancellation import is_cancelled
-from actors.runtime.log_limit import LogLimit
-from actors.runtime.replicas.followed import FollowedStore, Retention, why_not_followed
+from actors.runtime.cancellation import end, is_cancelled
+from actors.runtime.replicas.followed import FollowedStore
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
@@ -47,8 +47,7 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.5
-FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 2.0
+RETRY = Backoff(0.1, longest_s=2.0)
 REMIND_S = 10.0
 LONGEST_LOOK_S = 15.0
 """How often the topic is looked at, at least."""
@@ -62,10 +61,8 @@ Changed = Callable[[int, Sequence[Change]], Awaitable[None]]
 class ViewReplicaStores:
     """The stores of a copy: one for each partition, and a second one while that is built anew.
 
-    Args:
-        cache: opens them, as the stores `a` and `b`.
-        on_disk: gives the partitions that one of them has already.
-        release: called at the end; closes them and their folder.
+    `cache` opens them, as the stores `a` and `b`; `on_disk` gives the partitions that one of them has already;
+    `release` closes them and their folder at the end.
     """
 
     def __init__(
@@ -157,13 +154,8 @@ class _MustRepairError(Exception):
 class ViewReplica:
     """All partitions of a compacted topic as bytes with write metadata.
 
-    Args:
-        topic: its name.
-        logs: the brokers; closed with the copy.
-        stores: where the partitions are kept; closed with the copy.
-        clock: the time.
-        clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        changed: awaited with a partition and its changes, in order, after they were applied.
+    `logs` and `stores` are closed with it; `changed` is awaited with a partition and its changes, in order, after they
+    were applied.
     """
 
     def __init__(
@@ -179,7 +171,7 @@ class ViewReplica:
         self.topic = topic
         self._logs = logs
         self._stores = stores
-        self._clock = clock
+        self.clock = clock
         self._margin_ms = clock_skew_margin_ms
         self._changed = changed
         self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms)
@@ -190,9 +182,7 @@ class ViewReplica:
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
-        self._log_limit = LogLimit(REMIND_S)
-
-    # --- reading ---------------------------------------------------------------------------------------------------
+        self._reminders = Reminders(REMIND_S)
 
     @property
     def stores(self) -> Mapping[int, PartitionStore]:
@@ -260,8 +250,6 @@ class ViewReplica:
             return False
         return all(self._copies[number].position.changelog_offset >= end for number, end in ends.items())
 
-    # --- opening and closing ---------------------------------------------------------------------------------------
-
     async def open(self) -> None:
         """Catch up with the topic, and begin to follow it.
 
@@ -290,10 +278,7 @@ class ViewReplica:
         self._is_closed = True
         self._wake()
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(*tasks)
         self._stores.close()
         await self._logs.close()
 
@@ -321,10 +306,7 @@ class ViewReplica:
         try:
             await asyncio.gather(*restores)
         finally:
-            for task in restores:
-                task.cancel()
-            if restores:
-                await asyncio.wait(restores)
+            await end(*restores)
 
     async def _restored(self, store: PartitionStore, facts: TopicFacts, partition: int) -> _PartitionReplica:
         changelog = Changelog(
@@ -344,13 +326,11 @@ class ViewReplica:
         if reason is not None:
             raise ConfigurationError(reason)
 
-    # --- following -------------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
         """Follow until it is cancelled, or can't go on."""
-        retry_s = FIRST_RETRY_S
+        retry_s = RETRY.first_s
         while True:
-            started_s = self._clock.monotonic()
+            started_s = self.clock.monotonic()
             try:
                 await self._repair()
                 await self._follow()
@@ -366,9 +346,9 @@ class ViewReplica:
             except Exception as error:
                 self._fail(error)
                 return
-            retry_s = FIRST_RETRY_S if self._clock.monotonic() - started_s > LAST_RETRY_S else retry_s
-            await self._clock.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            retry_s = RETRY.first_s if self.clock.monotonic() - started_s > RETRY.longest_s else retry_s
+            await self.clock.sleep(retry_s)
+            retry_s = RETRY.longer_s(retry_s)
 
     async def _follow(self) -> None:
         """Apply what comes, until something has to be mended."""
@@ -391,7 +371,7 @@ class ViewReplica:
 
     async def _apply(self, partition: int, records: Sequence[LogRecord], next_offset: int) -> None:
         copy, facts = self._copies[partition], self._known()
-        if copy.is_too_old(self._clock.wall_ms(), self._kept(facts)):
+        if copy.is_too_old(self.clock.wall_ms(), self._kept(facts)):
             raise _MustRepairError
         writes, _ = stored_writes(records)
         changed = list(changes(writes, copy.store.get))
@@ -400,12 +380,10 @@ class ViewReplica:
         if changed:
             await self._changed(partition, changed)
 
-    # --- looking at the topic --------------------------------------------------------------------------------------
-
     async def _look_on(self) -> None:
         while True:
             retention_s = (self._known().delete_retention_ms - self._margin_ms) / 1000
-            await self._clock.sleep(min(LONGEST_LOOK_S, retention_s / 8))
+            await self.clock.sleep(min(LONGEST_LOOK_S, retention_s / 8))
             try:
                 await self._look()
             except (BrokerUnavailableError, StoreError) as error:
@@ -421,7 +399,7 @@ class ViewReplica:
         """Find out whether something has to be mended, and how old the copies are."""
         if self._must_repair:
             return
-        asked_ms, facts = self._clock.wall_ms(), await self._logs.facts(self.topic)
+        asked_ms, facts = self.clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
             self._say(
                 "gone", f"topic {self.topic} isn't on the broker any more; its last content is kept until it is there"
@@ -435,7 +413,7 @@ class ViewReplica:
             copy = self._copies.get(number)
             if copy is None or self._must_repair:
                 return
-            if self._why_rebuild(copy, bounds, facts) is not None:
+            if why_not_followed(copy.position, bounds, self.clock.wall_ms(), self._kept(facts)) is not None:
                 self._must_repair = True
                 return
             self._mark(copy, asked_ms, bounds)
@@ -449,13 +427,8 @@ class ViewReplica:
         copy.write((), position)
         copy.mark = None
 
-    def _why_rebuild(self, copy: _PartitionReplica, bounds: LogBounds, facts: TopicFacts) -> str | None:
-        return why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts))
-
     def _kept(self, facts: TopicFacts) -> Retention:
         return Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
-
-    # --- mending ---------------------------------------------------------------------------------------------------
 
     async def _repair(self) -> None:
         """Build anew what can't be followed on.
@@ -465,7 +438,7 @@ class ViewReplica:
         """
         if not self._must_repair:
             return
-        known, asked_ms, facts = self._known(), self._clock.wall_ms(), await self._logs.facts(self.topic)
+        known, asked_ms, facts = self._known(), self.clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: its last content is kept")
         self._check_fit(facts)
@@ -478,7 +451,8 @@ class ViewReplica:
             copy, bounds = self._copies.get(number), await self._logs.bounds(TopicPartition(self.topic, number))
             if copy is not None:
                 await self._reopen_suspect(number, copy)
-                why = "its database is damaged" if copy.is_damaged else self._why_rebuild(copy, bounds, facts)
+                why = why_not_followed(copy.position, bounds, self.clock.wall_ms(), self._kept(facts))
+                why = "its database is damaged" if copy.is_damaged else why
                 if why is None:
                     if copy.position.changelog_offset >= bounds.end - 1:
                         # The log's last record is never compacted: nothing can have escaped.
@@ -521,8 +495,6 @@ class ViewReplica:
         while part := list(islice(differing, DIFFERENCES_AT_ONCE)):
             await self._changed(number, part)
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
     def _known(self) -> TopicFacts:
         if self._facts is None:
             raise ViewClosedError(f"the view of {self.topic} isn't open")
@@ -543,7 +515,7 @@ class ViewReplica:
 
     def _say(self, kind: str, text: str) -> None:
         """Log a warning, one of a kind in a while."""
-        if self._log_limit.is_due(self._clock.monotonic(), kind):
+        if self._reminders.is_due(self.clock.monotonic(), kind):
             logger.warning("%s", text)
 
 

@@ -21,11 +21,11 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
+from actors.runtime.cancellation import end
 from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
 from stores.errors import StoreError
-from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -86,7 +86,6 @@ class TopicView(Generic[K, V]):
         self._connect = connect
         self._codecs: ViewCodecs | None = None
         self._copy: ViewReplica | None = None
-        self._clock: Clock | None = None
         self._callbacks: list[Callback] = []
         self._waiting: asyncio.Queue[tuple[int, Sequence[Change]]] | None = None
         self._calling: asyncio.Task[None] | None = None
@@ -100,8 +99,6 @@ class TopicView(Generic[K, V]):
     def topic(self) -> str:
         """The topic's name."""
         return self._topic()
-
-    # --- opening and closing ---------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -143,7 +140,7 @@ class TopicView(Generic[K, V]):
             except BaseException:
                 await copy.close()
                 raise
-            self._copy, self._clock = copy, parts.clock
+            self._copy = copy
         finally:
             self._is_opening = False
 
@@ -152,9 +149,8 @@ class TopicView(Generic[K, V]):
         copy, self._copy = self._copy, None
         self._waiting = None
         calling, self._calling = self._calling, None
-        if calling is not None and calling is not asyncio.current_task():
-            calling.cancel()
-            await asyncio.wait([calling])
+        if calling is not asyncio.current_task():
+            await end(calling)
         if copy is not None:
             await copy.close()
 
@@ -165,8 +161,6 @@ class TopicView(Generic[K, V]):
     def forget(self) -> None:
         """Take it for closed: the process that had opened it is gone."""
         self._copy = self._calling = self._waiting = None
-
-    # --- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value of `key`, or `default` when it is absent or expired.
@@ -200,8 +194,6 @@ class TopicView(Generic[K, V]):
         """Return (key, value) of the keys whose bytes begin with those of `prefix`."""
         raw = self._opened().encode_key(prefix)
         return self._decoded(self._scan(raw, after_prefix(raw), reverse=False))
-
-    # --- waiting ---------------------------------------------------------------------------------------------------
 
     async def caught_up(self, *, timeout: timedelta | None = None) -> None:
         """Wait until the view has all that is committed at the moment of this call.
@@ -239,8 +231,6 @@ class TopicView(Generic[K, V]):
         what = "isn't there" if predicate is None else "isn't what is waited for"
         found: V | None = await self._in_time(wait(), timeout, lambda: f"the view of {self.topic}: key {key!r} {what}")
         return found
-
-    # --- changes ---------------------------------------------------------------------------------------------------
 
     def on_change(self, callback: Callback) -> Callable[[], None]:
         """Call `callback(key, old, new)` for each change from now on; None stands for absent.
@@ -302,8 +292,6 @@ class TopicView(Generic[K, V]):
                 "%s[%d]: the callback for key %s failed; the view goes on", self.topic, partition, show_bytes(raw_key)
             )
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
     def _running(self) -> ViewReplica:
         if self._copy is None:
             if self._failure is not None:
@@ -317,11 +305,6 @@ class TopicView(Generic[K, V]):
             raise ViewClosedError(f"the view of {self.topic} was never opened: use it inside `async with view:`")
         return self._codecs
 
-    def _now_ms(self) -> int:
-        if self._clock is None:
-            raise ViewClosedError(f"the view of {self.topic} was never opened: use it inside `async with view:`")
-        return self._clock.wall_ms()
-
     def _read(self, key: K) -> bytes | None:
         """Return the value's bytes: from the partition where the key belongs, or, if it isn't there, any other."""
         copy, codecs = self._running(), self._opened()
@@ -333,7 +316,7 @@ class TopicView(Generic[K, V]):
                 with_metadata = self._elsewhere(copy, raw_key, home)
         return (
             None
-            if with_metadata is None or is_expired(with_metadata, self._now_ms())
+            if with_metadata is None or is_expired(with_metadata, copy.clock.wall_ms())
             else with_metadata[METADATA_BYTES:]
         )
 
@@ -347,8 +330,8 @@ class TopicView(Generic[K, V]):
         return None
 
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        copy, now_ms = self._running(), self._now_ms()
-        stores: list[PartitionStore] = list(copy.stores.values())
+        copy = self._running()
+        now_ms, stores = copy.clock.wall_ms(), list(copy.stores.values())
         with _noting_damage(copy):
             # Begun here, not at the first row: they show the state as of the call.
             scans = [store.scan(start, end, reverse=reverse) for store in stores]

@@ -14,7 +14,7 @@ from actors._core.logs import escaping
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.message.entry_versions import newer_entry
+from actors.runtime.message.failures import newer_entry
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
@@ -61,10 +61,7 @@ class ReplyTypes:
     def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
         """Return those of a function or class, None if nothing that it does gives an answer.
 
-        Args:
-            actor: its name, for errors.
-            declared: the function or class.
-            resolve: gives a type's codec; called when the first message of the type comes.
+        `resolve` gives a type's codec; it is called when the first message of the type comes.
         """
         methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
         handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
@@ -161,23 +158,18 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
     """
     size = max((len(raw or b"") for name, raw in record.headers if name in (ASK, ASK_ID)), default=0)
     if size > MAX_HEADER_BYTES:
-        raise UndecodableRecordError(
+        raise UndecodableRecordError.about(
+            record,
+            source,
             f"it is a question that can't be answered: its id, in the header {ASK} or {ASK_ID}, has {size} "
             f"bytes, more than {MAX_HEADER_BYTES}",
-            topic=source.topic,
-            partition=source.partition,
-            offset=record.offset,
-            key=record.key,
         )
 
 
 class Replies:
     """Answers the questions that come to an actor.
 
-    Args:
-        store: where answers are kept.
-        types: what the actor answers with.
-        reply_topic: where answers go, whatever a question says otherwise.
+    Answers are kept in `store`, and go to `reply_topic` whatever a question says otherwise.
     """
 
     def __init__(self, store: Store[bytes, bytes], types: ReplyTypes, reply_topic: str) -> None:

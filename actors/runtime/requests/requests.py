@@ -228,11 +228,7 @@ async def carry(
 ) -> ActorReply:
     """Call `ask` with the seconds that are left, again while the question can't be sent, and give the answer.
 
-    Args:
-        ask: asks the same question, with the same id, each time.
-        clock: the time.
-        timeout: of all of it.
-        what: the question for people.
+    `what` is the question for people.
 
     Raises:
         AskTimeoutError: none came in time.

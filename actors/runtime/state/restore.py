@@ -21,8 +21,9 @@ the oldest content.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 
 from actors._core.logs import escaping
@@ -30,15 +31,15 @@ from actors._core.task.takeover import (
     LogBounds,
     LostChangelog,
     Restore,
+    Retention,
     missed_tombstones,
     plan_restore,
-    why_no_snapshot,
+    why_not_followed,
     why_rewritten,
 )
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import Clock, LogRecord, Logs, Snapshot, Snapshots, TopicPartition
 from actors.runtime.meters import RestoreMeter
-from actors.runtime.state.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, decode_metadata
 from stores._core.replay import NO_METADATA, advance
@@ -104,6 +105,19 @@ class LastCommit:
 NO_COMMIT = LastCommit()
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A store at the end of its changelog; `position.source_offset` is what the state itself knows of the input.
+
+    `is_ahead` says that it isn't there: it has records that the changelog lost.
+    """
+
+    store: PartitionStore
+    position: Position
+    is_empty: bool
+    is_ahead: bool = False
+
+
 class Restorer:
     """Restores the stores of one worker, empty ones from `snapshots` if there are some.
 
@@ -147,14 +161,8 @@ class Restorer:
     ) -> Restored:
         """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
 
-        Args:
-            store: the store.
-            changelog: its topic.
-            partition: of both.
-            meter: counts what is read.
-            last: the partition's last commit. A store that was its owner's own needs no look at the records before its
-                position.
-            doubt: what a commit found that shows that the changelog lost records.
+        `last` is the partition's last commit: a store that was its owner's own needs no look at the records before its
+        position. `doubt` is what a commit found that shows that the changelog lost records.
 
         Returns:
             The store at the log's end; `is_ahead` if it has records that the changelog lost and wasn't touched.
@@ -375,16 +383,10 @@ class Restorer:
         if self._lost is not LostChangelog.REBUILD and is_of_topic and plan.lost is not None:
             # The snapshot has what the changelog lost: it is for the operator to choose.
             return
-        why = why_no_snapshot(
-            snapshot.position,
-            bounds,
-            changelog.topic_id,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=changelog.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        )
+        kept = Retention(changelog.topic_id, changelog.delete_retention_ms, self._margin_ms)
+        why = why_not_followed(snapshot.position, bounds, self._clock.wall_ms(), kept)
         if why is not None:
-            raise SnapshotError(why)
+            raise SnapshotError(f"{why}: make it anew")
 
     async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
         logger.warning("%s: rebuilding the store: %s", source, why)
@@ -399,54 +401,47 @@ class Restorer:
         meter: RestoreMeter,
         start: int,
     ) -> Restored:
-        meter.begins(plan.start, plan.end)
-        if plan.end - plan.start <= LONG_READ:
-            return await self._read_now(store, source, plan, begin, meter, start)
-        self._reading += 1
-        try:
-            async with self._long_reads:
-                return await self._read_now(store, source, plan, begin, meter, start)
-        finally:
-            self._reading -= 1
-
-    async def _read_now(
-        self,
-        store: PartitionStore,
-        source: TopicPartition,
-        plan: Restore,
-        begin: Position,
-        meter: RestoreMeter,
-        start: int,
-    ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
 
         Only records of the position's topic: the store never gets those of another one with its name. What lies between
         `start` and where the plan starts is only looked at.
         """
-        position, count = begin, 0
-        started_s = self._clock.monotonic()
-        async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
-            records = found
-            if start < plan.start:
-                why = _why_rewritten(begin, found)
-                if why is not None:
-                    raise _RewrittenError(why)
-                records = [record for record in found if record.offset >= plan.start]
-                start = next_offset
-                if next_offset <= plan.start:
-                    continue
-            writes, newest = stored_writes(records)
-            position = advance(position, newest, next_offset)
-            store.load(writes, _unfinished(position, plan))
-            count += len(records)
-            meter.read(next_offset, len(records))
-        store.load((), _unfinished(position, plan))
-        await finish_in_thread(store.settle)
-        position = replace(position, changelog_offset=plan.end)
-        if count:
-            seconds = max(self._clock.monotonic() - started_s, 1e-6)
-            logger.info("%s: restored %d records in %.2f s", source, count, seconds)
-        return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+        meter.begins(plan.start, plan.end)
+        async with self._turn(is_long=plan.end - plan.start > LONG_READ):
+            position, count = begin, 0
+            started_s = self._clock.monotonic()
+            async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
+                records = found
+                if start < plan.start:
+                    why = _why_rewritten(begin, found)
+                    if why is not None:
+                        raise _RewrittenError(why)
+                    records = [record for record in found if record.offset >= plan.start]
+                    start = next_offset
+                    if next_offset <= plan.start:
+                        continue
+                writes, newest = stored_writes(records)
+                position = advance(position, newest, next_offset)
+                store.load(writes, _unfinished(position, plan))
+                count += len(records)
+                meter.read(next_offset, len(records))
+            store.load((), _unfinished(position, plan))
+            await finish_in_thread(store.settle)
+            position = replace(position, changelog_offset=plan.end)
+            if count:
+                seconds = max(self._clock.monotonic() - started_s, 1e-6)
+                logger.info("%s: restored %d records in %.2f s", source, count, seconds)
+            return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, *, is_long: bool) -> AsyncIterator[None]:
+        """Wait until a long read may begin."""
+        self._reading += is_long
+        try:
+            async with self._long_reads if is_long else contextlib.nullcontext():
+                yield
+        finally:
+            self._reading -= is_long
 
 
 class _RewrittenError(Exception):

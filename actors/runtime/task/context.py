@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -24,6 +24,8 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 class Inbox:
     """What waits for a task: filled by the worker and by what runs beside the task, emptied by the task.
 
+    `say_has_room` is called when it was full and has room again.
+
     Attributes:
         is_open: whether records are taken: from a takeover until its work is dropped.
         queued: how many records wait.
@@ -35,7 +37,7 @@ class Inbox:
         is_last: the worker itself stops, and may not come back soon.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, say_has_room: Callable[[], None]) -> None:
         self.is_open = False
         self.queued = 0
         self.stopping = False
@@ -45,16 +47,12 @@ class Inbox:
         self.left_at: int | None = None
         self.is_last = False
         self._limit = limit
+        self._say_has_room = say_has_room
         self._batches: deque[Sequence[InputRecord]] = deque()
         self._wake = asyncio.Event()
 
     def __bool__(self) -> bool:
         return bool(self._batches)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more records should be fetched."""
-        return self.queued >= self._limit
 
     @property
     def has_room(self) -> bool:
@@ -73,7 +71,9 @@ class Inbox:
     def take(self) -> Sequence[InputRecord]:
         """Return the oldest batch."""
         records = self._batches.popleft()
-        self.queued -= len(records)
+        was_full, self.queued = self.queued >= self._limit, self.queued - len(records)
+        if was_full and self.queued < self._limit:
+            self._say_has_room()
         return records
 
     def records(self) -> Iterator[InputRecord]:

@@ -33,14 +33,9 @@ logger = escaping(logging.getLogger(__name__))
 class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
-    Attributes:
-        spec: the actor.
-        source: the partition.
-        parked: the messages that were put aside; None if the actor puts none aside.
-        poisoned: by what `identity` gives, why the broker refuses what a message led to.
-        is_ending: whether the task is asked to end.
-        dropped: the ids of internal messages that an operator gave up.
-        wait: lets so many seconds pass, with nothing of the message held; raises CancelledError if the task ends.
+    `parked` is None if the actor puts no messages aside. `poisoned` says by what `identity` gives why the broker
+    refuses what a message led to, `dropped` which internal messages an operator gave up. `wait` lets so many seconds
+    pass, with nothing of the message held; it raises CancelledError if the task ends.
     """
 
     spec: ActorSpec

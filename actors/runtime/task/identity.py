@@ -12,7 +12,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
 from actors.ports import Committed, GroupView, OwnerRecord, TopicIdentity
 from actors.runtime.spec import ActorSpec, TaskSettings
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from actors.errors import RecordError
 from actors.ports import InputRecord
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.message.internal_messages import Punctuator
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor

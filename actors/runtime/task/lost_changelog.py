@@ -34,8 +34,16 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, metadata_of, stored_writes
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import (
+    NO_COMMIT,
+    Changelog,
+    LastCommit,
+    Restored,
+    Restorer,
+    choice,
+    metadata_of,
+    stored_writes,
+)
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import changelog_ids
 from actors.runtime.threads import finish_in_thread
@@ -90,17 +98,10 @@ async def write_back(
 ) -> Restored:
     """Bring log and store to the same content, and give the store with its new position.
 
-    Args:
-        held: the store, with the position that it shall have: the new owner's epoch and input offset.
-        folded: a store for the log's content, which is emptied first.
-        source: the changelog's partition.
-        logs: reads it.
-        commit: writes to it; gives the next offset.
-        written: called when the log has all; only then the store gets its new position.
-        since: the first epoch whose input offsets count. What was written before keeps an epoch below it.
-        delete_retention_ms: for how long the log keeps deletes.
-        now_ms: Unix milliseconds.
-        max_bytes: about how much goes into one commit.
+    `held` has the position that the store shall have: the new owner's epoch and input offset. `folded` is a store for
+    the log's content, which is emptied first. `commit` writes to the log and gives its next offset; `written` is called
+    when the log has all, only then the store gets its new position. What was written before epoch `since` keeps an
+    epoch below it.
 
     Raises:
         LostChangelogError: others have deleted keys since, and compaction may have removed the deletes.

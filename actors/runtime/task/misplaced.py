@@ -14,13 +14,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._core.partitioner import CRC32, MURMUR2
 from actors._core.task.completed import CompletedOffsets
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import InputRecord
 from actors.runtime.commands import CONTROL_HEADER
-from actors.runtime.log_limit import LogLimit
 from actors.runtime.task.context import TaskContext
 
 logger = escaping(logging.getLogger(__name__))
@@ -50,7 +49,7 @@ class PlacedRecords:
         self._clock = context.services.clock
         self._completed = completed
         self._is_stopped = False
-        self._log_limit = LogLimit(REMIND_S)
+        self._reminders = Reminders(REMIND_S)
 
     def checked(self, records: Sequence[InputRecord]) -> Sequence[InputRecord]:
         """Return the records; from the first one on that stops the partition only that, and nothing afterwards."""
@@ -104,13 +103,7 @@ class PlacedRecords:
 
     def _error(self, record: InputRecord, home: int | Exception) -> MisplacedRecordError:
         key, source = record.key or b"", self._source
-        failed = MisplacedRecordError(
-            self._reason(key, home),
-            topic=source.topic,
-            partition=source.partition,
-            offset=record.offset,
-            key=record.key,
-        )
+        failed = MisplacedRecordError.about(record, source, self._reason(key, home))
         fitting = [one for one in (MURMUR2, CRC32) if one.home(key, self._spec.partition_count) == source.partition]
         hint = f" ({fitting[0].name} puts this key where it is)" if fitting else ""
         failed.remedy = (
@@ -131,7 +124,7 @@ class PlacedRecords:
         )
 
     def _warn(self, record: InputRecord, home: int | Exception) -> None:
-        if self._log_limit.is_due(self._clock.monotonic()):
+        if self._reminders.is_due(self._clock.monotonic()):
             logger.warning(
                 "%s offset %d key %s: %s; %d such records were found so far, and handled",
                 self._source,

@@ -21,10 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 from actors._core.logs import escaping
 from actors._core.task.completed import CompletedOffsets
@@ -44,7 +42,7 @@ from actors.runtime.message.failures import refused, undecodable
 from actors.runtime.message.internal_messages import InternalMessage, Punctuator
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, identity
 from actors.runtime.task.misplaced import PlacedRecords
@@ -65,7 +63,6 @@ INLINE_WRITES = 10_000
 write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
-_offset = attrgetter("offset")
 _ROUNDING_S = 0.001
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
@@ -123,8 +120,7 @@ class TaskProcessor:
         self._backlog = Backlog(self._source, context.backlog_end, self._position, self._clock)
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
-        self._batch: Sequence[InputRecord] = ()
-        self._counted = self._handled = 0
+        self._handled = 0
         self._oldest_s = 0.0
         self._rested_s = 0.0
         self._refreshed_s = self._clock.monotonic()
@@ -211,19 +207,11 @@ class TaskProcessor:
             raise RestoreError(doubt)
 
     def _take(self) -> Sequence[InputRecord]:
-        """Take the oldest records, and say so if there is room again."""
-        was_full = self._inbox.is_full
         records = self._inbox.take()
-        if self._placed is not None:
-            records = self._placed.checked(records)
-        if was_full and not self._inbox.is_full:
-            self._services.sink.has_room()
-        return records
+        return records if self._placed is None else self._placed.checked(records)
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping
-
-    # --- between messages ------------------------------------------------------------------------------------------
 
     async def _rests(self) -> bool:
         """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
@@ -317,34 +305,22 @@ class TaskProcessor:
         """Go on at `offset`: there is no record before it that isn't finished."""
         self.next_offset = offset
 
-    # --- messages --------------------------------------------------------------------------------------------------
-
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
         self._note_time()
         if self.next_offset == self.committed_offset:
             self._oldest_s = self._clock.monotonic()
-        self._batch, self._counted = records, bisect_left(records, self.next_offset, key=_offset)
         try:
             await self._handle(records)
-            self._count()
-        except RefusedRecordError:
-            raise
-        except RecordError:
-            if not self.is_clean:
+        except RecordError as error:
+            if not (isinstance(error, RefusedRecordError) or self.is_clean):
                 await self._commit()
             raise
-
-    def _count(self) -> None:
-        """Count what was handled of the batch since the last count."""
-        until = bisect_left(self._batch, self.next_offset, self._counted, key=_offset)
-        self._handled += until - self._counted
-        self._counted = until
 
     async def _handle(self, records: Sequence[InputRecord]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
         messages, scope, handler, inbox = self._messages, self._scope, self._spec.handler, self._inbox
         decode_key, decode_value, is_watched = self._spec.decode_key, self._spec.decode_value, self._is_watched
-        undo, monotonic, count = scope.undo, self._clock.monotonic, 0
+        undo, monotonic = scope.undo, self._clock.monotonic
         outputs, pause_s, saw = messages.outputs, self._next_pause_s(), self._saw
         for record in records:
             offset, raw_key, raw_value = record.offset, record.key, record.value
@@ -367,10 +343,10 @@ class TaskProcessor:
                     if undo:
                         undo.clear()
             self.next_offset = offset + 1
-            count += 1
+            self._handled += 1
             if is_watched and saw is not None:
                 saw(record.timestamp)
-            if monotonic() >= pause_s or (not count & _SIZE_MASK and self._is_large()):
+            if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                 await self._pause(record)
                 outputs, pause_s = messages.outputs, self._next_pause_s()
             if inbox.stopping:
@@ -424,15 +400,8 @@ class TaskProcessor:
                 raise
             finally:
                 internal.done()
-            await self._pause_internal(internal)
-
-    async def _pause_internal(self, internal: InternalMessage) -> None:
-        self._note_time()
-        if self._clock.monotonic() < self._poison.careful_internal_s:
-            await self._commit_alone(internal.record)
-        elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
-            await self._commit()
-            self._oldest_s = self._clock.monotonic()
+            is_careful = self._clock.monotonic() < self._poison.careful_internal_s
+            await self._commit_if_due(internal.record, is_careful=is_careful)
 
     async def _let_pass(self, seconds: float) -> None:
         """Wait before a message is tried again; what is before it needn't wait for a commit."""
@@ -455,16 +424,21 @@ class TaskProcessor:
         self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
 
     async def _pause(self, record: InputRecord) -> None:
+        if not await self._commit_if_due(record, is_careful=record.offset < self._poison.careful_until):
+            await self._clock.sleep(0)
+
+    async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> bool:
+        """Commit if it is time, or if the record that was handled last is to be committed alone; tell whether."""
         # Handlers may be slow: those of one batch don't all run at the time at which it began.
         self._note_time()
-        if record.offset < self._poison.careful_until:
+        if is_careful:
             await self._commit_alone(record)
-            return
-        if self._clock.monotonic() - self._oldest_s < self._policy.interval_s and not self._is_large():
-            await self._clock.sleep(0)
-            return
-        await self._commit()
-        self._oldest_s = self._clock.monotonic()
+            return True
+        is_due = self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large()
+        if is_due:
+            await self._commit()
+            self._oldest_s = self._clock.monotonic()
+        return is_due
 
     async def _commit_alone(self, record: InputRecord) -> None:
         """Commit what one record led to; if the broker refuses that again, the record is the reason."""
@@ -494,8 +468,6 @@ class TaskProcessor:
             held += overlay.bytes_held
         return held >= self._policy.max_bytes
 
-    # --- commit ----------------------------------------------------------------------------------------------------
-
     async def _commit(self) -> None:
         """Commit what was handled: to Kafka, then to the stores."""
         context, messages, scope, clock = self._context, self._messages, self._scope, self._clock
@@ -509,7 +481,6 @@ class TaskProcessor:
         scope.source_offset = offset
         context.advance(Event.COMMIT)
         began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
-        self._count()
         handled, self._handled = self._handled, 0
         frozen = [(topic, held, overlay, overlay.freeze()) for topic, held, overlay in self._parts]
         batch = self._batch_of({topic: writes for topic, _, _, writes in frozen if writes})
@@ -546,22 +517,12 @@ class TaskProcessor:
 
 
 async def store_commit(
-    store: PartitionStore,
-    writes: Writes,
-    source_offset: int,
-    changelog_offset: int | None,
-    wall_time_ms: int,
-    epoch: int,
+    store: PartitionStore, writes: Writes, source_offset: int, changelog_offset: int | None, at_ms: int, epoch: int
 ) -> None:
     """Write what a transaction made durable into a store, with the store's new position.
 
-    Args:
-        store: the store.
-        writes: by key.
-        source_offset: the offset behind the last input that is committed.
-        changelog_offset: the offset behind the records of `writes`; None if there are none.
-        wall_time_ms: from before the transaction: its success proves that the task was the owner then.
-        epoch: the owner's.
+    `source_offset` is behind the last input that is committed, `changelog_offset` behind the records of `writes`, None
+    if there are none. `at_ms` is from before the transaction: its success proves that the task was the owner then.
 
     Raises:
         LogWentBackError: the new records don't lie behind what the store has; nothing is written.
@@ -577,7 +538,7 @@ async def store_commit(
             f"{before.changelog_offset}"
         )
     # Not the later of both times: one from a clock that was ahead would hide how old the store is.
-    position = Position(source_offset, changelog_offset, wall_time_ms, epoch, before.changelog_id)
+    position = Position(source_offset, changelog_offset, at_ms, epoch, before.changelog_id)
     rows = ((key, with_metadata(entry)) for key, entry in writes.items())
     if len(writes) <= INLINE_WRITES:
         store.apply(rows, position)

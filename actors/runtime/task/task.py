@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import CompletedOffsets, decode_finished
 from actors._core.task.lifecycle import Event, State
@@ -49,11 +49,11 @@ from actors.ports import (
 )
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
-from actors.runtime.message.failures import is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import Inbox, PoisonTracking, TaskContext
 from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
 from actors.runtime.task.keyed_processor import KeyedProcessor
@@ -96,8 +96,8 @@ class Task:
         self.source = TopicPartition(spec.topic, partition)
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
-        self.inbox = Inbox(settings.queue_records)
-        self._context = TaskContext(
+        self.inbox = Inbox(settings.queue_records, lambda: services.sink.has_room())
+        self.context = TaskContext(
             spec=spec,
             partition=partition,
             identity=identity,
@@ -107,7 +107,7 @@ class Task:
             inbox=self.inbox,
             meters=TaskMeters() if meters is None else meters,
         )
-        self.meters = self._context.meters
+        self.meters = self.context.meters
         self._log = log
         self._services = services
         self._settings = settings
@@ -117,7 +117,7 @@ class Task:
         self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
-        self._said_s: dict[str, float] = {}
+        self._reminders = Reminders(REMIND_S)
         self._has_refused = self._repeats = False
 
     def __repr__(self) -> str:
@@ -126,14 +126,12 @@ class Task:
     @property
     def state(self) -> State:
         """Where it is in its life."""
-        return self._context.state
+        return self.context.state
 
     @property
     def epoch(self) -> int:
         """The ownership epoch; 0 before the first claim."""
-        return self._context.epoch
-
-    # --- from the worker -------------------------------------------------------------------------------------------
+        return self.context.epoch
 
     def start(self, on_end: Callable[[Task], None]) -> None:
         """Begin the takeover. `on_end` is called when the task ended, with `failure` set if by a defect."""
@@ -195,8 +193,6 @@ class Task:
         if self._run_task is not None:
             self._run_task.cancel()
 
-    # --- the run loop ----------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
         try:
             await self._wait_for_predecessor()
@@ -220,19 +216,7 @@ class Task:
                 await close()
             except Exception as error:
                 self.failure = self.failure or error
-            self._context.state = State.CLOSED
-
-    # --- for queries -----------------------------------------------------------------------------------------------
-
-    @property
-    def identity(self) -> Identity:
-        """The member of the group as which this worker owns the partition."""
-        return self._context.identity
-
-    @property
-    def is_committing(self) -> bool:
-        """Whether a commit is under way: others may see what it wrote before the stores have it."""
-        return self.state is State.COMMITTING
+            self.context.state = State.CLOSED
 
     @property
     def committed(self) -> Mapping[str, PartitionStore] | None:
@@ -240,7 +224,7 @@ class Task:
 
         They do while the task runs, or stands still in front of a record.
         """
-        if self.state not in _READABLE or self._context.is_storing:
+        if self.state not in _READABLE or self.context.is_storing:
             return None
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
@@ -248,11 +232,6 @@ class Task:
     def waits_for_predecessor(self) -> bool:
         """Whether another task of this worker still has the partition."""
         return self._predecessor is not None
-
-    @property
-    def queued(self) -> int:
-        """How many records wait for the handler."""
-        return self.inbox.queued
 
     @property
     def held_bytes(self) -> int:
@@ -264,20 +243,6 @@ class Task:
         """Whether all that was delivered is handled and committed."""
         processor = self._processor
         return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self.inbox
-
-    @property
-    def now_ms(self) -> int:
-        """The time of the partition, which never goes back; Unix milliseconds."""
-        return self._context.clock.wall_ms()
-
-    @property
-    def ahead_ms(self) -> int:
-        """How far the partition's time was ahead of the worker's clock when the task last looked."""
-        return self._context.clock.ahead_ms
-
-    def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
-        """See `TaskContext.commit_end`."""
-        return self._context.commit_end(timeout_s)
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
@@ -291,8 +256,8 @@ class Task:
         """Take over and work until something makes it necessary to look again."""
         try:
             async with agreed(self.spec, self._services.group):
-                await self._take_over()
-            await self._work()
+                processor = await self._take_over()
+            await processor.work()
         except TakeoverRefusedError as error:
             await self._stand_still(Event.CONTRADICTED, error)
         except (RecordError, NewerVersionError) as error:
@@ -306,20 +271,15 @@ class Task:
         except (TaskError, StoreError, OSError) as error:
             if isinstance(error, CommitRefusedError) and self._processor is not None:
                 # The message that is refused is found by committing each one alone.
-                poison = self._context.poison
+                poison = self.context.poison
                 poison.careful_until = max(poison.careful_until, self._processor.reached)
                 poison.careful_internal_s = self._services.clock.monotonic() + CAREFUL_INTERNAL_S
             await self._reinitialize(error)
 
-    async def _work(self) -> None:
-        if self._processor is None:
-            raise AssertionError("a task works after its takeover")
-        await self._processor.work()
-
     async def _stand_still(self, event: Event, error: ActorsError) -> None:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
         reached = 0 if self._processor is None else self._processor.committed_offset
-        self._context.advance(event)
+        self.context.advance(event)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         self.halted_by = error
@@ -330,7 +290,7 @@ class Task:
         internal = error.internal if isinstance(error, RecordError) else None
         if internal is not None and await self._is_released(internal, reached):
             self.halted_by = None
-            self._context.advance(Event.UNKNOWN)
+            self.context.advance(Event.UNKNOWN)
             return
         while not self.inbox.stopping:
             if not await self.inbox.wait(HALT_REMINDER_S):
@@ -354,9 +314,9 @@ class Task:
                         if command is not None:
                             self._told_until = record.offset + 1
                             if command == "drop":
-                                self._context.poison.dropped.add(internal[1])
+                                self.context.poison.dropped.add(internal[1])
                             # What the broker refused may be taken now.
-                            self._context.poison.poisoned.pop(internal[1], None)
+                            self.context.poison.poisoned.pop(internal[1], None)
                             logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
                             return True
                     at = until
@@ -388,15 +348,15 @@ class Task:
 
     async def _reinitialize(self, error: Exception) -> None:
         self.meters.fenced(error)
-        self._context.advance(Event.UNKNOWN)
+        self.context.advance(Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
-        self._context.failures += 1
-        delay_s = self._settings.backoff.delay_s(self._context.failures)
+        self.context.failures += 1
+        delay_s = self._settings.backoff.delay_s(self.context.failures)
         now_s = self._services.clock.monotonic()
-        level = logging.DEBUG if is_repeated(error, self._services.said_s, now_s) else logging.WARNING
+        level = logging.DEBUG if is_repeated(error, self._services.reminders, now_s) else logging.WARNING
         # What another partition met as well says nothing of whether this one goes on.
-        self._repeats = is_repeated(error, self._said_s, now_s)
+        self._repeats = is_repeated(error, self._reminders, now_s)
         logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
         if isinstance(error, StoreError):
             for store in self.spec.stores:
@@ -411,22 +371,20 @@ class Task:
         if processor is not None:
             await processor.close()
 
-    # --- takeover --------------------------------------------------------------------------------------------------
-
-    async def _take_over(self) -> None:
+    async def _take_over(self) -> TaskProcessor:
         if self._refusal is not None:
             raise self._refusal
-        await self._context.confirm()
+        await self.context.confirm()
         await self._log.fence()
-        self._context.advance(Event.FENCED)
-        await self._context.confirm()
-        self._context.advance(Event.CONFIRMED)
+        self.context.advance(Event.FENCED)
+        await self.context.confirm()
+        self.context.advance(Event.CONFIRMED)
         topics = await identify(self.spec, self._services.group)
         committed = await self._services.group.committed(self.source)
         bounds = await self._services.logs.bounds(self.source)
-        self._context.backlog_end = bounds.end
+        self.context.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
-        self._context.advance(Event.LOOKED)
+        self.context.advance(Event.LOOKED)
         if self._services.release is not None:
             await self._services.release(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
@@ -440,8 +398,8 @@ class Task:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
         await require_unchanged(self.spec, self._services.group, topics)
-        self._context.advance(Event.RESTORED)
-        context = self._context
+        self.context.advance(Event.RESTORED)
+        context = self.context
         context.now_ms = max(context.now_ms, 0 if mark is None else mark.now_ms)
         context.clock.go_on_from(context.now_ms)
         finished = set() if committed is None or mark is None else decode_finished(committed.offset, mark.finished)
@@ -468,19 +426,19 @@ class Task:
         if facts.is_recreated:
             await self._services.group.require_agreement([self.spec.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
-            self._context.poison, finished, self._told_until = PoisonTracking(), set(), 0
+            self.context.poison, finished, self._told_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:
             topics = replace(topics, is_recreated=True)
-        self._context.topics = replace(topics, since=epoch) if decision.is_anew else topics
+        self.context.topics = replace(topics, since=epoch) if decision.is_anew else topics
         completed = CompletedOffsets(decision.offset, finished)
         await self._claim(completed, epoch, is_first=facts.is_first)
-        self._context.advance(Event.CLAIMED)
-        self._begin(completed)
+        self.context.advance(Event.CLAIMED)
+        return self._begin(completed)
 
     def _tell_if_ahead(self) -> None:
         """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
-        ahead_ms = self._context.clock.ahead_ms
+        ahead_ms = self.context.clock.ahead_ms
         if ahead_ms < AHEAD_MS:
             return
         logger.log(
@@ -508,7 +466,7 @@ class Task:
                 self.partition,
                 meter,
                 last=last_commit(changelog, committed, owner),
-                doubt=self._context.poison.went_back.get(changelog.topic),
+                doubt=self.context.poison.went_back.get(changelog.topic),
             )
             seconds = clock.monotonic() - began_s
         finally:
@@ -525,23 +483,23 @@ class Task:
         return next_epoch(known if last is None else [*known, last.epoch])
 
     async def _claim(self, completed: CompletedOffsets, epoch: int, *, is_first: bool) -> None:
-        self._context.epoch, self._context.transaction = epoch, 0
+        self.context.epoch, self.context.transaction = epoch, 0
         # A store whose changelog was lost keeps the former id until all is written back.
         ids = {
             store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
         }
-        self._context.topics = self._context.topics.with_changelogs(ids)
+        self.context.topics = self.context.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
             await self._commit_claim(completed, epoch, input_offset=None)
-        self._context.claimed = await self._commit_claim(completed, epoch, input_offset=completed.next_offset)
+        self.context.claimed = await self._commit_claim(completed, epoch, input_offset=completed.next_offset)
         claimed = [
             replace(held, position=replace(held.position, source_offset=completed.reached, epoch=epoch))
             for held in self._stores
         ]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
             if held.is_ahead:
-                claimed[number] = await write_to_changelog(self._context, store.name, held, completed)
+                claimed[number] = await write_to_changelog(self.context, store.name, held, completed)
             else:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
@@ -550,7 +508,7 @@ class Task:
         record = self._settings.owner_record(
             self.spec,
             self.partition,
-            self._context.topics,
+            self.context.topics,
             epoch=epoch,
             at_ms=self._services.clock.wall_ms(),
             input_offset=input_offset,
@@ -559,20 +517,21 @@ class Task:
             CommitBatch(
                 source=self.source,
                 next_offset=completed.next_offset,
-                metadata=self._context.mark(completed),
+                metadata=self.context.mark(completed),
                 outputs=[self._services.encode_owner(record)],
             )
         )
         return record
 
-    def _begin(self, completed: CompletedOffsets) -> None:
+    def _begin(self, completed: CompletedOffsets) -> TaskProcessor:
         make = KeyedProcessor if self.spec.concurrency > 1 else TaskProcessor
         self.inbox.open(completed.next_offset)
-        self._context.poison.went_back.clear()
+        self.context.poison.went_back.clear()
         self.meters.takeovers += 1
-        self._processor = make(self._context, self._stores, completed)
+        self._processor = processor = make(self.context, self._stores, completed)
         level, offset = logging.DEBUG if self._repeats else logging.INFO, completed.next_offset
         text = "actor %s owns %s from offset %d in epoch %d"
         logger.log(level, text, self.spec.name, self.source, offset, self.epoch)
-        self._services.sink.start_from(self.source, offset, self._context.topics.input_id)
+        self._services.sink.start_from(self.source, offset, self.context.topics.input_id)
         self._tell_if_ahead()
+        return processor

@@ -26,11 +26,7 @@ PATIENCE_S = 60.0
 class Backlog:
     """What is left of the input before offset `end`.
 
-    Args:
-        source: the partition.
-        end: its end at the takeover.
-        position: gives the offset that is fetched next, None if unknown.
-        clock: the time.
+    `position` gives the offset that is fetched next, None if unknown.
     """
 
     def __init__(self, source: TopicPartition, end: int, position: Callable[[], int | None], clock: Clock) -> None:
@@ -45,9 +41,8 @@ class Backlog:
     def lowest_ms(self, begun: int, waiting: Iterable[InputRecord]) -> float:
         """Return the lowest timestamp that input which isn't begun may have; infinity when none of it is left.
 
-        Args:
-            begun: all before this offset is handled, or in front of the timers of its key.
-            waiting: what was fetched and isn't begun, and perhaps some that is.
+        All before `begun` is handled, or in front of the timers of its key; `waiting` was fetched and isn't begun, save
+        for some of it.
         """
         if self._is_over or begun >= self._end:
             self._is_over = True

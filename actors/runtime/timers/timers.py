@@ -34,7 +34,7 @@ from actors._core.outside import MALFORMED
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.message.context import Context
-from actors.runtime.message.entry_versions import is_newer, newer_entry
+from actors.runtime.message.failures import is_newer, newer_entry
 from actors.runtime.message.ids import digest_of, id_of
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.task_state import TaskState
@@ -129,10 +129,7 @@ class _Due:
 class Timers:
     """The timers of one partition, from a takeover to the next: a `Punctuator`.
 
-    Args:
-        spec: the actor.
-        state: what is merged, which all messages share.
-        clock: the wall clock.
+    `state` is what is merged, which all messages share.
     """
 
     def __init__(self, spec: ActorSpec, state: TaskState, clock: Clock) -> None:
@@ -155,8 +152,6 @@ class Timers:
         self._stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
         for index in self._by_prefix.values():
             index.begins_at(next((key for key, _ in self._merged.items(index.start, index.end)), None))
-
-    # --- for handlers ----------------------------------------------------------------------------------------------
 
     def schedule(
         self,
@@ -234,8 +229,6 @@ class Timers:
         index = self._wall if entry.clock == "wall" else self._stream
         state.overlays[self._store].delete(index.key(entry.due_ms, address))
 
-    # --- for the processor ------------------------------------------------------------------------------------------
-
     @property
     def is_busy(self) -> bool:
         """Whether a timer is due that has to wait for input that was there before."""
@@ -295,8 +288,6 @@ class Timers:
         if ctx is None or (isinstance(ctx._record, InternalRecord) and self._stream_ms != _UNSEEN):
             return self._stream_ms
         return max(self._stream_ms, ctx.timestamp_ms)
-
-    # --- internal messages ------------------------------------------------------------------------------------------
 
     def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:
         for key, _ in self._merged.items(index.start, index.end):

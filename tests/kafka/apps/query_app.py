@@ -17,7 +17,7 @@ import msgspec
 from actors import Actor, App, Context, Rejected, query, receive
 from actors._kafka.produce.transactions import TransactionLog
 from actors.runtime.queries.read_lease import ReadLease
-from actors.runtime.task.task import Task
+from actors.runtime.task.context import TaskContext
 
 NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def _plant(damage: str) -> None:
     if damage == "no-lease":
         ReadLease.holds = lambda *_: True
     elif damage == "no-wait":
-        Task.commit_end = lambda *_: None
+        TaskContext.commit_end = lambda *_: None
 
 
 if "SLOW_COMMIT" in os.environ:

@@ -15,8 +15,7 @@ from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 
 from actors.runtime.state import restore
-from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Changelog, Restored, Restorer
 from spark_replay import PlacementError, ReadError, TargetError, ToolMissingError, WrongTopicError, kafka
 from spark_replay.cli import main
 from spark_replay.snapshot import publish as publishing

@@ -117,7 +117,7 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
         driver.post(source, key="ada", value="bad", partition=3)
         driver.advance(1, settle=False)
         meter = RestoreMeter("s", 0, 0, 5, 10)
-        tasks[0]._context.state, tasks[1]._context.state = State.RESTORING, State.CLAIMING
+        tasks[0].context.state, tasks[1].context.state = State.RESTORING, State.CLAIMING
         tasks[0].meters.restoring.append(meter)
         tasks[1]._predecessor = tasks[2]
         scene = watch.look(tasks, 1.0)

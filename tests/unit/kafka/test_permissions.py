@@ -14,6 +14,7 @@ from aiokafka.errors import (
 )
 
 from actors import App, Context
+from actors._core.logs import Reminders
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors.errors import BrokerUnavailableError, OutcomeUnknownError, RestoreError
@@ -66,18 +67,18 @@ def test_a_read_that_is_not_allowed_says_so() -> None:
 
 
 def test_a_missing_permission_is_said_once_a_minute_for_all_tasks() -> None:
-    said_s: dict[str, float] = {}
+    reminders = Reminders(REMIND_S)
     one = OutcomeUnknownError("commit of a at 7: bob isn't allowed", missing="bob isn't allowed")
     other = OutcomeUnknownError("commit of b at 9: bob isn't allowed", missing="bob isn't allowed")
-    assert not is_repeated(one, said_s, 0.0)
-    assert is_repeated(other, said_s, 1.0)
-    assert not is_repeated(other, said_s, REMIND_S)
-    assert not is_repeated(OutcomeUnknownError("timeout"), said_s, REMIND_S)
-    assert not is_repeated(OutcomeUnknownError("timeout"), said_s, REMIND_S)
-    assert not is_repeated(RestoreError("not to be read"), said_s, REMIND_S)
-    assert is_repeated(RestoreError("not to be read"), said_s, REMIND_S + 1)
-    is_repeated(one, said_s, 10 * REMIND_S)
-    assert len(said_s) == 1, "what wasn't said for long is forgotten"
+    assert not is_repeated(one, reminders, 0.0)
+    assert is_repeated(other, reminders, 1.0)
+    assert not is_repeated(other, reminders, REMIND_S)
+    assert not is_repeated(OutcomeUnknownError("timeout"), reminders, REMIND_S)
+    assert not is_repeated(OutcomeUnknownError("timeout"), reminders, REMIND_S)
+    assert not is_repeated(RestoreError("not to be read"), reminders, REMIND_S)
+    assert is_repeated(RestoreError("not to be read"), reminders, REMIND_S + 1)
+    is_repeated(one, reminders, 10 * REMIND_S)
+    assert len(reminders._said_s) == 1, "what wasn't said for long is forgotten"
 
 
 def test_a_partition_that_goes_on_says_so_though_another_one_met_the_same(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from actors._kafka.admin.shared import SharedRead
+from actors._kafka.admin.asking import SharedRead
 
 
 async def test_callers_of_the_same_time_share_a_read_and_later_ones_get_a_later_read():

@@ -19,7 +19,7 @@ from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access
@@ -91,7 +91,7 @@ class Served:
         numbers = MemoryStore()
         numbers.apply([(b"1", encode_metadata(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
-        task._context.state = State.RUNNING
+        task.context.state = State.RUNNING
         return task
 
     async def _confirms(self, _: Identity) -> bool:
@@ -100,13 +100,13 @@ class Served:
     def commits(self, state: State) -> None:
         """Put all tasks into a state, and wake who waits for the end of a commit."""
         for task in self.tasks.values():
-            task._context.state = state
-            task._context._wake()
+            task.context.state = state
+            task.context._wake()
 
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        futures = [wait for task in self.tasks.values() for wait in task._context._commit_waits]
+        futures = [wait for task in self.tasks.values() for wait in task.context._commit_waits]
         return sum(not wait.done() for wait in futures)
 
     async def connect(self, *, tls: ssl.SSLContext | None = None) -> Connection:

@@ -19,8 +19,7 @@ from actors._core.task.takeover import LostChangelog
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
 from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
-from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restored, Restorer
 from actors.runtime.task.lost_changelog import last_commit, write_back
 from actors.runtime.task.processor import store_commit
 from stores._core.identity import DatabaseIdentity

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 
 from actors.ports import TopicPartition
-from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.state.state import Restored
+from actors.runtime.state.restore import Changelog, Restored, Restorer
 from stores._core.record import METADATA_HEADER, Position, encode_metadata
 from stores._core.replay import NO_METADATA
 from stores.errors import SnapshotError

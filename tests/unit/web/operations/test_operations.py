@@ -132,7 +132,7 @@ def all_in_state(state: State, count: int = 2) -> Callable[[World], None]:
 
     def arrange(world: World) -> None:
         for task in world.app.actor_service.tasks[:count]:
-            task._context.state = state
+            task.context.state = state
 
     return arrange
 

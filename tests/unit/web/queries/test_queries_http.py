@@ -154,7 +154,7 @@ async def test_a_lease_is_renewed_also_while_one_commit_follows_the_other(there:
 
 
 async def test_each_waits_as_long_as_it_may(there: Served) -> None:
-    ownership = next(iter(there.tasks.values()))._context
+    ownership = next(iter(there.tasks.values())).context
     ownership.state = State.COMMITTING
     began_s = time.monotonic()
     waits = [ownership.commit_end(timeout_s) for timeout_s in (0.2, 0.05, 60.0, 0.1)]
