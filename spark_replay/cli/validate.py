@@ -82,7 +82,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
 
-    --html also profiles the log for the page's plots, which reads the log two more times.
+    --html also profiles the log for the page's charts, which reads the log two more times.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
     codes: 0 equal, 1 mismatches, 2 the command failed, or fewer keys than --min-keys were compared.

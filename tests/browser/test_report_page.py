@@ -50,15 +50,6 @@ CENSUS = """
   return found;
 }, {})
 """
-CUT = """
-() => [...document.querySelectorAll('svg')].flatMap(svg => {
-  const box = svg.getBoundingClientRect();
-  return [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()])
-    .filter(([_, at]) => at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 ||
-                         at.bottom > box.bottom + 1)
-    .map(([word]) => word);
-})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +80,6 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
                 # a table of 512 partitions has one style for all its cells
                 if name != "many":
                     assert await visit.page.evaluate(PALE) == [], where
-                assert await visit.page.evaluate(CUT) == [], where
                 assert visit.said == [], where
 
 
@@ -136,20 +126,18 @@ async def test_colours_follow_the_reader(browser, folder: Path):
         async with Visit(browser, (folder / "damaged.html").as_uri(), color_scheme=scheme) as visit:
             looks[scheme] = await visit.page.evaluate(
                 "() => [getComputedStyle(document.body).backgroundColor, "
-                "getComputedStyle(document.querySelector('svg text')).fill]"
+                "getComputedStyle(document.querySelector('td[style]')).color]"
             )
     assert looks["light"] == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"]
     assert looks["dark"] == ["rgb(20, 23, 27)", "rgb(230, 233, 237)"]
 
 
-async def test_every_plot_has_a_name_and_a_table(browser, folder: Path):
+async def test_every_figure_has_words_and_a_table(browser, folder: Path):
     async with Visit(browser, (folder / "damaged.html").as_uri()) as visit:
-        plots = visit.page.get_by_role("img")
         figures = visit.page.locator("figure")
-        assert await plots.count() == await figures.count() == 9
+        assert await figures.count() == 9
         for number in range(9):
-            assert len(await plots.nth(number).get_attribute("aria-label")) > 20
-            await figures.nth(number).locator("summary").click()
+            assert len(await figures.nth(number).locator("figcaption p").text_content()) > 20
             assert await figures.nth(number).locator("table tbody tr").count() > 0
             assert await figures.nth(number).locator("table").is_visible()
 
@@ -169,12 +157,10 @@ async def test_damage_is_seen(browser, tmp_path: Path):
     file.write_text(
         "<!doctype html><meta name=viewport content='width=device-width'><script>alert(1); console.log('x')</script>"
         "<img src='http://127.0.0.1:9/x'><div style='width: 900px; color: #ccc; background: #fff'>wide and pale</div>"
-        "<svg width=50 height=20><text x=40 y=15>cut off</text></svg>"
     )
     async with Visit(browser, file.as_uri(), viewport={"width": 390, "height": 800}) as visit:
         taken, given = await visit.page.evaluate(WIDE)
         assert taken > given
         assert len(await visit.page.evaluate(PALE)) == 1
-        assert await visit.page.evaluate(CUT) == ["cut off"]
         said = " ".join(visit.said)
         assert all(word in said for word in ("dialog: 1", "log: x", "request: http://127.0.0.1:9/x"))
