@@ -161,7 +161,7 @@ def dry_run_option(command: _Command) -> _Command:
 
 def html_option(command: _Command) -> _Command:
     """Add `--html`."""
-    text = "Write a page with charts here: one file, for any browser, without network. A page that is there is replaced."
+    text = "Write a page with charts here: one file, for any browser, without network. An earlier page is replaced."
     kind = click.Path(path_type=Path, dir_okay=False)
     return _with(command, click.option("--html", "html_file", type=kind, metavar="FILE", help=text))
 

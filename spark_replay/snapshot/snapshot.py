@@ -25,7 +25,7 @@ from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongT
 from spark_replay.fold.points import now_ms
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
-from spark_replay.sources.digests import SHARED, crc32
+from spark_replay.sources.digests import SHARED
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
@@ -39,6 +39,7 @@ from stores._core.snapshot import (
     encode_snapshot,
     table_file,
 )
+from stores._files import crc32
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
