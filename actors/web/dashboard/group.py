@@ -103,6 +103,11 @@ class Seen:
         return None if self.report is None or self.silent_since_ms is not None else self.report.status
 
     @property
+    def waiting(self) -> Waiting | None:
+        """What waits there as of its last answer; None while it doesn't answer."""
+        return None if self.report is None or self.silent_since_ms is not None else self.report.waiting
+
+    @property
     def tasks(self) -> list[TaskStatus]:
         """Its partitions as of its last answer; none while it doesn't answer."""
         return [] if self.status is None else self.status.tasks
