@@ -35,9 +35,9 @@ from spark_replay.sources.archives.ledger import LEDGERS, Ledger, Read, encode_l
 from spark_replay.sources.brokers.topic import (
     Retention,
     Topic,
+    asking,
     client_options,
     describe_topic,
-    matching_topics,
     retention_of,
 )
 from spark_replay.sources.kafka import FETCHING
@@ -178,7 +178,8 @@ def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     """
     names = wanted.topics
     if wanted.pattern is not None:
-        names = matching_topics(spark, wanted.brokers, wanted.pattern, wanted.options)
+        with asking(spark, wanted.brokers, wanted.options, "their topics") as admin:
+            names = tuple(sorted(filter(wanted.pattern.fullmatch, admin.names())))
     if not names:
         pattern = wanted.pattern.pattern if wanted.pattern else ""
         raise UnknownTopicError(f"{wanted.brokers} has no topic that matches {pattern!r}")

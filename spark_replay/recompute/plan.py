@@ -20,8 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild
-from spark_replay.recompute.committed import CommittedOffset, committed_offsets
-from spark_replay.sources.brokers.topic import Topic, describe_topic
+from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking, describe_topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.kafka import kafka
@@ -132,7 +131,8 @@ def plan_recompute(
     chosen = _chosen(replayer, store)
     source = _described(spark, brokers, replayer.topic, options, f"the input of actor {replayer.actor}")
     count = source.partition_count
-    committed = committed_offsets(spark, brokers, replayer.group, replayer.topic, count, options)
+    with asking(spark, brokers, options, f"the offsets of group {replayer.group}") as admin:
+        committed = admin.committed(replayer.group, replayer.topic, count)
     folders = {} if from_state is None else _rebuilds(from_state, replayer)
     wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
     changelogs = {name: _settled(spark, brokers, topic, options, name) for name, topic in wanted.items()}

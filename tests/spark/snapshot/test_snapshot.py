@@ -23,7 +23,7 @@ from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
 from spark_replay.snapshot.snapshot import store_of, write_snapshot
-from spark_replay.sources.brokers.topic import Topic, settings_of
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
 from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
@@ -307,7 +307,8 @@ def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, pa
         (home(key, partitions or PARTITIONS), key): (write.value, (0, 0, write.expires_at_ms))
         for (_, key), write in state.items()
     }
-    settings = settings_of(spark, brokers, name, {})
+    with kafka(spark, brokers, name).asking() as admin:
+        settings = admin.settings(name)
     assert settings.own == {
         "cleanup.policy": "compact",
         "delete.retention.ms": "77000000",
