@@ -152,11 +152,7 @@ def archive_topics(
 
 
 def require_archive(folder: Folder) -> None:
-    """Check that a folder is an archive, empty, or not there.
-
-    Raises:
-        TargetError: It holds something else.
-    """
+    """Check that a folder is an archive, empty, or not there; `TargetError` if it holds something else."""
     if folder.local is not None and folder.local.exists() and not folder.local.is_dir():
         raise TargetError(f"{folder} is no folder: choose another")
     names = [name for name in folder.names() if not name.startswith(".")]

@@ -225,11 +225,7 @@ def make_console() -> Console:
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:
-    """Write a report.
-
-    Raises:
-        ReplayError: It can't be written.
-    """
+    """Write a report; `ReplayError` if it can't be written."""
     try:
         with open_private(file, "w") as there:
             there.write(json.dumps(content, indent=1) + "\n")

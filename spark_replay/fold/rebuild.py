@@ -282,11 +282,7 @@ def _require_whole(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read what a rebuild says of itself, the fields of `Rebuilt`.
-
-    Raises:
-        ReadError: The folder is no rebuild.
-    """
+    """Read what a rebuild says of itself, the fields of `Rebuilt`; `ReadError` if the folder is no rebuild."""
     try:
         summary: dict[str, Any] = {"format": "parquet"} | json.loads((folder / SUMMARY).read_text())
     except (OSError, *MISSHAPEN) as error:

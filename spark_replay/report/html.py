@@ -86,11 +86,7 @@ class _Page:
 
 
 def require_html() -> None:
-    """Check that what makes a page can be imported.
-
-    Raises:
-        ToolMissingError: It can't.
-    """
+    """Check that what makes a page can be imported; `ToolMissingError` if it can't."""
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
@@ -164,11 +160,7 @@ def render_report(found: Report, *, made: Made, profile: Profile | None = None) 
 
 
 def render_profile(found: Profile, *, made: Made) -> str:
-    """Return the page of a profile.
-
-    Raises:
-        ToolMissingError: Jinja2 isn't installed.
-    """
+    """Return the page of a profile; `ToolMissingError` if Jinja2 isn't installed."""
     require_html()
     totals, parts = found.totals, found.partitions
     tone, verdict = "plain", f"{totals['keys']:,} keys in {_plural(totals['partitions'], 'partition')}"

@@ -130,11 +130,7 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
 
 
 def store_of(topic: str, app: str) -> str:
-    """Return the store that a changelog of the app belongs to.
-
-    Raises:
-        WrongTopicError: It is none of the app's.
-    """
+    """Return the store that a changelog of the app belongs to; `WrongTopicError` if it is none of the app's."""
     prefix, suffix = f"{app}-", "-changelog"
     store = topic.removeprefix(prefix).removesuffix(suffix)
     # A snapshot lies in a folder of the store's name.
@@ -239,11 +235,7 @@ def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTabl
 
 
 def _require_table(file: Path, table: SnapshotTable) -> None:
-    """Check that the driver has a table as the executor wrote it.
-
-    Raises:
-        TargetError: It hasn't.
-    """
+    """Check that the driver has a table as the executor wrote it; `TargetError` if it hasn't."""
     if not file.exists():
         raise TargetError(f"the driver finds no {file}, which an executor wrote: {SHARED}. Nothing was replaced")
     if (file.stat().st_size, crc32(file)) != (table.size_bytes, table.crc32):

@@ -43,11 +43,7 @@ def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = No
 
 
 def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], folder: Path) -> None:
-    """Check that what was found is what was written.
-
-    Raises:
-        TargetError: It isn't.
-    """
+    """Check that what was found is what was written; `TargetError` if it isn't."""
     for number in sorted(written.keys() | found.keys()):
         one, other = (side.get(number, Digest(0, Decimal(0))) for side in (written, found))
         if one.rows != other.rows:

@@ -91,11 +91,7 @@ def encode_position(position: Position) -> bytes:
 
 
 def decode_position(raw: bytes) -> Position:
-    """Read what `encode_position` wrote.
-
-    Raises:
-        ValueError: it isn't a position.
-    """
+    """Read what `encode_position` wrote; `ValueError` if it isn't a position."""
     try:
         return Position(**json.loads(raw))
     except MISSHAPEN as error:

@@ -297,11 +297,7 @@ class Room:
         self._left = MAX_REPORTS_BYTES
 
     def take(self, size: int) -> None:
-        """Count bytes of a report.
-
-        Raises:
-            NotReadyError: there are too many.
-        """
+        """Count bytes of a report; `NotReadyError` if there are too many."""
         self._left -= size
         if self._left < 0:
             raise NotReadyError(f"the workers' reports have more than {MAX_REPORTS_BYTES} bytes together")

@@ -79,11 +79,7 @@ class KeyCoding:
         return self.key_of_json(value, "json")
 
     def key_of_json(self, value: Any, encoding: str | None) -> bytes:
-        """Return the stored bytes of a key that was in a JSON body.
-
-        Raises:
-            Problem: it isn't a key of the store.
-        """
+        """Return the stored bytes of a key that was in a JSON body; `Problem` if it isn't a key of the store."""
         encoding = encoding or ("base64" if self.default_encoding == "base64" else "json")
         if encoding == "base64":
             return self._from_base64(value)
@@ -101,11 +97,7 @@ class KeyCoding:
         return self._first_key((raw,), raw)
 
     def key(self, raw: bytes) -> Any:
-        """Return the key that is stored as `raw`.
-
-        Raises:
-            Problem: there can't be such a key.
-        """
+        """Return the key that is stored as `raw`; `Problem` if there can't be such a key."""
         try:
             return self._decode(raw)
         except CodecError as error:
@@ -116,10 +108,6 @@ class KeyCoding:
         if (encoding or self.default_encoding) == "base64":
             return self._from_base64(given)
         return given
-
-    def show_key(self, raw: bytes) -> Any:
-        """Return a stored key for JSON."""
-        return as_json(self.plain_key(raw))
 
     def plain_key(self, raw: bytes) -> Any:
         """Return a stored key for `json_bytes`."""
@@ -168,14 +156,6 @@ class StoreCoding(KeyCoding):
         super().__init__(f"store {store.name}", lambda raw: store.decode_key(raw), lambda key: store.encode_key(key))
         self.store = store
 
-    def show_value(self, raw: bytes, *, is_raw: bool) -> msgspec.Raw:
-        """Return a stored value, without its metadata, as JSON.
-
-        Raises:
-            Problem: it isn't a value of the store's type.
-        """
-        return as_json(self.plain_value(raw, is_raw=is_raw))
-
     def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
         """Return a stored value, without its metadata, for `json_bytes`.
 
@@ -206,11 +186,7 @@ def as_json(value: Any) -> msgspec.Raw:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value as JSON: of a model its fields, of bytes their base64.
-
-    Raises:
-        Problem: JSON can't say it.
-    """
+    """Return a value as JSON: of a model its fields, of bytes their base64; `Problem` if JSON can't say it."""
     try:
         return _ENCODER.encode(value)
     except (TypeError, OverflowError, *MALFORMED) as error:

@@ -141,11 +141,7 @@ async def json_body(request: web.Request) -> bytes:
 
 
 def many_body(raw: bytes) -> ManyBody:
-    """Read the body of `_many`.
-
-    Raises:
-        Problem: it isn't one, or has too many keys.
-    """
+    """Read the body of `_many`; `Problem` if it isn't one, or has too many keys."""
     try:
         body = _MANY.decode(raw)
     except MALFORMED as error:
@@ -158,11 +154,7 @@ def many_body(raw: bytes) -> ManyBody:
 
 
 def json_key(raw: msgspec.Raw) -> Any:
-    """Read one of the keys of a body.
-
-    Raises:
-        Problem: it isn't JSON.
-    """
+    """Read one of the keys of a body; `Problem` if it isn't JSON."""
     try:
         return msgspec.json.decode(raw)
     except MALFORMED as error:
@@ -170,11 +162,7 @@ def json_key(raw: msgspec.Raw) -> Any:
 
 
 def arguments(raw: bytes) -> Mapping[str, Any]:
-    """Read a query's arguments from a body.
-
-    Raises:
-        Problem: it isn't a JSON object.
-    """
+    """Read a query's arguments from a body; `Problem` if it isn't a JSON object."""
     try:
         found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any]) if raw.strip() else {}
     except MALFORMED as error:

@@ -266,7 +266,7 @@ class QueryRoutes:
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
-            name, shown = query.name, keys.show_key(key)
+            name, shown = query.name, keys.plain_key(key)
             return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
 
         return await self._at_the_owner(router, request, spec, partition, here, body)
@@ -402,11 +402,7 @@ def _absent(answer: ValueAnswer) -> Problem:
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
-    """Return the partition of a key.
-
-    Raises:
-        Problem: it may be in any, and none was named.
-    """
+    """Return the partition of a key; `Problem` if it may be in any, and none was named."""
     if given is not None:
         return given
     if store.placement == "task":
