@@ -74,13 +74,13 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         raise click.UsageError("a snapshot is made of what the brokers hold: leave --archive out, and say --brokers")
     with running(given) as run:
         from spark_replay.report.plans import plan_reading
-        from spark_replay.snapshot.snapshot import store_of, write_snapshot
+        from spark_replay.snapshot.snapshot import require_store, write_snapshot
         from spark_replay.sources.kafka import kafka
         from spark_replay.sources.staging import require_replaceable
         from stores._core.snapshot import SNAPSHOT_MANIFEST
 
         source = kafka(run.spark, given.brokers, given.changelog, given.client(run.spark))
-        store = store_of(publish or source.topic, app)
+        store = require_store(publish or source.topic, app)
         require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         if dry_run:
             also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import DIFFERENCES
-from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences, first_ten
-from spark_replay.comparison.report import KINDS, Example, Report, side
+from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences
+from spark_replay.comparison.report import KINDS, Example, Report
+from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
-from spark_replay.printing import printable
+from spark_replay.printing import printable, side
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
 

@@ -136,17 +136,7 @@ def plan_recompute(
     folders = {} if from_state is None else _rebuilds(from_state, replayer)
     wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
     changelogs = {name: _settled(spark, brokers, topic, options, name) for name, topic in wanted.items()}
-    for name, topic in changelogs.items():
-        if topic.partition_count != count:
-            raise InputError(
-                f"{source.name} has {count} partitions and {topic.name}, the changelog of store {name}, has "
-                f"{topic.partition_count}: one of them was re-created"
-            )
-        if name in folders and (kept_id := _summary(folders[name] / SUMMARY)["topic_id"]) not in ("", topic.topic_id):
-            raise TargetError(
-                f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
-                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
-            )
+    _require_fitting(source, changelogs, folders)
     facts = _Facts(spark, brokers, changelogs, options)
     require_same_topics(replayer, source, changelogs, committed, facts.first_epoch)
     bounds, bound_by = _bounds(replayer, source, committed, facts)
@@ -166,6 +156,21 @@ def plan_recompute(
         from_state=folders,
         metadata=tuple(one.metadata for one in committed),
     )
+
+
+def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:
+    """Check that the changelogs have the input's partitions, and that the rebuilds are of these changelogs."""
+    for name, topic in changelogs.items():
+        if topic.partition_count != source.partition_count:
+            raise InputError(
+                f"{source.name} has {source.partition_count} partitions and {topic.name}, the changelog of store {name}, has "
+                f"{topic.partition_count}: one of them was re-created"
+            )
+        if name in folders and (kept_id := _summary(folders[name] / SUMMARY)["topic_id"]) not in ("", topic.topic_id):
+            raise TargetError(
+                f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
+                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
+            )
 
 
 def require_same_topics(
