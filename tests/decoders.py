@@ -271,7 +271,7 @@ DECODERS: dict[str, Decoder] = {
         (identity.encode_identity(identity.DatabaseIdentity("cluster", "app", "store", 1)),),
         (ValueError,),
     ),
-    "document": Decoder(
+    "decode_document": Decoder(
         _text(manifest.decode_manifest), (manifest.encode_manifest(_MANIFEST).encode(),), (ValueError,)
     ),
     "document snapshot": Decoder(
@@ -329,7 +329,7 @@ DECODERS: dict[str, Decoder] = {
     "_problem": Decoder(live._problem, (b'{"title": "t", "detail": "d"}',)),
     "read_summary": Decoder(_file(SUMMARY, read_summary), (json.dumps(_SUMMARY).encode(),), (ReplayError,)),
     "_summary": Decoder(
-        _file(SUMMARY, lambda made: recompute_plan._summary(made / SUMMARY)),
+        _file(SUMMARY, lambda made: recompute_plan._summary(made)),
         (json.dumps(_SUMMARY).encode(),),
         (ReplayError,),
     ),

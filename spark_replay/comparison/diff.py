@@ -140,7 +140,6 @@ def report_states(
     positions: Mapping[int, int],
     ends: Sequence[int],
     seconds: float,
-    notes: Sequence[str] = (),
 ) -> Report:
     """Make a report of what `summarise_states` gives."""
     kinds: dict[int, Counter[str]] = {}
@@ -169,7 +168,6 @@ def report_states(
         against=against,
         causes={cause: total_causes[cause] for cause in DIFFERENCES if total_causes[cause]},
         causes_by_partition={number: dict(counts) for number, counts in sorted(causes.items())},
-        notes=notes,
         examples=shown,
     )
 
