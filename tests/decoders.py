@@ -52,9 +52,8 @@ from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
 from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
-from actors.web.queries import parameters
-from actors.web.queries.coding import ENCODINGS, KeyCoding
-from actors.web.queries.parameters import Parameters, arguments, many_body
+from actors.web.queries import coding as query_coding
+from actors.web.queries.coding import ENCODINGS, KeyCoding, Parameters, arguments, many_body
 from spark_replay import archiving
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
@@ -298,7 +297,7 @@ DECODERS: dict[str, Decoder] = {
         (b'{"items": [], "next": null, "positions": {}}',),
         (NotReadyError,),
     ),
-    "json_key": Decoder(lambda raw: parameters.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
+    "json_key": Decoder(lambda raw: query_coding.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
     "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
     "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
     "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),

@@ -141,11 +141,6 @@ class Copy:
         return self.part.partition
 
     @property
-    def changelog_offset(self) -> int:
-        """The position: the next changelog offset that the worker would have read."""
-        return self.part.position.changelog_offset
-
-    @property
     def rank(self) -> tuple[int, int]:
         """The owner's copy has the highest."""
         return (self.part.position.epoch, self.part.position.changelog_offset)

@@ -29,20 +29,23 @@ from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request
 from actors.web.queries import answers
 from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
-from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
-from actors.web.queries.openapi import description
-from actors.web.queries.parameters import (
+from actors.web.queries.coding import (
     COMMON,
     DEFAULT_LIMIT,
     MAX_LIMIT,
+    KeyCoding,
     ManyBody,
     Parameters,
+    StoreCoding,
     arguments,
+    as_json,
     json_body,
+    json_bytes,
     json_key,
     key_in_path,
     many_body,
 )
+from actors.web.queries.openapi import description
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
 from actors.web.workers import ANSWER_S, Limits
