@@ -90,11 +90,13 @@ def decode_document(raw_text: str, kind: str, known_format: int, of: type[Conten
 
 def check_numbers(numbers: list[int], partition_count: int, kind: str) -> None:
     """Check the partitions that a manifest names; `ValueError` if there can't be one, or one is there twice."""
+    seen: set[int] = set()
     for number in numbers:
         if not 0 <= number < partition_count:
             raise ValueError(f"{kind} with partition {number} of {partition_count}")
-        if numbers.count(number) > 1:
+        if number in seen:
             raise ValueError(f"{kind} with partition {number} twice")
+        seen.add(number)
 
 
 def check_file(name: str, kind: str) -> None:
