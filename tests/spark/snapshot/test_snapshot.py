@@ -22,7 +22,7 @@ from spark_replay.cli import main
 from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
-from spark_replay.snapshot.snapshot import store_of, write_snapshot
+from spark_replay.snapshot.snapshot import require_store, write_snapshot
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
@@ -221,7 +221,7 @@ def test_a_topic_of_another_app(spark: SparkSession, brokers: str, log: Log, tmp
         write_snapshot(source_of(spark, brokers, log.topic), app="other", to=tmp_path)
     for topic in ("app-changelog", "app--changelog", "apps-store-changelog", "app-store"):
         with pytest.raises(WrongTopicError):
-            store_of(topic, "app")
+            require_store(topic, "app")
 
 
 def test_a_reading_that_outlasts_deletes(spark: SparkSession, brokers: str, tmp_path: Path):
