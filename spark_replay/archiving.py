@@ -35,9 +35,9 @@ from spark_replay.sources.archives.ledger import LEDGERS, Ledger, Read, encode_l
 from spark_replay.sources.brokers.topic import (
     Retention,
     Topic,
+    asking,
     client_options,
     describe_topic,
-    matching_topics,
     retention_of,
 )
 from spark_replay.sources.kafka import FETCHING
@@ -152,11 +152,7 @@ def archive_topics(
 
 
 def require_archive(folder: Folder) -> None:
-    """Check that a folder is an archive, empty, or not there.
-
-    Raises:
-        TargetError: It holds something else.
-    """
+    """Check that a folder is an archive, empty, or not there; `TargetError` if it holds something else."""
     if folder.local is not None and folder.local.exists() and not folder.local.is_dir():
         raise TargetError(f"{folder} is no folder: choose another")
     names = [name for name in folder.names() if not name.startswith(".")]
@@ -178,7 +174,8 @@ def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     """
     names = wanted.topics
     if wanted.pattern is not None:
-        names = matching_topics(spark, wanted.brokers, wanted.pattern, wanted.options)
+        with asking(spark, wanted.brokers, wanted.options, "their topics") as admin:
+            names = tuple(sorted(filter(wanted.pattern.fullmatch, admin.names())))
     if not names:
         pattern = wanted.pattern.pattern if wanted.pattern else ""
         raise UnknownTopicError(f"{wanted.brokers} has no topic that matches {pattern!r}")

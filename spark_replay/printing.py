@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
+    from pyspark.sql import Row
     from rich.console import Console
     from rich.table import Table
 
@@ -23,6 +25,19 @@ def printable(raw: bytes | bytearray | None) -> str:
     if text.isprintable() and (text or not raw):
         return text
     return f"base64:{base64.b64encode(raw).decode()}"
+
+
+def side(held: Row | None) -> dict[str, Any] | None:
+    """Return what one side of a comparison has of a key as plain values."""
+    if held is None:
+        return None
+    fields: dict[str, Any] = held.asDict()
+    return fields | {"value": printable(fields["value"])}
+
+
+def side_line(held: Mapping[str, Any] | None) -> str:
+    """Return what one side has of a key as a line."""
+    return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())
 
 
 def say(console: Console, line: str) -> None:

@@ -76,11 +76,7 @@ def spark_session(
 
 
 def require_classic(spark: SparkSession) -> None:
-    """Check that a session isn't one of Spark Connect.
-
-    Raises:
-        ReplayError: It is.
-    """
+    """Check that a session isn't one of Spark Connect; `ReplayError` if it is."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise ReplayError(_CONNECT)
 
@@ -92,11 +88,7 @@ def _require_no_remote(master: str | None, settings: Mapping[str, str]) -> None:
 
 
 def require_pyspark() -> None:
-    """Check that pyspark can be imported.
-
-    Raises:
-        ToolMissingError: It can't.
-    """
+    """Check that pyspark can be imported; `ToolMissingError` if it can't."""
     try:
         import pyspark  # noqa: F401
     except ImportError as error:

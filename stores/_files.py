@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 DISCARDED = ".discarded"
+_READ_BYTES = 1 << 20
 
 
 def make_folder(path: Path) -> None:
@@ -103,3 +105,12 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def crc32(file: Path) -> int:
+    """Return the CRC-32 of a file's content. Other threads run meanwhile."""
+    found = 0
+    with file.open("rb") as handle:
+        while chunk := handle.read(_READ_BYTES):
+            found = zlib.crc32(chunk, found)
+    return found

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from stores._core.record import Position
 from stores._core.snapshot import SNAPSHOT_MANIFEST, SnapshotPartition, decode_snapshot
+from stores._files import crc32
 from stores.errors import SnapshotError
 from stores.rocks import RocksStore
-from stores.tables import crc32
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ With the options of the stores' own tables: the comparator, lz4, the filters.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 from rocksdict import SstFileWriter
 
 from stores._core.snapshot import SnapshotTable
+from stores._files import crc32
 from stores.errors import StoreError, StoreUnavailableError
 from stores.rocks_options import RocksResources
 
 TABLE_BYTES = 64 << 20
 """About the size at which a table is full; RocksDB's own have it too."""
 _LOOK_EVERY = 1_024
-_READ_BYTES = 1 << 20
 
 
 def write_tables(
@@ -63,12 +62,3 @@ def _write(
         keys += 1
     writer.finish()
     return keys
-
-
-def crc32(file: Path) -> int:
-    """Return the CRC-32 of a file's content. Other threads run meanwhile."""
-    found = 0
-    with file.open("rb") as handle:
-        while chunk := handle.read(_READ_BYTES):
-            found = zlib.crc32(chunk, found)
-    return found

@@ -52,9 +52,8 @@ from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
 from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
-from actors.web.queries import parameters
-from actors.web.queries.coding import ENCODINGS, KeyCoding
-from actors.web.queries.parameters import Parameters, arguments, many_body
+from actors.web.queries import coding as query_coding
+from actors.web.queries.coding import ENCODINGS, KeyCoding, Parameters, arguments, many_body
 from spark_replay import archiving
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
@@ -271,7 +270,7 @@ DECODERS: dict[str, Decoder] = {
         (identity.encode_identity(identity.DatabaseIdentity("cluster", "app", "store", 1)),),
         (ValueError,),
     ),
-    "document": Decoder(
+    "decode_document": Decoder(
         _text(manifest.decode_manifest), (manifest.encode_manifest(_MANIFEST).encode(),), (ValueError,)
     ),
     "document snapshot": Decoder(
@@ -298,7 +297,7 @@ DECODERS: dict[str, Decoder] = {
         (b'{"items": [], "next": null, "positions": {}}',),
         (NotReadyError,),
     ),
-    "json_key": Decoder(lambda raw: parameters.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
+    "json_key": Decoder(lambda raw: query_coding.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
     "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
     "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
     "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),
@@ -329,7 +328,7 @@ DECODERS: dict[str, Decoder] = {
     "_problem": Decoder(live._problem, (b'{"title": "t", "detail": "d"}',)),
     "read_summary": Decoder(_file(SUMMARY, read_summary), (json.dumps(_SUMMARY).encode(),), (ReplayError,)),
     "_summary": Decoder(
-        _file(SUMMARY, lambda made: recompute_plan._summary(made / SUMMARY)),
+        _file(SUMMARY, lambda made: recompute_plan._summary(made)),
         (json.dumps(_SUMMARY).encode(),),
         (ReplayError,),
     ),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from actors._kafka.consume.silence import Silence
-from actors.declare.definition import ActorDefinition
-from actors.declare.options import ActorOptions
-from actors.runtime.message.store import Store
+from actors.declare.host import DeclaredApp
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.observe.status import WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
@@ -55,24 +53,8 @@ class WorkerService(Protocol):
         """What commands for parked messages connect with; None until the worker has started."""
 
 
-class Host(Protocol):
+class Host(DeclaredApp, Protocol):
     """The app whose web server this is."""
-
-    @property
-    def conf(self) -> Any:
-        """Faust's settings."""
-
-    @property
-    def actor_options(self) -> ActorOptions:
-        """The settings of actors."""
-
-    @property
-    def actors(self) -> Mapping[str, ActorDefinition]:
-        """The declared actors by name."""
-
-    @property
-    def stores(self) -> Mapping[str, Store[Any, Any]]:
-        """The declared stores by name."""
 
     @property
     def panels(self) -> Sequence[LockPanel]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from importlib.metadata import version
+from typing import TypeVar
 
 from aiohttp import web
 from prometheus_client import REGISTRY, Metric
@@ -28,7 +29,10 @@ _TASK = ("actor", "partition")
 _STORE = ("actor", "store", "partition")
 _COPY = ("actor", "store", "partition", "role")
 
+T = TypeVar("T")
 Number = float | None
+Labels = tuple[str, ...]
+Samples = Iterable[tuple[Labels, T]]
 _in_own_thread = in_threads(1, "metrics")
 """Not in the loop's default ones, which write the stores: a user's collector may be slow."""
 _prepared: ContextVar[WorkerStatus | None] = ContextVar("actors_scraped", default=None)
@@ -120,14 +124,11 @@ def _families(seen: WorkerStatus) -> Iterator[Metric]:
     yield from _of_worker(seen)
     yield from _brokers(seen)
     for name, text, of_task in _COUNTERS:
-        yield _each(CounterMetricFamily(PREFIX + name, text, labels=_TASK), seen, of_task)
+        yield _counter(name, text, _TASK, ((_labels(task), of_task(task)) for task in seen.tasks))
     for name, text, of_task in _GAUGES:
-        yield _each(GaugeMetricFamily(PREFIX + name, text, labels=_TASK), seen, of_task)
+        yield _gauge(name, text, _TASK, ((_labels(task), of_task(task)) for task in seen.tasks))
     for name, text, timed in _HISTOGRAMS:
-        family = HistogramMetricFamily(PREFIX + name, text, labels=_TASK)
-        for task in seen.tasks:
-            _add(family, _labels(task), timed(task))
-        yield family
+        yield _histogram(name, text, _TASK, ((_labels(task), timed(task)) for task in seen.tasks))
     yield from _states(seen)
     yield from _restoring(seen)
     yield from _stores(seen)
@@ -136,160 +137,112 @@ def _families(seen: WorkerStatus) -> Iterator[Metric]:
 
 
 def _of_worker(seen: WorkerStatus) -> Iterator[Metric]:
-    info = GaugeMetricFamily(PREFIX + "worker_info", "The worker.", labels=("worker", "version"))
-    info.add_metric((seen.worker, version("faust-actors")), 1)
-    yield info
-    started = GaugeMetricFamily(PREFIX + "worker_start_time_seconds", "When the worker started.", labels=())
-    if seen.started_at_ms is not None:
-        started.add_metric((), seen.started_at_ms / 1000)
-    yield started
-    rebalances = CounterMetricFamily(PREFIX + "rebalances", "How often partitions were assigned.", labels=())
-    rebalances.add_metric((), seen.rebalances)
-    yield rebalances
+    labels = ("worker", "version")
+    yield _gauge("worker_info", "The worker.", labels, [((seen.worker, version("faust-actors")), 1)])
+    yield _gauge("worker_start_time_seconds", "When the worker started.", (), [((), _seconds(seen.started_at_ms))])
+    yield _counter("rebalances", "How often partitions were assigned.", (), [((), seen.rebalances)])
     text = "How far the machine's clock is ahead of the known time, 0 while it is followed."
-    off = GaugeMetricFamily(PREFIX + "clock_off_seconds", text, labels=())
-    off.add_metric((), seen.clock_off_ms / 1000)
-    yield off
-    partitions = GaugeMetricFamily(PREFIX + "partitions", "How many partitions the actor has.", labels=("actor",))
-    assigned = GaugeMetricFamily(PREFIX + "assigned_partitions", "How many are this worker's.", labels=("actor",))
-    for actor, count in seen.partitions.items():
-        partitions.add_metric((actor,), count)
-        assigned.add_metric((actor,), sum(task.actor == actor for task in seen.tasks))
-    yield from (partitions, assigned)
+    yield _gauge("clock_off_seconds", text, (), [((), seen.clock_off_ms / 1000)])
+    counts = (((actor,), count) for actor, count in seen.partitions.items())
+    yield _gauge("partitions", "How many partitions the actor has.", ("actor",), counts)
+    own = (((actor,), sum(task.actor == actor for task in seen.tasks)) for actor in seen.partitions)
+    yield _gauge("assigned_partitions", "How many are this worker's.", ("actor",), own)
 
 
 def _brokers(seen: WorkerStatus) -> Iterator[Metric]:
     brokers = seen.brokers
-    for name, text, value in (
-        ("unreachable_brokers", "Brokers that were tried within a minute, in vain.", brokers.unreachable),
-        ("group_silence_seconds", "How long the coordinator hasn't answered.", brokers.group_silent_s),
-        ("commit_interval_seconds", "The setting broker_commit_interval.", seen.commit_interval_s),
-    ):
-        family = GaugeMetricFamily(PREFIX + name, text, labels=())
-        if value is not None:
-            family.add_metric((), value)
-        yield family
+    text = "Brokers that were tried within a minute, in vain."
+    yield _gauge("unreachable_brokers", text, (), [((), brokers.unreachable)])
+    text = "How long the coordinator hasn't answered."
+    yield _gauge("group_silence_seconds", text, (), [((), brokers.group_silent_s)])
+    text = "The setting broker_commit_interval."
+    yield _gauge("commit_interval_seconds", text, (), [((), seen.commit_interval_s)])
     text = "How long quotas held up the worker's connections, summed over them."
-    throttled = CounterMetricFamily(PREFIX + "throttled_seconds", text, labels=())
-    throttled.add_metric((), brokers.throttled_s)
-    yield throttled
+    yield _counter("throttled_seconds", text, (), [((), brokers.throttled_s)])
 
 
 def _states(seen: WorkerStatus) -> Iterator[Metric]:
-    states = GaugeMetricFamily(PREFIX + "task_state", "1 for the state that the task is in.", labels=(*_TASK, "state"))
-    fences = CounterMetricFamily(
-        PREFIX + "fences", "How often the task dropped its work in hand.", labels=(*_TASK, "reason")
+    states = (
+        ((*_labels(task), state.value), float(task.state == state.value)) for task in seen.tasks for state in State
     )
-    for task in seen.tasks:
-        for state in State:
-            states.add_metric((*_labels(task), state.value), float(task.state == state.value))
-        for reason, count in task.fences.items():
-            fences.add_metric((*_labels(task), reason), count)
-    yield from (states, fences)
+    yield _gauge("task_state", "1 for the state that the task is in.", (*_TASK, "state"), states)
+    fences = (((*_labels(task), reason), count) for task in seen.tasks for reason, count in task.fences.items())
+    yield _counter("fences", "How often the task dropped its work in hand.", (*_TASK, "reason"), fences)
 
 
 def _restoring(seen: WorkerStatus) -> Iterator[Metric]:
-    left = GaugeMetricFamily(
-        PREFIX + "restore_remaining_records", "Offsets that a restore has yet to read.", labels=_STORE
-    )
-    since = GaugeMetricFamily(PREFIX + "restore_start_time_seconds", "When a running restore began.", labels=_STORE)
-    for task in seen.tasks:
-        for one in task.restoring:
-            labels = (task.actor, one.store, str(task.partition))
-            left.add_metric(labels, one.end - one.position)
-            since.add_metric(labels, one.started_at_ms / 1000)
-    yield from (left, since)
+    restores = [((task.actor, one.store, str(task.partition)), one) for task in seen.tasks for one in task.restoring]
+    text = "Offsets that a restore has yet to read."
+    left = ((labels, one.end - one.position) for labels, one in restores)
+    yield _gauge("restore_remaining_records", text, _STORE, left)
+    since = ((labels, _seconds(one.started_at_ms)) for labels, one in restores)
+    yield _gauge("restore_start_time_seconds", "When a running restore began.", _STORE, since)
 
 
 def _stores(seen: WorkerStatus) -> Iterator[Metric]:
-    stores = [(task, store) for task in seen.tasks for store in task.stores]
-    for name, text, of_store in (
+    stores = [((task.actor, store.name, str(task.partition)), store) for task in seen.tasks for store in task.stores]
+    of_stores: Iterable[tuple[str, str, Callable[[StoreStatus], Number]]] = (
         ("store_keys", "About how many keys the store has.", lambda store: store.keys),
         ("store_size_bytes", "What the store takes on disk and in memtables.", lambda store: store.size_bytes),
-        (
-            "store_changelog_offset",
-            "Up to where of its changelog the store goes.",
-            lambda store: store.changelog_offset,
-        ),
-    ):
-        yield _each_store(GaugeMetricFamily(PREFIX + name, text, labels=_STORE), stores, of_store)
+        ("store_changelog_offset", "Up to where of its changelog the store goes.", lambda one: one.changelog_offset),
+    )
+    for name, text, of_store in of_stores:
+        yield _gauge(name, text, _STORE, ((labels, of_store(store)) for labels, store in stores))
     for name, text, figure in _ROCKSDB:
-        family = GaugeMetricFamily(f"{PREFIX}rocksdb_{name}", text, labels=_STORE)
-        yield _each_store(family, stores, _figure(figure))
+        figures = ((labels, store.figures.get(figure)) for labels, store in stores)
+        yield _gauge(f"rocksdb_{name}", text, _STORE, figures)
     for name, text, figure in _SHARED:
-        found = [store.figures[figure] for _, store in stores if figure in store.figures]
-        family = GaugeMetricFamily(f"{PREFIX}rocksdb_{name}", text, labels=())
-        if found:
-            family.add_metric((), max(found))
-        yield family
+        shared = max((store.figures[figure] for _, store in stores if figure in store.figures), default=None)
+        yield _gauge(f"rocksdb_{name}", text, (), [((), shared)])
 
 
 def _copies(seen: WorkerStatus) -> Iterator[Metric]:
-    shall = GaugeMetricFamily(
-        PREFIX + "assigned_copies", "Partitions that the worker shall keep copies of.", labels=("actor", "role")
-    )
-    does = GaugeMetricFamily(PREFIX + "copies", "Partitions whose copies it follows.", labels=("actor", "role"))
     followed = seen.followed_copies()
-    for actor, roles in seen.assigned_copies.items():
-        for role, count in roles.items():
-            shall.add_metric((actor, role), count)
-            does.add_metric((actor, role), followed[actor, role])
-    yield from (shall, does)
-    lag = GaugeMetricFamily(PREFIX + "copy_lag_records", "Changelog offsets that the copy lacks.", labels=_COPY)
-    since = GaugeMetricFamily(
-        PREFIX + "copy_current_timestamp_seconds", "All that was committed before is in the copy.", labels=_COPY
-    )
-    for copy in seen.copies:
-        labels = copy.actor, copy.store, str(copy.partition), copy.role.value
-        if copy.lag is not None:
-            lag.add_metric(labels, copy.lag)
-        if copy.current_ms is not None:
-            since.add_metric(labels, copy.current_ms / 1000)
-    yield from (lag, since)
+    assigned = [
+        ((actor, role), count) for actor, roles in seen.assigned_copies.items() for role, count in roles.items()
+    ]
+    text = "Partitions that the worker shall keep copies of."
+    yield _gauge("assigned_copies", text, ("actor", "role"), assigned)
+    follows = ((labels, followed[labels]) for labels, _ in assigned)
+    yield _gauge("copies", "Partitions whose copies it follows.", ("actor", "role"), follows)
+    copies = [((copy.actor, copy.store, str(copy.partition), copy.role.value), copy) for copy in seen.copies]
+    lags = ((labels, copy.lag) for labels, copy in copies)
+    yield _gauge("copy_lag_records", "Changelog offsets that the copy lacks.", _COPY, lags)
+    text = "All that was committed before is in the copy."
+    current = ((labels, _seconds(copy.current_ms)) for labels, copy in copies)
+    yield _gauge("copy_current_timestamp_seconds", text, _COPY, current)
 
 
 def _queries(seen: WorkerStatus) -> Iterator[Metric]:
-    queries = CounterMetricFamily(PREFIX + "queries", "Questions over HTTP that were answered.", labels=("code",))
-    for code, count in seen.queries.codes.items():
-        queries.add_metric((str(code),), count)
-    yield queries
-    under_way = GaugeMetricFamily(PREFIX + "queries_in_flight", "Questions that wait for their answer.", labels=())
-    under_way.add_metric((), seen.queries.in_flight)
-    yield under_way
-    durations = HistogramMetricFamily(PREFIX + "query_duration_seconds", "How long answers took.", labels=())
-    _add(durations, (), seen.queries.durations)
-    yield durations
+    codes = (((str(code),), count) for code, count in seen.queries.codes.items())
+    yield _counter("queries", "Questions over HTTP that were answered.", ("code",), codes)
+    text = "Questions that wait for their answer."
+    yield _gauge("queries_in_flight", text, (), [((), seen.queries.in_flight)])
+    yield _histogram("query_duration_seconds", "How long answers took.", (), [((), seen.queries.durations)])
 
 
-def _figure(name: str) -> Callable[[StoreStatus], Number]:
-    return lambda store: store.figures.get(name)
+def _counter(name: str, text: str, labels: Labels, samples: Samples[Number]) -> Metric:
+    return _filled(CounterMetricFamily(PREFIX + name, text, labels=labels), samples)
 
 
-def _each(
-    family: CounterMetricFamily | GaugeMetricFamily, seen: WorkerStatus, of_task: Callable[[TaskStatus], Number]
-) -> Metric:
-    for task in seen.tasks:
-        value = of_task(task)
+def _gauge(name: str, text: str, labels: Labels, samples: Samples[Number]) -> Metric:
+    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=labels), samples)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, samples: Samples[Number]) -> Metric:
+    """Add the samples that are known."""
+    for labels, value in samples:
         if value is not None:
-            family.add_metric(_labels(task), value)
+            family.add_metric(labels, value)
     return family
 
 
-def _each_store(
-    family: GaugeMetricFamily,
-    stores: Iterable[tuple[TaskStatus, StoreStatus]],
-    of_store: Callable[[StoreStatus], Number],
-) -> Metric:
-    for task, store in stores:
-        value = of_store(store)
-        if value is not None:
-            family.add_metric((task.actor, store.name, str(task.partition)), value)
+def _histogram(name: str, text: str, labels: Labels, samples: Samples[HistogramStatus]) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
+    for of, seen in samples:
+        buckets = [(str(bound), float(count)) for bound, count in seen.buckets]
+        family.add_metric(of, [*buckets, ("+Inf", float(seen.count))], seen.sum_s)
     return family
-
-
-def _add(family: HistogramMetricFamily, labels: tuple[str, ...], seen: HistogramStatus) -> None:
-    buckets = [(str(bound), float(count)) for bound, count in seen.buckets]
-    family.add_metric(labels, [*buckets, ("+Inf", float(seen.count))], seen.sum_s)
 
 
 def _labels(task: TaskStatus) -> tuple[str, str]:

@@ -19,10 +19,8 @@ from spark_replay.cli.options import (
     Given,
     LocalFolder,
     dry_run_option,
-    failing,
-    make_console,
+    running,
     say_plan,
-    spark_for,
     spark_options,
 )
 from spark_replay.printing import say
@@ -117,34 +115,33 @@ def archive(
         raise click.UsageError("say what to archive: --topic, or --topic-pattern")
     if once == (every_ms is not None):
         raise click.UsageError("say for how long: --once, or --every 60s")
-    given, console = Given.of(options), make_console()
-    with failing(), spark_for(given, console) as spark:
+    with running(Given.of(options)) as run:
         from spark_replay.archiving import Wanted, archive_topics
 
         wanted = Wanted(
-            brokers=str(given.brokers),
+            brokers=str(run.given.brokers),
             topics=topics,
             pattern=topic_pattern,
-            options=given.client(spark),
+            options=run.given.client(run.spark),
             max_offsets_per_trigger=max_offsets_per_trigger,
         )
         if dry_run:
-            say_plan(_plan(spark, wanted, to), console)
+            say_plan(_plan(run.spark, wanted, to), run.console)
             return
         if every_ms is not None and every_ms < _SHORT_MS:
-            console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
+            run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
         with _stopping() as stop:
             done = archive_topics(
-                spark,
+                run.spark,
                 wanted,
                 to=to,
                 every_ms=every_ms,
                 stop=stop,
-                tell=lambda line: say(console, line),
+                tell=lambda line: say(run.console, line),
             )
     click.echo(json.dumps(asdict(done)))
     if once and not done.complete:
-        console.print("stopped before everything was in: run it again")
+        run.console.print("stopped before everything was in: run it again")
         sys.exit(2)
 
 

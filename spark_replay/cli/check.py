@@ -13,18 +13,17 @@ import click
 
 from spark_replay.cli.options import (
     Given,
+    Run,
     dry_run_option,
     failing,
-    make_console,
+    json_option,
+    running,
     say_plan,
     source_options,
-    spark_for,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_replay.comparison.invariants import Asked
 
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
 @click.option("--outputs", multiple=True, metavar="TOPIC", help="A topic that the actor sends to. May be repeated.")
 @click.option("--input", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads. May be repeated.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings here.")
+@json_option
 @dry_run_option
 def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     """Check the invariants of a changelog, without any worker's state.
@@ -57,24 +56,21 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if bool(options["outputs"]) != bool(options["inputs"]):
         raise click.UsageError("--outputs and --input go together")
-    given, console = Given.of(options), make_console()
-    with failing(), spark_for(given, console) as spark:
+    with running(Given.of(options)) as run:
         from spark_replay.comparison.invariants import find_violations
-        from spark_replay.report.progress import progress
+        from spark_replay.report.plans import plan_reading
 
-        source = given.source(spark)
+        source = run.source()
         if dry_run:
-            from spark_replay.report.plans import plan_reading
-
-            say_plan(plan_reading("check", source, also="would read it up to three times"), console)
+            say_plan(plan_reading("check", source, also="would read it up to three times"), run.console)
             return
         started = time.monotonic()
-        with progress(spark.sparkContext, console, f"check {source.topic}"):
-            found = find_violations(source, source.describe(), _asked(spark, given, options))
+        with run.progress(f"check {source.topic}"):
+            found = find_violations(source, source.describe(), _asked(run, options))
     from spark_replay.comparison.report import SCHEMA
     from spark_replay.report.tables import show_findings
 
-    show_findings(found, console)
+    show_findings(found, run.console)
     totals = {
         "violations": sum(finding.count for finding in found),
         **{finding.check: finding.count for finding in found},
@@ -89,11 +85,11 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     sys.exit(1 if totals["violations"] else 0)
 
 
-def _asked(spark: SparkSession, given: Given, options: dict[str, Any]) -> Asked:
+def _asked(run: Run, options: dict[str, Any]) -> Asked:
     from spark_replay.comparison.invariants import Asked
 
     def sources(names: tuple[str, ...]) -> Any:
-        return tuple(replace(given, changelog=name).source(spark) for name in names)
+        return tuple(replace(run.given, changelog=name).source(run.spark) for name in names)
 
     return Asked(
         placement=options["placement"],

@@ -43,11 +43,7 @@ class Live:
         return any(file is not None for file in (self.token_file, self.ca, self.certificate))
 
     def token(self) -> str | None:
-        """Return the token: the file's first line.
-
-        Raises:
-            LiveError: There is none in it.
-        """
+        """Return the token: the file's first line; `LiveError` if there is none in it."""
         if self.token_file is None:
             return None
         lines = self.token_file.read_text(encoding="utf-8", errors="replace").split()

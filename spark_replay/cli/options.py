@@ -6,7 +6,7 @@ import json
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -156,28 +156,30 @@ def source_options(command: _Command) -> _Command:
 def dry_run_option(command: _Command) -> _Command:
     """Add `--dry-run`."""
     text = "Say what would be read and where it would be written, and do nothing."
-    return _with(command, click.option("--dry-run", is_flag=True, help=text))
+    return click.option("--dry-run", is_flag=True, help=text)(command)
+
+
+def json_option(command: _Command) -> _Command:
+    """Add `--json`."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option("--json", "json_file", type=kind, help="Write what was found here.")(command)
 
 
 def html_option(command: _Command) -> _Command:
     """Add `--html`."""
-    text = "Write a page with plots here: one file, for any browser, without network. A page that is there is replaced."
+    text = "Write a page with charts here: one file, for any browser, without network. An earlier page is replaced."
     kind = click.Path(path_type=Path, dir_okay=False)
-    return _with(command, click.option("--html", "html_file", type=kind, metavar="FILE", help=text))
+    return click.option("--html", "html_file", type=kind, metavar="FILE", help=text)(command)
 
 
 def require_writable(html_file: Path | None) -> None:
-    """Check before a long run that its page can be made and written.
-
-    Raises:
-        ToolMissingError: What makes it isn't installed.
-        TargetError: The file is something else, or has no folder.
-    """
+    """Check before a long run that its page can be made and written; tells errors as `failing` does."""
     if html_file is not None:
-        from spark_replay.report.html import require_html, require_page
+        with failing():
+            from spark_replay.report.html import require_html, require_page
 
-        require_html()
-        require_page(html_file)
+            require_html()
+            require_page(html_file)
 
 
 def command_line(context: click.Context) -> str:
@@ -223,11 +225,7 @@ def make_console() -> Console:
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:
-    """Write a report.
-
-    Raises:
-        ReplayError: It can't be written.
-    """
+    """Write a report; `ReplayError` if it can't be written."""
     try:
         with open_private(file, "w") as there:
             there.write(json.dumps(content, indent=1) + "\n")
@@ -243,9 +241,34 @@ def say_plan(plan: Plan, console: Console) -> None:
     click.echo(json.dumps(plan.as_json))
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command under way: its options, where it shows what it does, and its session."""
+
+    given: Given
+    console: Console
+    spark: SparkSession
+
+    def source(self) -> Source:
+        """Return the changelog as a source."""
+        return self.given.source(self.spark)
+
+    def progress(self, what: str) -> AbstractContextManager[None]:
+        """Show Spark's progress while the block runs."""
+        from spark_replay.report.progress import progress
+
+        return progress(self.spark.sparkContext, self.console, what)
+
+
 @contextmanager
-def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
-    """A session that ends with the block, unless it was there before; a failed start shows its log."""
+def running(given: Given) -> Iterator[Run]:
+    """Start a session that ends with the block, unless it was there before, and tell our errors as `failing` does."""
+    with failing(), _session(given, make_console()) as run:
+        yield run
+
+
+@contextmanager
+def _session(given: Given, console: Console) -> Iterator[Run]:
     require_pyspark()
     if given.brokers is not None:
         require_reachable(given.brokers)
@@ -262,7 +285,7 @@ def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
             console.print(printable(text, keep="\n\t"), markup=False, highlight=False)
             raise
         try:
-            yield spark
+            yield Run(given, console, spark)
         finally:
             if ours:
                 _stop(spark)

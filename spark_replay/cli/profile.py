@@ -12,20 +12,19 @@ from spark_replay.cli.options import (
     Given,
     command_line,
     dry_run_option,
-    failing,
     html_option,
-    make_console,
+    json_option,
     require_writable,
+    running,
     say_plan,
     source_options,
-    spark_for,
     write_json,
 )
 
 
 @click.command()
 @source_options
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the profile here.")
+@json_option
 @html_option
 @dry_run_option
 def profile(json_file: Path | None, html_file: Path | None, dry_run: bool, **options: Any) -> None:
@@ -39,22 +38,18 @@ def profile(json_file: Path | None, html_file: Path | None, dry_run: bool, **opt
     \b
     python -m spark_replay profile --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --html spent.html
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    given, console = Given.of(options), make_console()
-    with failing():
-        require_writable(html_file)
-        with spark_for(given, console) as spark:
-            from spark_replay.report.profile import profile_log, show_profile
-            from spark_replay.report.progress import progress
+    require_writable(html_file)
+    with running(Given.of(options)) as run:
+        from spark_replay.report.plans import plan_reading
+        from spark_replay.report.profile import profile_log, show_profile
 
-            source = given.source(spark)
-            if dry_run:
-                from spark_replay.report.plans import plan_reading
-
-                say_plan(plan_reading("profile", source, also="would read it twice"), console)
-                return
-            with progress(spark.sparkContext, console, f"profile {source.topic}"):
-                found = profile_log(source)
-        show_profile(found, console)
+        source = run.source()
+        if dry_run:
+            say_plan(plan_reading("profile", source, also="would read it twice"), run.console)
+            return
+        with run.progress(f"profile {source.topic}"):
+            found = profile_log(source)
+        show_profile(found, run.console)
         if json_file is not None:
             write_json(json_file, found.as_json)
         if html_file is not None:

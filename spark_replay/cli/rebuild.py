@@ -13,10 +13,9 @@ from spark_replay.cli.options import (
     LocalFolder,
     dry_run_option,
     failing,
-    make_console,
+    running,
     say_plan,
     source_options,
-    spark_for,
 )
 from spark_replay.printing import say
 from spark_replay.session import require_pyspark
@@ -70,29 +69,25 @@ def rebuild(
     python -m spark_replay rebuild --archive archive --changelog shop-spent-changelog \\
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    given, console = Given.of(options), make_console()
+    given = Given.of(options)
     with failing():
         require_pyspark()
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
-        if file_format == "delta":
-            given = given.with_delta()
-        with spark_for(given, console) as spark:
-            from spark_replay.fold.rebuild import SUMMARY, write_rebuild
-            from spark_replay.report.progress import progress
-            from spark_replay.sources.staging import require_replaceable
+    with running(given.with_delta() if file_format == "delta" else given) as run:
+        from spark_replay.fold.rebuild import SUMMARY, write_rebuild
+        from spark_replay.report.plans import plan_rebuild
+        from spark_replay.sources.staging import require_replaceable
 
-            require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
-            source = given.source(spark)
-            if dry_run:
-                from spark_replay.report.plans import plan_rebuild
-
-                say_plan(plan_rebuild(source, point, writes=str(to)), console)
-                return
-            with progress(spark.sparkContext, console, f"rebuild {source.topic}"):
-                done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format)
-    _tell(done, console)
+        require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
+        source = run.source()
+        if dry_run:
+            say_plan(plan_rebuild(source, point, writes=str(to)), run.console)
+            return
+        with run.progress(f"rebuild {source.topic}"):
+            done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format)
+    _tell(done, run.console)
     click.echo(json.dumps(done.totals))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, dry_run_option, failing, make_console, spark_for, spark_options, write_json
+from spark_replay.cli.options import Given, dry_run_option, failing, json_option, running, spark_options, write_json
 from spark_replay.printing import say
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Begin with the rebuilds in this folder: one of each of the actor's stores, made at the same point.",
 )
 @click.option("--accept-missing-input", is_flag=True, help="Go on although retention has deleted the first inputs.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
+@json_option
 @click.option(
     "--py-files",
     multiple=True,
@@ -65,33 +65,31 @@ def recompute(
     \b
     python -m spark_replay recompute --brokers 127.0.0.1:9092 --app examples.run_commands
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    given, console = Given.of(options), make_console()
-    with failing(), spark_for(given, console) as spark:
+    with running(Given.of(options)) as run:
         from spark_replay.recompute.plan import plan_recompute
         from spark_replay.recompute.recompute import recompute_actor
-        from spark_replay.report.progress import progress
 
         for file in py_files:
-            spark.sparkContext.addPyFile(file)
+            run.spark.sparkContext.addPyFile(file)
         plan = plan_recompute(
-            spark,
+            run.spark,
             options["brokers"],
             module,
             actor=actor,
             store=store,
             from_state=from_state,
             accept_missing_input=accept_missing_input,
-            kafka_options=given.client(spark),
+            kafka_options=run.given.client(run.spark),
         )
         if dry_run:
-            _show_plan(plan, console)
+            _show_plan(plan, run.console)
             click.echo(json.dumps(plan.summary))
             return
-        with progress(spark.sparkContext, console, f"recompute {plan.input.name}"):
-            found = recompute_actor(spark, plan)
+        with run.progress(f"recompute {plan.input.name}"):
+            found = recompute_actor(run.spark, plan)
     from spark_replay.recompute.report import show
 
-    show(found, console)
+    show(found, run.console)
     if json_file is not None:
         with failing():
             write_json(json_file, asdict(found) | {"totals": found.totals})

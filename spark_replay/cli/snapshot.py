@@ -14,11 +14,9 @@ from spark_replay.cli.options import (
     LocalFolder,
     Pair,
     dry_run_option,
-    failing,
-    make_console,
+    running,
     say_plan,
     source_options,
-    spark_for,
 )
 from spark_replay.errors import ReadError
 from spark_replay.printing import say
@@ -71,34 +69,33 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         --to /mnt/snapshots
     STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    given, console = Given.of(options), make_console()
+    given = Given.of(options)
     if given.archive is not None or given.brokers is None:
         raise click.UsageError("a snapshot is made of what the brokers hold: leave --archive out, and say --brokers")
-    with failing(), spark_for(given, console) as spark:
+    with running(given) as run:
         from spark_replay.report.plans import plan_reading
-        from spark_replay.report.progress import progress
-        from spark_replay.snapshot.snapshot import store_of, write_snapshot
+        from spark_replay.snapshot.snapshot import require_store, write_snapshot
         from spark_replay.sources.kafka import kafka
         from spark_replay.sources.staging import require_replaceable
         from stores._core.snapshot import SNAPSHOT_MANIFEST
 
-        source = kafka(spark, given.brokers, given.changelog, given.client(spark))
-        store = store_of(publish or source.topic, app)
+        source = kafka(run.spark, given.brokers, given.changelog, given.client(run.spark))
+        store = require_store(publish or source.topic, app)
         require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         if dry_run:
             also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
-            say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), console)
+            say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), run.console)
             return
         keys = None
         if publish is not None:
-            with progress(spark.sparkContext, console, f"publish {source.topic} to {publish}"):
+            with run.progress(f"publish {source.topic} to {publish}"):
                 source, keys = _published(source, publish, options)
-        with progress(spark.sparkContext, console, f"snapshot of {source.topic}"):
+        with run.progress(f"snapshot of {source.topic}"):
             done = write_snapshot(source, app=app, to=to, overwrite=overwrite)
         if keys is not None and keys != done.keys:
             raise ReadError(f"{keys} keys were written to {done.changelog}, and {done.keys} are in it: delete it")
     if done.without_metadata:
-        say(console, f"{done.without_metadata} records of {done.changelog} have no write metadata: run validate")
+        say(run.console, f"{done.without_metadata} records of {done.changelog} have no write metadata: run validate")
     click.echo(json.dumps(asdict(done)))
 
 

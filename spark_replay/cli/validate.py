@@ -16,13 +16,12 @@ from spark_replay.cli.options import (
     Given,
     command_line,
     dry_run_option,
-    failing,
     html_option,
-    make_console,
+    json_option,
     require_writable,
+    running,
     say_plan,
     source_options,
-    spark_for,
     write_json,
 )
 
@@ -74,7 +73,7 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     metavar="N",
     help="Fail where fewer keys could be compared; 0: an empty state is right.",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
+@json_option
 @html_option
 @dry_run_option
 def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_keys: int, **options: Any) -> None:
@@ -82,7 +81,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
 
-    --html also profiles the log for the page's plots, which reads the log two more times.
+    --html also profiles the log for the page's charts, which reads the log two more times.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
     codes: 0 equal, 1 mismatches, 2 the command failed, or fewer keys than --min-keys were compared.
@@ -97,22 +96,18 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
         --live http://127.0.0.1:6066 --store spent --sample 10000
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     _require_one_side(options)
-    given, console = Given.of(options), make_console()
-    with failing():
-        require_writable(html_file)
-        with spark_for(given, console) as spark:
-            from spark_replay.report.progress import progress
-
-            source = given.source(spark)
-            if dry_run:
-                say_plan(_plan(source, options), console)
-                return
-            with progress(spark.sparkContext, console, f"validate {source.topic}"):
-                found = _compare(source, given, options)
-            _show(found, console, json_file)
-            if html_file is not None:
-                with progress(spark.sparkContext, console, f"profile {source.topic}"):
-                    _write_page(html_file, found, source)
+    require_writable(html_file)
+    with running(Given.of(options)) as run:
+        source = run.source()
+        if dry_run:
+            say_plan(_plan(source, options), run.console)
+            return
+        with run.progress(f"validate {source.topic}"):
+            found = _compare(source, run.given, options)
+        _show(found, run.console, json_file)
+        if html_file is not None:
+            with run.progress(f"profile {source.topic}"):
+                _write_page(html_file, found, source)
     click.echo(json.dumps(found.totals))
     if found.is_clean and found.compared < min_keys:
         raise Failure(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import DIFFERENCES
-from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences, first_ten
-from spark_replay.comparison.report import KINDS, Example, Report, side
+from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences
+from spark_replay.comparison.report import KINDS, Example, Report
+from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
-from spark_replay.printing import printable
+from spark_replay.printing import printable, side
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
 
@@ -139,7 +140,6 @@ def report_states(
     positions: Mapping[int, int],
     ends: Sequence[int],
     seconds: float,
-    notes: Sequence[str] = (),
 ) -> Report:
     """Make a report of what `summarise_states` gives."""
     kinds: dict[int, Counter[str]] = {}
@@ -168,7 +168,6 @@ def report_states(
         against=against,
         causes={cause: total_causes[cause] for cause in DIFFERENCES if total_causes[cause]},
         causes_by_partition={number: dict(counts) for number, counts in sorted(causes.items())},
-        notes=notes,
         examples=shown,
     )
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
@@ -16,11 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.workers import export_workers, find_workers
-from spark_replay.errors import ExportError, ReadError
+from spark_replay.errors import ExportError
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
 from spark_replay.sources.brokers.topic import Topic
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
-from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,11 +39,7 @@ _COLUMNS = {
 
 
 def kind_of(folder: Path) -> str:
-    """Return what a folder holds.
-
-    Raises:
-        ExportError: It isn't there, or holds none of the three.
-    """
+    """Return what a folder holds; `ExportError` if it isn't there, or holds none of the three."""
     if not folder.is_dir():
         raise ExportError(
             f"no folder {folder}: --against takes what `state export --to` wrote, a worker's data folder, or a rebuild"
@@ -100,12 +95,20 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
         ExportError: It is of another changelog.
     """
     summary = read_summary(folder)
-    if summary.get("changelog") != topic.name:
-        raise ExportError(f"{folder} is a rebuild of {summary.get('changelog')}, not of {topic.name}")
-    try:
-        parts = tuple(_rebuilt_part(folder, part, summary) for part in summary["partitions"])
-    except MISSHAPEN as error:
-        raise ReadError(f"{folder}/{SUMMARY} is of another release ({error!r}): rebuild again") from error
+    if summary.changelog != topic.name:
+        raise ExportError(f"{folder} is a rebuild of {summary.changelog}, not of {topic.name}")
+    parts = tuple(
+        Part(
+            partition=part.partition,
+            changelog_offset=part.end_offset,
+            as_of_ms=part.as_of_ms,
+            epoch=None,
+            topic_id=summary.topic_id,
+            where=str(folder),
+            owner="the rebuild",
+        )
+        for part in summary.partitions
+    )
 
     def read(spark: SparkSession) -> DataFrame:
         names = ("key", "value", "source_offset", "epoch", "expires_at_ms")
@@ -124,18 +127,6 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
     )
 
 
-def _rebuilt_part(folder: Path, part: dict[str, Any], summary: dict[str, Any]) -> Part:
-    return Part(
-        partition=int(part["partition"]),
-        changelog_offset=int(part["end_offset"]),
-        as_of_ms=int(part["as_of_ms"]),
-        epoch=None,
-        topic_id=str(summary.get("topic_id", "")),
-        where=str(folder),
-        owner="the rebuild",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Copy:
     """One worker's export of one partition, in `file`."""
@@ -148,11 +139,6 @@ class Copy:
     def partition(self) -> int:
         """The partition."""
         return self.part.partition
-
-    @property
-    def changelog_offset(self) -> int:
-        """The position: the next changelog offset that the worker would have read."""
-        return self.part.position.changelog_offset
 
     @property
     def rank(self) -> tuple[int, int]:

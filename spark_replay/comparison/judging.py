@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held
-from spark_replay.fold.fold import expired
+from spark_replay.fold.fold import is_live
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import Point, now_ms, point_at
 from spark_replay.sources.brokers.topic import Topic
@@ -17,13 +16,11 @@ from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
 
 CONTENT = ("value", "expires_at_ms")
 CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms")
 FINE = ("equal", "absent")
-_EXAMPLES = 10
-_SHOWN_BYTES = 200
 
 
 def held_point(topic: Topic, held: Held) -> Point:
@@ -68,8 +65,8 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
     sided = both.withColumns(
         {
             "home": home,
-            "live": _is_live(F.col("log"), as_of_ms),
-            "held": _is_live(F.col("export"), as_of_ms),
+            "live": is_live(F.col("log"), as_of_ms),
+            "held": is_live(F.col("export"), as_of_ms),
             "differs": differences("log", "export", compared),
         }
     )
@@ -82,23 +79,6 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
     """Return the names of the fields in which two structs differ."""
     found = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
     return F.filter(F.array(*found), lambda name: name.isNotNull())
-
-
-def first_ten(rows: DataFrame, *, of: Sequence[str], sides: Sequence[str]) -> list[Row]:
-    """Collect the first 10 keys of each group `of` columns; values of `sides` are cut to 200 bytes."""
-    order = Window.partitionBy(*of).orderBy("partition", "key")
-    return (
-        rows.withColumn("rank", F.row_number().over(order))
-        .where(F.col("rank") <= _EXAMPLES)
-        .withColumns({side: _cut(side) for side in sides})
-        .orderBy("partition", "key")
-        .collect()
-    )
-
-
-def _cut(side: str) -> Column:
-    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
-    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
 
 
 def logged(folded: DataFrame) -> DataFrame:
@@ -126,10 +106,6 @@ def _kept(rows: DataFrame) -> DataFrame:
             F.count(F.lit(1)).alias("export_rows"),
         )
     )
-
-
-def _is_live(side: Column, as_of_ms: Column) -> Column:
-    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
 
 
 def _kind() -> Column:

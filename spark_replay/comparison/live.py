@@ -32,6 +32,7 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
@@ -101,7 +102,6 @@ class Workers:
 
     Args:
         urls: Of one worker or more, such as `http://127.0.0.1:6066`; they are asked in turn.
-        headers: Sent with each question. Not shown in errors.
         timeout_s: For one answer.
         token: One of the workers' `query_tokens`. Not shown anywhere.
         ssl: For workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
@@ -115,7 +115,6 @@ class Workers:
         self,
         urls: Sequence[str],
         *,
-        headers: Mapping[str, str] | None = None,
         timeout_s: float = _TIMEOUT_S,
         token: str | None = None,
         ssl: SSLContext | None = None,
@@ -141,7 +140,7 @@ class Workers:
             raise_on_status=False,
         )
         self._errors: Any = urllib3.exceptions
-        said = {**(headers or {}), **({} if token is None else {"Authorization": f"Bearer {token}"})}
+        said = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._pool = urllib3.PoolManager(retries=retries, timeout=timeout_s, headers=said, ssl_context=ssl)
         self._turn = itertools.cycle(self.urls)
 
@@ -192,7 +191,6 @@ def validate_live(
     *,
     store: str,
     sample: int | None = None,
-    seed: int = 0,
     placement: str = "key",
 ) -> Report:
     """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
@@ -203,8 +201,7 @@ def validate_live(
         source: The changelog.
         workers: Whom to ask.
         store: The store's name.
-        sample: How many keys to ask for; None: all.
-        seed: Which ones: the same seed asks for the same keys of the same log.
+        sample: How many keys to ask for, of the same log always the same; None: all.
         placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
 
     Raises:
@@ -216,7 +213,7 @@ def validate_live(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
         file = Path(folder) / "answers.parquet"
-        told = _ask(_batches(source, sample, seed, placement), workers, store, to=file)
+        told = _ask(_batches(source, sample, placement), workers, store, to=file)
         topic = _caught_up(source, told.positions)
         with reading(f"{source} or the workers' answers"):
             judged, topic = _judge(source, topic, source.spark.read.parquet(f"file://{told.file}"))
@@ -274,9 +271,9 @@ class _Batch:
     asked: int | None
 
 
-def _batches(source: Source, sample: int | None, seed: int, placement: str) -> Iterator[_Batch]:
+def _batches(source: Source, sample: int | None, placement: str) -> Iterator[_Batch]:
     with reading(str(source)):
-        keys = _keys(source, sample, seed)
+        keys = _keys(source, sample)
         if placement == "task":
             keys = keys.orderBy("partition")
         rows = ((row["partition"], bytes(row["key"])) for row in keys.toLocalIterator())
@@ -286,12 +283,12 @@ def _batches(source: Source, sample: int | None, seed: int, placement: str) -> I
                 yield _Batch([partition for partition, _ in batch], [key for _, key in batch], asked)
 
 
-def _keys(source: Source, sample: int | None, seed: int) -> DataFrame:
+def _keys(source: Source, sample: int | None) -> DataFrame:
     rows = read_rows(source, source.describe())
     keys = rows.where(F.col("key").isNotNull()).select("partition", "key").distinct()
     if sample is None:
         return keys
-    return keys.orderBy(F.xxhash64(F.lit(seed), "key"), "partition").limit(sample)
+    return keys.orderBy(F.xxhash64("key"), "partition").limit(sample)
 
 
 def _judge(source: Source, topic: Topic, told: DataFrame) -> tuple[DataFrame, Topic]:
@@ -372,31 +369,43 @@ def _held(workers: Workers, store: str, topic: Topic, told: _Told) -> Held:
     )
 
 
+class _Place(msgspec.Struct):
+    changelog_offset: int
+    epoch: int
+
+
+class _Result(msgspec.Struct):
+    key: bytes
+    value: bytes | None
+    partition: int
+    expires_at_ms: int | None
+
+
+class _Results(msgspec.Struct):
+    results: list[_Result]
+    positions: dict[int, _Place]
+    next: int | None = None
+
+
 def _decoded(address: str, raw: bytes, keys: Sequence[bytes]) -> list[Answer]:
     try:
-        answer = json.loads(raw)
-        found = {_bytes(result["key"]): _held_key(result, answer["positions"]) for result in answer["results"]}
+        said = msgspec.json.decode(raw, type=_Results)
+        found = {result.key: _held_key(result, said.positions[result.partition]) for result in said.results}
         # Workers end a long answer early.
-        answered = len(keys) if answer.get("next") is None else max(1, int(answer["next"]))
-        return [found[key] for key in keys[:answered]]
-    except MISSHAPEN as error:
+        return [found[key] for key in keys[: len(keys) if said.next is None else max(1, said.next)]]
+    except (*MISSHAPEN, msgspec.MsgspecError) as error:
         raise LiveError(f"{address} doesn't answer in the protocol of `_many` ({error!r})") from error
 
 
-def _held_key(result: Mapping[str, Any], positions: Mapping[str, Any]) -> Answer:
-    place = positions[str(result["partition"])]
+def _held_key(result: _Result, place: _Place) -> Answer:
     return Answer(
-        key=_bytes(result["key"]),
-        value=None if result["value"] is None else _bytes(result["value"]),
-        expires_at_ms=int(result["expires_at_ms"] or 0),
-        partition=int(result["partition"]),
-        changelog_offset=int(place["changelog_offset"]),
-        epoch=int(place["epoch"]),
+        key=result.key,
+        value=result.value,
+        expires_at_ms=result.expires_at_ms or 0,
+        partition=result.partition,
+        changelog_offset=place.changelog_offset,
+        epoch=place.epoch,
     )
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
 
 
 def _problem(raw: bytes) -> str:

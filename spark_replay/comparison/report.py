@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
-from spark_replay.printing import printable
+from spark_replay.printing import printable, side
 from spark_replay.sources.brokers.topic import Topic
 
 if TYPE_CHECKING:
@@ -273,11 +273,3 @@ def _displaced(row: Row) -> str:
         sides = " and ".join(side for side in ("log", "export") if row[side] is not None)
         return f"belongs in partition {row['home']}, found in {partition} in the {sides}"
     return f"the export's row says partition {row['claimed']}, its file is of {partition}"
-
-
-def side(held: Row | None) -> dict[str, Any] | None:
-    """Return what one side has of a key as plain values."""
-    if held is None:
-        return None
-    fields: dict[str, Any] = held.asDict()
-    return fields | {"value": printable(fields["value"])}

@@ -34,9 +34,10 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations
-from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, first_ten, held_point, judge
+from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, held_point, judge
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.errors import ExportError, LogTooShortError
+from spark_replay.fold.fold import first_ten
 from spark_replay.fold.settled import settle
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic

@@ -12,6 +12,7 @@ from pathlib import Path
 from spark_replay.errors import ExportError, ToolMissingError
 from spark_replay.fold.points import now_ms
 from spark_replay.session import first_line
+from spark_replay.sources.changelog import store_of
 
 ABOUT = "worker.json"
 _DEPTHS = ("", "*/", "*/*/", "*/*/*/", "*/*/*/*/")
@@ -69,13 +70,6 @@ def export_workers(folders: list[Path], to: Path, *, changelog: str, placement: 
     if not count:
         raise ExportError(f"no data folder holds the store of {changelog}: {'; '.join(refused)}")
     return count
-
-
-def store_of(changelog: str, app: str) -> str | None:
-    """Return the store of a changelog, None if it isn't of this app."""
-    before, after = f"{app}-", "-changelog"
-    store = changelog[len(before) : -len(after)]
-    return store if store and changelog == f"{before}{store}{after}" else None
 
 
 def worker_name(folder: Path) -> str:

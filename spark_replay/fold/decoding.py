@@ -53,11 +53,7 @@ class Codecs:
         return cls(app, changelogs[changelog], _folder_of(app))
 
     def load(self) -> Any:
-        """Return the store's decoder, in whatever process this is.
-
-        Raises:
-            AppError: The app can't be imported here.
-        """
+        """Return the store's decoder, in whatever process this is; `AppError` if the app can't be imported here."""
         if self.folder not in sys.path and Path(self.folder).is_dir():
             sys.path.append(self.folder)
         return load_app(self.app, where=THERE).decoder(self.store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.changelog import metadata_fields
@@ -12,9 +13,11 @@ from spark_replay.sources.columns import by_partition
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 _HASH = "__hash"
+_EXAMPLES = 10
+_SHOWN_BYTES = 200
 
 
 def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataFrame:
@@ -91,3 +94,25 @@ def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
 def expired(expires_at_ms: Column, now_ms: Column) -> Column:
     """Return whether a key stopped being there at `now_ms`; a damaged record never expires."""
     return F.coalesce((expires_at_ms != NEVER) & (expires_at_ms <= now_ms), F.lit(False))
+
+
+def is_live(side: Column, as_of_ms: Column) -> Column:
+    """Tell whether a side of a comparison has the key, and it hasn't expired."""
+    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
+
+
+def first_ten(rows: DataFrame, *, of: Sequence[str], sides: Sequence[str]) -> list[Row]:
+    """Collect the first 10 keys of each group `of` columns; values of `sides` are cut to 200 bytes."""
+    order = Window.partitionBy(*of).orderBy("partition", "key")
+    return (
+        rows.withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= _EXAMPLES)
+        .withColumns({side: _cut(side) for side in sides})
+        .orderBy("partition", "key")
+        .collect()
+    )
+
+
+def _cut(side: str) -> Column:
+    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
+    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow
 import pyarrow.parquet
 from pyspark.sql import functions as F  # noqa: N812
@@ -26,7 +27,7 @@ from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
-from stores._core.outside import MISSHAPEN
+from stores._core.outside import MALFORMED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,6 +109,16 @@ class Rebuilt:
         names = ("keys", "records", "without_metadata", "unknown", "seconds")
         more = () if self.undecodable is None else ("undecodable",)
         return {name: getattr(self, name) for name in (*names, *more)}
+
+
+class RebuildSummary(msgspec.Struct, frozen=True):
+    """What is read of `_rebuild.json`; fields that have a default aren't in all rebuilds."""
+
+    changelog: str
+    partitions: tuple[RebuiltPartition, ...]
+    topic_id: str = ""
+    format: str = "parquet"
+    undecodable: int | None = None
 
 
 def rebuild_state(
@@ -256,17 +267,17 @@ def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
         ReadError: The folder is no rebuild, or rows of it are missing.
     """
     summary = read_summary(folder)
-    if summary["format"] == "parquet":
+    if summary.format == "parquet":
         _require_whole(folder, summary)
-    extra = "" if summary.get("undecodable") is None else "key_json string, value_json string, "
+    extra = "" if summary.undecodable is None else "key_json string, value_json string, "
     with reading(f"the rebuild in {folder}"):
-        return read_files(spark, folder, summary["format"], extra + COLUMNS)
+        return read_files(spark, folder, summary.format, extra + COLUMNS)
 
 
-def _require_whole(folder: Path, summary: Mapping[str, Any]) -> None:
+def _require_whole(folder: Path, summary: RebuildSummary) -> None:
     """Check that the files of each partition have the rows that the summary tells: Spark reads what is there."""
-    for part in summary["partitions"]:
-        number, expected = part["partition"], part["keys"]
+    for part in summary.partitions:
+        number, expected = part.partition, part.keys
         found = 0
         for file in (folder / f"partition={number}").glob("*.parquet"):
             try:
@@ -281,17 +292,14 @@ def _require_whole(folder: Path, summary: Mapping[str, Any]) -> None:
             )
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Read what a rebuild says of itself, the fields of `Rebuilt`.
-
-    Raises:
-        ReadError: The folder is no rebuild.
-    """
+def read_summary(folder: Path) -> RebuildSummary:
+    """Read what a rebuild says of itself; `ReadError` if the folder is no rebuild."""
     try:
-        summary: dict[str, Any] = {"format": "parquet"} | json.loads((folder / SUMMARY).read_text())
-    except (OSError, *MISSHAPEN) as error:
-        raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read: {error}") from error
-    return summary
+        return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=RebuildSummary)
+    except (OSError, *MALFORMED, msgspec.MsgspecError) as error:
+        raise ReadError(
+            f"{folder} is no rebuild that this release reads: its {SUMMARY} can't be read ({error}): rebuild again"
+        ) from error
 
 
 def _counts(rows: DataFrame) -> dict[str, int]:

@@ -8,7 +8,6 @@ inputs are told by their source offset and left out. So it doesn't matter that w
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.apps import load_replayer
-from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
-from spark_replay.fold.rebuild import SUMMARY, read_rebuild
-from spark_replay.recompute.committed import CommittedOffset, committed_offsets
-from spark_replay.sources.brokers.topic import Topic, describe_topic
+from spark_replay.errors import AppError, InputError, LogTooShortError, ReadError, TargetError, UnknownTopicError
+from spark_replay.fold.rebuild import SUMMARY, RebuildSummary, read_rebuild, read_summary
+from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking, describe_topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
-from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -132,21 +129,12 @@ def plan_recompute(
     chosen = _chosen(replayer, store)
     source = _described(spark, brokers, replayer.topic, options, f"the input of actor {replayer.actor}")
     count = source.partition_count
-    committed = committed_offsets(spark, brokers, replayer.group, replayer.topic, count, options)
+    with asking(spark, brokers, options, f"the offsets of group {replayer.group}") as admin:
+        committed = admin.committed(replayer.group, replayer.topic, count)
     folders = {} if from_state is None else _rebuilds(from_state, replayer)
     wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
     changelogs = {name: _settled(spark, brokers, topic, options, name) for name, topic in wanted.items()}
-    for name, topic in changelogs.items():
-        if topic.partition_count != count:
-            raise InputError(
-                f"{source.name} has {count} partitions and {topic.name}, the changelog of store {name}, has "
-                f"{topic.partition_count}: one of them was re-created"
-            )
-        if name in folders and (kept_id := _summary(folders[name] / SUMMARY)["topic_id"]) not in ("", topic.topic_id):
-            raise TargetError(
-                f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
-                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
-            )
+    _require_fitting(source, changelogs, folders)
     facts = _Facts(spark, brokers, changelogs, options)
     require_same_topics(replayer, source, changelogs, committed, facts.first_epoch)
     bounds, bound_by = _bounds(replayer, source, committed, facts)
@@ -166,6 +154,21 @@ def plan_recompute(
         from_state=folders,
         metadata=tuple(one.metadata for one in committed),
     )
+
+
+def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:
+    """Check that the changelogs have the input's partitions, and that the rebuilds are of these changelogs."""
+    for name, topic in changelogs.items():
+        if topic.partition_count != source.partition_count:
+            raise InputError(
+                f"{source.name} has {source.partition_count} partitions and {topic.name}, the changelog of {name}, "
+                f"has {topic.partition_count}: one of them was re-created"
+            )
+        if name in folders and (kept_id := _summary(folders[name]).topic_id) not in ("", topic.topic_id):
+            raise TargetError(
+                f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
+                f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
+            )
 
 
 def require_same_topics(
@@ -321,7 +324,7 @@ class _Facts:
         if self._kept is None:
             found = []
             for store, folder in folders.items():
-                ends = _ends(folder)
+                ends = {part.partition: part.end_offset for part in _summary(folder).partitions}
                 place = F.element_at(
                     F.create_map(*(F.lit(n) for pair in ends.items() for n in pair)), F.col("partition")
                 )
@@ -369,7 +372,7 @@ class _Facts:
 def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
     """Find the rebuild of each store in a folder, or right below it."""
     summaries = sorted([*folder.glob(SUMMARY), *folder.glob(f"*/{SUMMARY}")])
-    by_changelog = {_summary(path)["changelog"]: path.parent for path in summaries}
+    by_changelog = {_summary(path.parent).changelog: path.parent for path in summaries}
     wanted = _all_stores(replayer)
     missing = [topic for topic in wanted.values() if topic not in by_changelog]
     if missing:
@@ -380,15 +383,8 @@ def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
     return {store: by_changelog[topic] for store, topic in wanted.items()}
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _summary(folder: Path) -> RebuildSummary:
     try:
-        found = json.loads(path.read_text())
-        ends = [(part["partition"], part["end_offset"]) for part in found["partitions"]]
-        return {"changelog": found["changelog"], "ends": dict(ends), "topic_id": str(found.get("topic_id", ""))}
-    except (OSError, *MISSHAPEN) as error:
-        raise TargetError(f"{path} isn't what a rebuild writes ({error}): rebuild again") from error
-
-
-def _ends(folder: Path) -> dict[int, int]:
-    ends: dict[int, int] = _summary(folder / SUMMARY)["ends"]
-    return ends
+        return read_summary(folder)
+    except ReadError as error:
+        raise TargetError(str(error)) from error

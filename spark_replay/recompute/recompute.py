@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import RecomputeError
-from spark_replay.fold.fold import expired
+from spark_replay.fold.fold import first_ten, is_live
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.rebuild import read_rebuild
 from spark_replay.fold.settled import settle
@@ -44,11 +43,9 @@ from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 _LOCAL = ("local[", "local-")
-_EXAMPLES = 10
-_SHOWN_BYTES = 200
 _FAILURE = re.compile(r"RecomputeError: (.*)")
 
 
@@ -171,7 +168,7 @@ def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFra
 def _kind(as_of_ms: Column) -> Column:
     """Null where neither side has the key."""
     log, ours = F.col("log"), F.col("recomputed")
-    in_log, in_ours = _is_live(log, as_of_ms), _is_live(ours, as_of_ms)
+    in_log, in_ours = is_live(log, as_of_ms), is_live(ours, as_of_ms)
     # the same write may have expired on one side already: its time is the worker's there, the input's here
     is_same = F.coalesce(log["value"] == ours["value"], F.lit(False))
     return (
@@ -183,10 +180,6 @@ def _kind(as_of_ms: Column) -> Column:
         .when(in_ours, "only_recomputed")
         .otherwise("only_changelog")
     )
-
-
-def _is_live(side: Column, as_of_ms: Column) -> Column:
-    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
 
 
 def _sided(rows: DataFrame, side: str, **columns: Column) -> DataFrame:
@@ -257,17 +250,9 @@ def _told(replayed: DataFrame) -> list[Any]:
     return done.unionAll(unknown.select("partition", "reason", "count")).collect()
 
 
-def _examples(judged: DataFrame) -> list[Any]:
-    ranked = judged.where(~F.col("kind").isin(*FINE)).withColumn(
-        "rank", F.row_number().over(Window.partitionBy("store", "kind").orderBy("partition", "key"))
-    )
-    shown = {name: _cut(name) for name in ("log", "recomputed")}
-    return ranked.where(F.col("rank") <= _EXAMPLES).withColumns(shown).orderBy("store", "kind", "rank").collect()
-
-
-def _cut(side: str) -> Column:
-    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
-    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
+def _examples(judged: DataFrame) -> list[Row]:
+    found = first_ten(judged.where(~F.col("kind").isin(*FINE)), of=("store", "kind"), sides=("log", "recomputed"))
+    return sorted(found, key=lambda row: (row["store"], row["kind"]))
 
 
 @contextmanager

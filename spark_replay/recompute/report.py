@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import RecomputeError
-from spark_replay.printing import new_table, printable, say
+from spark_replay.printing import new_table, printable, say, side, side_line
 from spark_replay.recompute.plan import Recompute
 from stores._core.printable import printable as escaped
 
@@ -150,12 +150,8 @@ def _notes(found: Recomputed) -> list[str]:
     for one in found.differences:
         why = "" if one.unknown is None else f" ({one.unknown})"
         notes.append(f"{one.kind}: store {one.store} partition {one.partition} key {one.key}{why}")
-        notes += [f"    {side}: {_told(held)}" for side, held in (("log", one.log), ("recomputed", one.recomputed))]
+        notes += [f"    log: {side_line(one.log)}", f"    recomputed: {side_line(one.recomputed)}"]
     return notes
-
-
-def _told(held: Mapping[str, Any] | None) -> str:
-    return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())
 
 
 def _difference(row: Row) -> Difference:
@@ -165,17 +161,10 @@ def _difference(row: Row) -> Difference:
         partition=row["partition"],
         key=printable(row["key"]),
         kind=row["kind"],
-        log=_side(row["log"]),
-        recomputed=_side(row["recomputed"]),
+        log=side(row["log"]),
+        recomputed=side(row["recomputed"]),
         unknown=None if unknown is None else f"input offset {unknown['source_offset']}: {unknown['reason']}",
     )
-
-
-def _side(side: Row | None) -> dict[str, Any] | None:
-    if side is None:
-        return None
-    held: dict[str, Any] = side.asDict()
-    return held | {"value": printable(held["value"])}
 
 
 def _all(counts: Mapping[str, int]) -> dict[str, int]:

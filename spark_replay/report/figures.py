@@ -1,4 +1,4 @@
-"""Which plots a page has: each with what it says in words, and its numbers as a table."""
+"""Which tables of numbers a page has: each with what it says in words, and columns that are drawn as bars."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-
-from spark_replay.report import plots
-from spark_replay.report.plots import BAD, FIRST, SECOND, short
 
 if TYPE_CHECKING:
     from spark_replay.comparison.report import Report
@@ -19,10 +16,11 @@ _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: the names of its columns, and rows of as many cells."""
+    """A table: the names of its columns, rows of as many cells, and which columns are drawn as bars."""
 
     head: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
+    bars: tuple[str, ...] = ()
 
     @property
     def are_numbers(self) -> list[bool]:
@@ -30,42 +28,33 @@ class Table:
         columns = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.head)
         return [all(cell is None or isinstance(cell, int | float) for cell in column) for column in columns]
 
+    @property
+    def largest(self) -> dict[str, float]:
+        """The greatest value of each column that is drawn as bars."""
+        return {name: max([1, *(row[self.head.index(name)] for row in self.rows)]) for name in self.bars}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot.
-
-    Attributes:
-        title: Its title.
-        text: What it says, for those who don't see it too.
-        table: Its numbers.
-        image: The drawing as a URI, None where there is nothing to draw.
-    """
+    """A table under its title, and what it says in words."""
 
     title: str
     text: str
     table: Table
-    image: str | None = None
 
 
 def draw_counts(found: Report) -> list[Figure]:
     """Draw where a validation found mismatches."""
     wrong = [kind for kind in found.counts if kind not in ("equal", "superseded")]
     by_partition = {number: sum(counts.get(kind, 0) for kind in wrong) for number, counts in found.by_partition.items()}
-    if not sum(by_partition.values()):
-        return []
     hit = {number: count for number, count in by_partition.items() if count}
+    if not hit:
+        return []
     most = max(hit, key=lambda number: hit[number])
-    numbers = range(max(len(found.ends), *(number + 1 for number in by_partition)))
-    text = f"{_count(len(hit), 'partition')} of {len(numbers)}; most in partition {most}: {hit[most]:,}."
-    image = plots.bars(
-        [("mismatches", BAD, [by_partition.get(number, 0) for number in numbers])],
-        numbers=numbers,
-        x="partition",
-        y="mismatches",
-    )
-    table = Table(("partition", "mismatches"), sorted(hit.items()))
-    return [Figure(title="Mismatches by partition", text=text, table=table, image=image)]
+    total = max(len(found.ends), *(number + 1 for number in by_partition))
+    text = f"{_count(len(hit), 'partition')} of {total}; most in partition {most}: {hit[most]:,}."
+    table = Table(("partition", "mismatches"), sorted(hit.items()), ("mismatches",))
+    return [Figure("Mismatches by partition", text, table)]
 
 
 def draw_log(found: Profile) -> list[Figure]:
@@ -73,9 +62,9 @@ def draw_log(found: Profile) -> list[Figure]:
     if not any(part.records for part in found.partitions):
         return []
     return [
-        _keys(found),
-        _bytes(found),
-        _records(found),
+        _by_partition(found, "keys", {"keys": "keys", "expired, not removed yet": "expired"}),
+        _by_partition(found, "live_bytes", {"bytes of live keys": "key_bytes", "bytes of their values": "value_bytes"}),
+        _by_partition(found, "records", {name: name for name in ("records", "tombstones", "damaged")}),
         _ages(found),
         *_rates(found),
         *_owners(found),
@@ -84,57 +73,11 @@ def draw_log(found: Profile) -> list[Figure]:
     ]
 
 
-def _keys(found: Profile) -> Figure:
-    return _by_partition(
-        found,
-        title="Keys by partition",
-        unit="keys",
-        series=[("keys", FIRST, "keys"), ("expired, not removed yet", SECOND, "expired")],
-        skew="keys",
-    )
-
-
-def _bytes(found: Profile) -> Figure:
-    return _by_partition(
-        found,
-        title="Bytes of live keys by partition",
-        unit="bytes",
-        series=[("keys", SECOND, "key_bytes"), ("values", FIRST, "value_bytes")],
-        skew="live_bytes",
-    )
-
-
-def _records(found: Profile) -> Figure:
-    live = [part.records - part.tombstones - part.damaged for part in found.partitions]
-    rest: list[tuple[str, str, str]] = [("tombstones", SECOND, "tombstones")]
-    if any(part.damaged for part in found.partitions):
-        rest.append(("damaged", BAD, "damaged"))
-    return _by_partition(
-        found, title="Records and tombstones by partition", unit="records", series=rest, skew="records", under=live
-    )
-
-
-def _by_partition(
-    found: Profile,
-    *,
-    title: str,
-    unit: str,
-    series: Sequence[tuple[str, str, str]],
-    skew: str,
-    under: Sequence[int] | None = None,
-) -> Figure:
-    drawn = [(name, colour, [getattr(part, field) for part in found.partitions]) for name, colour, field in series]
-    if under is not None:
-        drawn.insert(0, ("values", FIRST, list(under)))
-    numbers = [part.partition for part in found.partitions]
-    image = plots.bars(drawn, numbers=numbers, x="partition", y=unit, in_bytes=unit == "bytes")
-    columns = [values for _, _, values in drawn]
-    return Figure(
-        title=title,
-        text=_skewed(found.partitions, skew, found.skew(skew), unit),
-        table=Table(("partition", *(name for name, _, _ in drawn)), list(zip(numbers, *columns, strict=True))),
-        image=image,
-    )
+def _by_partition(found: Profile, skewed: str, columns: dict[str, str]) -> Figure:
+    unit = skewed.removeprefix("live_")
+    rows = [(part.partition, *(getattr(part, field) for field in columns.values())) for part in found.partitions]
+    text = _skewed(found.partitions, skewed, found.skew(skewed), unit)
+    return Figure(f"{unit.capitalize()} by partition", text, Table(("partition", *columns), rows, tuple(columns)))
 
 
 def _skewed(parts: Sequence[Partition], name: str, skew: float | None, unit: str) -> str:
@@ -154,18 +97,12 @@ def _ages(found: Profile) -> Figure:
     for age in found.ages:
         names.append(f"{span(since)} or more" if age.below_ms is None else f"under {span(age.below_ms)}")
         since = age.below_ms or since
-    keys = [age.keys for age in found.ages]
-    undated = sum(part.keys for part in found.partitions) - sum(keys)
-    text = "Time since the last write of the keys that are there; each bar begins where the one above ends."
+    undated = sum(part.keys for part in found.partitions) - sum(age.keys for age in found.ages)
+    text = "Time since the last write of the keys that are there; each row begins where the one above ends."
     if undated:
         text += f" {_count(undated, 'key')} without a timestamp are left out."
     rows = [(name, age.keys, age.live_bytes) for name, age in zip(names, found.ages, strict=True)]
-    return Figure(
-        title="Age of keys",
-        text=text,
-        table=Table(("age", "keys", "bytes"), rows),
-        image=plots.ranges(names, keys, x="keys"),
-    )
+    return Figure("Age of keys", text, Table(("age", "keys", "bytes"), rows, ("keys", "bytes")))
 
 
 def _rates(found: Profile) -> list[Figure]:
@@ -177,14 +114,8 @@ def _rates(found: Profile) -> list[Figure]:
         f"{most.records:,} from {moment(most.start_ms)}, {short(most.records * 1000 / found.slot_ms)} a second."
     )
     rows = [(moment(slot.start_ms), slot.records, slot.tombstones, slot.log_bytes) for slot in found.slots]
-    return [
-        Figure(
-            title="Writes over time",
-            text=text,
-            table=Table(("from", "records", "tombstones", "bytes"), rows),
-            image=plots.over_time(found.slots, found.slot_ms),
-        )
-    ]
+    bars = ("records", "tombstones", "bytes")
+    return [Figure("Writes over time", text, Table(("from", *bars), rows, bars))]
 
 
 def _owners(found: Profile) -> list[Figure]:
@@ -209,8 +140,7 @@ def _owners(found: Profile) -> list[Figure]:
         for epoch in found.epochs
     ]
     head = ("partition", "epoch", "records", "first offset", "last offset", "from", "to", "overlap")
-    image = plots.owners(found.epochs, len(found.partitions))
-    return [Figure(title="Owners over time (epochs)", text=text, table=Table(head, rows), image=image)]
+    return [Figure("Owners over time (epochs)", text, Table(head, rows, ("records",)))]
 
 
 def _standing_out(title: str, name: str, keys: Sequence[Key], found: Profile) -> Figure:
@@ -220,11 +150,8 @@ def _standing_out(title: str, name: str, keys: Sequence[Key], found: Profile) ->
     share = sum(counts) / total if total else 0.0
     text = f"The first {len(keys)} have {share:.1%} of all {unit} in the log."
     rows = [(rank, key.key, key.partition, key.records, key.log_bytes) for rank, key in enumerate(keys, 1)]
-    image = plots.bars(
-        [(unit, FIRST, counts)], numbers=range(1, len(keys) + 1), x="rank", y=unit, in_bytes=unit == "bytes"
-    )
-    table = Table(("rank", "key", "partition", "records", "bytes in the log"), rows)
-    return Figure(title=title, text=text, table=table, image=image if keys else None)
+    head = ("rank", "key", "partition", "records", "bytes in the log")
+    return Figure(title, text, Table(head, rows, head[3:]))
 
 
 def moment(at_ms: int) -> str:
@@ -245,3 +172,11 @@ def span(length_ms: int) -> str:
 
 def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def short(value: float) -> str:
+    """Return a number with three digits at most, such as `1.2M`."""
+    for letter, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

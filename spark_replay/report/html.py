@@ -1,7 +1,7 @@
 """A report or a profile as one HTML page that needs nothing else: no network, no script.
 
 Keys and values are whatever users wrote. Jinja2 escapes them all; the page's own policy also forbids scripts and every
-request. Drawings hold none of them.
+request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.errors import ReplayError, TargetError, ToolMissingError
 from spark_replay.report.advice import advice_for, meaning_of
 from spark_replay.report.figures import Figure, Table, draw_counts, draw_log, moment
-from spark_replay.report.plots import require_matplotlib
 from stores._core.printable import printable as escaped
 from stores._files import open_private
 
@@ -87,16 +86,11 @@ class _Page:
 
 
 def require_html() -> None:
-    """Check that what makes a page can be imported.
-
-    Raises:
-        ToolMissingError: It can't.
-    """
+    """Check that what makes a page can be imported; `ToolMissingError` if it can't."""
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
         raise ToolMissingError("Jinja2 isn't installed: pip install 'faust-actors[spark]'") from error
-    require_matplotlib()
 
 
 def require_page(file: Path) -> None:
@@ -132,10 +126,10 @@ def write_page(file: Path, page: str) -> None:
 
 
 def render_report(found: Report, *, made: Made, profile: Profile | None = None) -> str:
-    """Return the page of a validation, with plots of its log if it was profiled.
+    """Return the page of a validation, with figures of its log if it was profiled.
 
     Raises:
-        ToolMissingError: Jinja2 or matplotlib isn't installed.
+        ToolMissingError: Jinja2 isn't installed.
     """
     require_html()
     tone, verdict = _verdict(found)
@@ -166,11 +160,7 @@ def render_report(found: Report, *, made: Made, profile: Profile | None = None) 
 
 
 def render_profile(found: Profile, *, made: Made) -> str:
-    """Return the page of a profile.
-
-    Raises:
-        ToolMissingError: Jinja2 or matplotlib isn't installed.
-    """
+    """Return the page of a profile; `ToolMissingError` if Jinja2 isn't installed."""
     require_html()
     totals, parts = found.totals, found.partitions
     tone, verdict = "plain", f"{totals['keys']:,} keys in {_plural(totals['partitions'], 'partition')}"

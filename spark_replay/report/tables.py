@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_replay.comparison.invariants import Finding
 from spark_replay.comparison.report import KINDS, Report
-from spark_replay.printing import new_table, say
+from spark_replay.printing import new_table, say, side_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,9 +59,5 @@ def _lines(found: Report) -> list[str]:
     for kind, examples in found.examples.items():
         for example in examples:
             lines.append(f"{kind}: partition {example.partition} key {example.key}: {example.cause}: {example.seen}")
-            lines += [f"    {name}: {_told(held)}" for name, held in (("log", example.log), ("export", example.export))]
+            lines += [f"    log: {side_line(example.log)}", f"    export: {side_line(example.export)}"]
     return lines
-
-
-def _told(held: Mapping[str, Any] | None) -> str:
-    return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())

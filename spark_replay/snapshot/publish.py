@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.errors import PlacementError, ReadError, TargetError, UnknownTopicError
 from spark_replay.fold.placement import home_partition
 from spark_replay.snapshot.snapshot import kept_writes
-from spark_replay.sources.brokers.topic import Topic, client_options, make_topic, settings_of
+from spark_replay.sources.brokers.topic import Settings, Topic, client_options
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.digests import Digest, digests
 from spark_replay.sources.kafka import KafkaSource
@@ -100,7 +100,7 @@ def _check_target(target: KafkaSource, count: int) -> Topic | None:
         )
     if found.partition_count != count:
         raise TargetError(f"topic {target.topic} has {found.partition_count} partitions, not {count}: delete it")
-    policy = settings_of(target.spark, target.brokers, target.topic, target.options).effective["cleanup.policy"]
+    policy = _settings_of(target).effective["cleanup.policy"]
     if policy != "compact":
         raise TargetError(f"topic {target.topic} has cleanup.policy={policy}, not compact: delete it")
     return found
@@ -126,18 +126,17 @@ def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> N
 def _ensure_target(source: KafkaSource, target: KafkaSource, count: int) -> Mapping[str, str]:
     """Make the new topic if need be, with the settings of the old one; give those that apply."""
     if _check_target(target, count) is None:
-        like = settings_of(source.spark, source.brokers, source.topic, source.options)
-        make_topic(
-            target.spark,
-            target.brokers,
-            target.topic,
-            target.options,
-            partitions=count,
-            replication_factor=like.replication_factor,
-            settings={**like.own, "cleanup.policy": "compact"},
-        )
+        like = _settings_of(source)
+        with target.asking() as admin:
+            settings = {**like.own, "cleanup.policy": "compact"}
+            admin.make(target.topic, count, like.replication_factor, settings)
         _wait_until_visible(target)
-    return settings_of(target.spark, target.brokers, target.topic, target.options).effective
+    return _settings_of(target).effective
+
+
+def _settings_of(source: KafkaSource) -> Settings:
+    with source.asking() as admin:
+        return admin.settings(source.topic)
 
 
 def _wait_until_visible(target: KafkaSource) -> None:

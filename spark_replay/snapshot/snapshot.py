@@ -24,8 +24,8 @@ from pyspark.sql.observation import Observation
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
 from spark_replay.fold.points import now_ms
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import read_rows
-from spark_replay.sources.digests import SHARED, crc32
+from spark_replay.sources.changelog import read_rows, store_of
+from spark_replay.sources.digests import SHARED
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
@@ -39,6 +39,7 @@ from stores._core.snapshot import (
     encode_snapshot,
     table_file,
 )
+from stores._files import crc32
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -94,7 +95,7 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
         ReadError: Spark couldn't read the log to its end, or reading took longer than deletes are kept.
         ReplayError: What `Source.describe` raises.
     """
-    store, to = store_of(source.topic, app), local_folder(to)
+    store, to = require_store(source.topic, app), local_folder(to)
     require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
     started, began_ms = time.monotonic(), now_ms()
     with replacing(to / store) as work, reading(str(source)):
@@ -128,16 +129,11 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
     )
 
 
-def store_of(topic: str, app: str) -> str:
-    """Return the store that a changelog of the app belongs to.
-
-    Raises:
-        WrongTopicError: It is none of the app's.
-    """
-    prefix, suffix = f"{app}-", "-changelog"
-    store = topic.removeprefix(prefix).removesuffix(suffix)
+def require_store(topic: str, app: str) -> str:
+    """Return the store that a changelog of the app belongs to; `WrongTopicError` if it is none of the app's."""
+    store = store_of(topic, app)
     # A snapshot lies in a folder of the store's name.
-    if not app or store in ("", ".", "..") or topic != f"{prefix}{store}{suffix}":
+    if store is None or store in (".", ".."):
         raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}-STORE-changelog")
     return store
 
@@ -238,11 +234,7 @@ def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTabl
 
 
 def _require_table(file: Path, table: SnapshotTable) -> None:
-    """Check that the driver has a table as the executor wrote it.
-
-    Raises:
-        TargetError: It hasn't.
-    """
+    """Check that the driver has a table as the executor wrote it; `TargetError` if it hasn't."""
     if not file.exists():
         raise TargetError(f"the driver finds no {file}, which an executor wrote: {SHARED}. Nothing was replaced")
     if (file.stat().st_size, crc32(file)) != (table.size_bytes, table.crc32):

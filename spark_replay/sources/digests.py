@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,7 +15,6 @@ from spark_replay.errors import TargetError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_READ_BYTES = 1 << 20
 SHARED = "give --to a folder that driver and executors share, under the same path"
 
 
@@ -45,11 +43,7 @@ def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = No
 
 
 def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], folder: Path) -> None:
-    """Check that what was found is what was written.
-
-    Raises:
-        TargetError: It isn't.
-    """
+    """Check that what was found is what was written; `TargetError` if it isn't."""
     for number in sorted(written.keys() | found.keys()):
         one, other = (side.get(number, Digest(0, Decimal(0))) for side in (written, found))
         if one.rows != other.rows:
@@ -62,12 +56,3 @@ def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], fol
                 f"the {one.rows} rows of partition {number} that can be read back from {folder} aren't those that the "
                 "executors wrote: check the disk, or the mount. Nothing was replaced"
             )
-
-
-def crc32(file: Path) -> int:
-    """Return the CRC-32 of a file."""
-    found = 0
-    with file.open("rb") as handle:
-        while chunk := handle.read(_READ_BYTES):
-            found = zlib.crc32(chunk, found)
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,11 @@ from spark_replay.sources.archives.ledger import escaped_deletes
 from spark_replay.sources.base import LiveSource, Source, first_since
 from spark_replay.sources.brokers import tailing
 from spark_replay.sources.brokers.topic import (
+    Admin,
     Retention,
     Topic,
+    asking,
     client_options,
-    describe_topic,
-    offsets_at,
-    retention_of,
 )
 from spark_replay.sources.reading import reading
 
@@ -56,9 +56,14 @@ class KafkaSource(LiveSource):
         """The source itself."""
         return self
 
+    def asking(self) -> AbstractContextManager[Admin]:
+        """Ask the brokers about the topic; raises as `spark_replay.sources.brokers.topic.asking` does."""
+        return asking(self.spark, self.brokers, self.options, f"topic {self.topic}")
+
     def describe(self) -> Topic:
         """Ask the brokers."""
-        return describe_topic(self.spark, self.brokers, self.topic, self.options)
+        with self.asking() as admin:
+            return admin.describe(self.topic)
 
     def records(self, topic: Topic) -> DataFrame:
         """Read with Spark's own Kafka source."""
@@ -95,7 +100,8 @@ class KafkaSource(LiveSource):
 
     def retention(self) -> Retention:
         """Ask the brokers what the topic's settings let go."""
-        return retention_of(self.spark, self.brokers, [self.topic], self.options)[self.topic]
+        with self.asking() as admin:
+            return admin.retention(self.topic)
 
     def _delete_retention_ms(self) -> int:
         return self.retention().delete_retention_ms
@@ -123,7 +129,8 @@ class KafkaSource(LiveSource):
 
         Brokers count aborted records and the ends of transactions too: theirs is that offset or an earlier one.
         """
-        at = offsets_at(self.spark, self.brokers, topic, self.options, timestamp_ms)
+        with self.asking() as admin:
+            at = admin.offsets_at(topic, timestamp_ms)
         found = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
         width = _FIRST_LOOK
         while len(found) < topic.partition_count:

@@ -82,7 +82,7 @@ def replacing(to: Path) -> Iterator[Path]:
     to = to.absolute()
     work = to.with_name(f".{to.name}.work")
     try:
-        with _locked(work, to):
+        with _open_locked(work, to):
             try:
                 _recover(work, to)
                 # what a killed run's executors still write lies in a folder of its own
@@ -98,12 +98,6 @@ def replacing(to: Path) -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise TargetError(f"{to} can't be written: {error}") from error
-
-
-@contextmanager
-def _locked(work: Path, to: Path) -> Iterator[None]:
-    with _open_locked(work, to):
-        yield
 
 
 def _open_locked(work: Path, to: Path) -> IO[str]:

@@ -7,24 +7,27 @@ this module and nothing else.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
 
 from stores._core.outside import MALFORMED
-from stores._core.record import Position
+from stores._core.record import Int64, Position
+
+Content = TypeVar("Content")
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-PLACEMENTS = ("key", "task")
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
     """One exported partition: `file` lies beside the manifest and has `keys` rows."""
 
-    partition: int
+    partition: Int64
     file: str
-    keys: int
+    keys: Int64
     position: Position
 
 
@@ -39,10 +42,10 @@ class Manifest:
     app: str
     store: str
     changelog: str
-    placement: str
+    placement: Annotated[str, msgspec.Meta(pattern="^(key|task)$")]
     worker: str
-    exported_at_ms: int
-    partition_count: int
+    exported_at_ms: Int64
+    partition_count: Int64
     partitions: tuple[ManifestPartition, ...]
 
 
@@ -62,95 +65,41 @@ def decode_manifest(raw_text: str) -> Manifest:
     Raises:
         ValueError: it isn't a manifest, or it is of a format this release doesn't know. The text says which.
     """
-    raw = document(raw_text, "manifest", MANIFEST_FORMAT)
-    manifest = Manifest(
-        app=text(raw, "app"),
-        store=text(raw, "store"),
-        changelog=text(raw, "changelog"),
-        placement=text(raw, "placement"),
-        worker=text(raw, "worker"),
-        exported_at_ms=integer(raw, "exported_at_ms", "manifest"),
-        partition_count=integer(raw, "partition_count", "manifest"),
-        partitions=tuple(_partition(part) for part in typed(raw, "partitions", list, "manifest")),
-    )
-    _check(manifest)
+    manifest = decode_document(raw_text, "manifest", MANIFEST_FORMAT, Manifest)
+    check_numbers([part.partition for part in manifest.partitions], manifest.partition_count, "manifest")
+    for part in manifest.partitions:
+        check_file(part.file, "manifest")
     return manifest
 
 
-def _check(manifest: Manifest) -> None:
-    if manifest.placement not in PLACEMENTS:
-        raise ValueError(f"manifest with placement {manifest.placement!r}, not {' or '.join(PLACEMENTS)}")
-    seen: set[int] = set()
-    for part in manifest.partitions:
-        if not 0 <= part.partition < manifest.partition_count:
-            raise ValueError(f"manifest with partition {part.partition} of {manifest.partition_count}")
-        if part.partition in seen:
-            raise ValueError(f"manifest with partition {part.partition} twice")
-        check_file(part.file, "manifest")
-        seen.add(part.partition)
+@dataclass(frozen=True, slots=True)
+class _Format:
+    format: int
 
 
-def _partition(raw: object) -> ManifestPartition:
-    if not isinstance(raw, dict):
-        raise ValueError(f"manifest with a partition that is {type(raw).__name__} instead of an object")  # noqa: TRY004
-    where = f"partition {raw.get('partition')}"
-    return ManifestPartition(
-        partition=integer(raw, "partition", where),
-        file=typed(raw, "file", str, where),
-        keys=integer(raw, "keys", where),
-        position=part_position(raw, where),
-    )
-
-
-def document(raw_text: str, kind: str, known_format: int) -> dict[str, Any]:
-    """Read a JSON object that says its format; `ValueError`, which names the kind, if it is another one."""
+def decode_document(raw_text: str, kind: str, known_format: int, of: type[Content]) -> Content:
+    """Read a manifest of a format; `ValueError`, which names the kind, if it is another one."""
     try:
-        raw = json.loads(raw_text)
-    except MALFORMED as error:
-        raise ValueError(f"not a manifest: no JSON ({error})") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
-    if integer(raw, "format", "manifest") != known_format:
-        raise ValueError(f"{kind} of format {raw['format']}, this release reads format {known_format}")
-    return raw
+        found = msgspec.json.decode(raw_text, type=_Format).format
+        if found == known_format:
+            return msgspec.json.decode(raw_text, type=of)
+    except (*MALFORMED, msgspec.MsgspecError) as error:
+        raise ValueError(f"not a manifest: {error}") from error
+    raise ValueError(f"{kind} of format {found}, this release reads format {known_format}")
+
+
+def check_numbers(numbers: list[int], partition_count: int, kind: str) -> None:
+    """Check the partitions that a manifest names; `ValueError` if there can't be one, or one is there twice."""
+    seen: set[int] = set()
+    for number in numbers:
+        if not 0 <= number < partition_count:
+            raise ValueError(f"{kind} with partition {number} of {partition_count}")
+        if number in seen:
+            raise ValueError(f"{kind} with partition {number} twice")
+        seen.add(number)
 
 
 def check_file(name: str, kind: str) -> None:
     """Check that a file lies beside its manifest; `ValueError` if its name leads elsewhere."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise ValueError(f"{kind} with file {name!r}: files lie beside the manifest")
-
-
-def part_position(part: dict[str, Any], where: str) -> Position:
-    """Return the position of a manifest's partition; `ValueError` if it has none."""
-    raw, where = typed(part, "position", dict, where), f"the position of {where}"
-    numbers = {
-        field.name: integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
-    }
-    return Position(**numbers, changelog_id=typed(raw, "changelog_id", str, where))
-
-
-def text(raw: dict[str, Any], field: str) -> str:
-    """Return a manifest's field that has to be text; `ValueError` if it isn't."""
-    value: str = typed(raw, field, str, "manifest")
-    return value
-
-
-def integer(raw: dict[str, Any], field: str, where: str) -> int:
-    """Return a field that has to be a whole number; `ValueError`, which names `where`, if it isn't."""
-    value: int = typed(raw, field, int, where)
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"not a manifest: {field!r} of {where} is {value}, expected 64 bits at most")
-    return value
-
-
-def typed(raw: dict[str, Any], field: str, kind: type, where: str) -> Any:
-    """Return a field that has to be of a type; `ValueError`, which names `where`, if it isn't."""
-    if field not in raw:
-        raise ValueError(f"not a manifest: {where} has no {field!r}")
-    value = raw[field]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(  # noqa: TRY004
-            f"not a manifest: {field!r} of {where} is {value!r}, expected {kind.__name__}"
-        )
-    return value

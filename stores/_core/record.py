@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import msgspec
 
 from stores._core.outside import MISSHAPEN
 
@@ -17,6 +20,9 @@ METADATA_VERSION = 1
 METADATA_BYTES = 25
 NEVER = 0
 """`expires_at_ms` of a key that doesn't expire."""
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A whole number as Parquet and RocksDB's values have it."""
 
 _METADATA = struct.Struct(">BQqq")
 pack_metadata = _METADATA.pack
@@ -72,10 +78,10 @@ class Position:
     `changelog_id` the changelog topic's id.
     """
 
-    source_offset: int
-    changelog_offset: int
-    wall_time_ms: int
-    epoch: int
+    source_offset: Int64
+    changelog_offset: Int64
+    wall_time_ms: Int64
+    epoch: Int64
     changelog_id: str
 
 
@@ -85,11 +91,7 @@ def encode_position(position: Position) -> bytes:
 
 
 def decode_position(raw: bytes) -> Position:
-    """Read what `encode_position` wrote.
-
-    Raises:
-        ValueError: it isn't a position.
-    """
+    """Read what `encode_position` wrote; `ValueError` if it isn't a position."""
     try:
         return Position(**json.loads(raw))
     except MISSHAPEN as error:

@@ -58,11 +58,7 @@ class AccessFiles:
         return self._secret or self.tokens.seeds
 
     def hops(self) -> Hops:
-        """Return how this worker asks others.
-
-        Raises:
-            ConfigurationError: a file can't be used.
-        """
+        """Return how this worker asks others; `ConfigurationError` if a file can't be used."""
         if self._hops is None:
             self._hops = Hops.of(self._app)
         return self._hops

@@ -15,11 +15,7 @@ from actors.web.access.tokens import Tokens
 
 
 def tokens_of(app: Any) -> Tokens:
-    """Return the tokens of an app's settings.
-
-    Raises:
-        ConfigurationError: a token or a file can't be used.
-    """
+    """Return the tokens of an app's settings; `ConfigurationError` if a token or a file can't be used."""
     return Tokens(**given_tokens(app))
 
 

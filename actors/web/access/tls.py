@@ -85,11 +85,7 @@ class Hops:
 
     @classmethod
     def of(cls, app: Any) -> Hops:
-        """Return what follows from an app's settings.
-
-        Raises:
-            ConfigurationError: a file can't be used.
-        """
+        """Return what follows from an app's settings; `ConfigurationError` if a file can't be used."""
         options = app.actor_options
         return cls(
             keys=lambda: worker_keys(app, PURPOSE),

@@ -69,11 +69,6 @@ class Tokens:
         self._held = others._held
 
     @property
-    def has_admin(self) -> bool:
-        """Whether some token allows to administer."""
-        return any(token.level == Level.ADMIN for token in self._held)
-
-    @property
     def seeds(self) -> tuple[bytes, ...]:
         """The seeds of the tokens that allow most: a reader's token mustn't give the key of admin commands away."""
         most = max((token.level for token in self._held), default=Level.OPEN)

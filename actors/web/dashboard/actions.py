@@ -91,11 +91,7 @@ class Actions:
         return [action for action in self._kept if action.ended_ms is None or action.ended_ms > since_ms]
 
     def start(self, setup: Setup, place: Place, verb: Verb, entry_id: str | None, asked_by: str) -> Action:
-        """Begin with it.
-
-        Raises:
-            Problem: too many are under way.
-        """
+        """Begin with it; `Problem` if too many are under way."""
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise Problem(503, "busy", "Too much is under way", f"{MAX_UNDER_WAY} retries and drops are: wait for one")
         what = f"{_WORDS[verb]}{' of the' if verb != 'retry' else ''} {place.what}s of key {shown(place.key)}"

@@ -103,6 +103,11 @@ class Seen:
         return None if self.report is None or self.silent_since_ms is not None else self.report.status
 
     @property
+    def waiting(self) -> Waiting | None:
+        """What waits there as of its last answer; None while it doesn't answer."""
+        return None if self.report is None or self.silent_since_ms is not None else self.report.waiting
+
+    @property
     def tasks(self) -> list[TaskStatus]:
         """Its partitions as of its last answer; none while it doesn't answer."""
         return [] if self.status is None else self.status.tasks
@@ -292,11 +297,7 @@ class Room:
         self._left = MAX_REPORTS_BYTES
 
     def take(self, size: int) -> None:
-        """Count bytes of a report.
-
-        Raises:
-            NotReadyError: there are too many.
-        """
+        """Count bytes of a report; `NotReadyError` if there are too many."""
         self._left -= size
         if self._left < 0:
             raise NotReadyError(f"the workers' reports have more than {MAX_REPORTS_BYTES} bytes together")

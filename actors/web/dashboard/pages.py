@@ -173,11 +173,7 @@ class Dashboard:
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
     def _place(self, given: Any) -> Place:
-        """Return the line that a query or a form names.
-
-        Raises:
-            Problem: there can't be such a line.
-        """
+        """Return the line that a query or a form names; `Problem` if there can't be such a line."""
         app: Any = self._app
         try:
             definition = actor_of(app, given.get("actor", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from actors._core.task.lifecycle import State
 from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
@@ -64,25 +64,30 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
-    """A worker. Times are Unix milliseconds; sums are None while it doesn't answer."""
+class Sums:
+    """Sums over what is known: None where nothing is. `commit_ms` is the slowest partition's."""
 
-    name: str
-    address: str
+    lag: int | None = None
+    records_per_s: float | None = None
+    commit_ms: float | None = None
+    keys: int | None = None
+    keys_exact: bool = False
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker; sums are None while it doesn't answer."""
+
+    seen: Seen
     is_here: bool
     condition: Condition
-    trouble: str
-    started_at_ms: int | None
-    answered_ms: int | None
-    silent_since_ms: int | None
     partitions: int
-    records_per_s: float | None
-    lag: int | None
-    in_flight: int | None
-    rebalances: int | None
-    copies: int | None
-    assigned_copies: int | None
-    still_copies: int
+    records_per_s: float | None = None
+    lag: int | None = None
+    copies: int | None = None
+    assigned_copies: int | None = None
+    still_copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class CopyCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRow:
+class PartitionRow(Sums):
     """A partition of an actor. What isn't known is None."""
 
     actor: str
@@ -104,44 +109,29 @@ class PartitionRow:
     owner: str | None
     epoch: int | None
     condition: Condition
-    reason: str
-    lag: int | None
-    records_per_s: float | None
-    commit_ms: float | None
-    keys: int | None
-    keys_exact: bool
-    size_bytes: int | None
-    restoring: Sequence[RestoreStatus]
+    reason: str = ""
+    restoring: Sequence[RestoreStatus] = ()
     copies: Sequence[CopyCell]
-    task: TaskStatus | None
+    task: TaskStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRow:
+class StoreRow(Sums):
     """A store of an actor, over the partitions that are known."""
 
     name: str
-    keys: int | None
-    keys_exact: bool
-    size_bytes: int | None
     changelog: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorRow:
-    """An actor: sums over the partitions that are known. `commit_ms` is the slowest partition's."""
+class ActorRow(Sums):
+    """An actor: sums over the partitions that are known."""
 
     name: str
     topic: str
     partitions: int
     running: int
     condition: Condition
-    lag: int | None
-    records_per_s: float | None
-    commit_ms: float | None
-    keys: int | None
-    keys_exact: bool
-    size_bytes: int | None
     overlay_bytes: int | None
     parked: int
     effects: int
@@ -153,7 +143,7 @@ class ActorRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Sums):
     """A page's content: of the whole app, or of one actor."""
 
     app: str
@@ -178,10 +168,6 @@ class View:
     is_cut: bool
     unheard: int
     has_copies: bool
-    lag: int | None
-    records_per_s: float | None
-    commit_ms: float | None
-    size_bytes: int | None
 
 
 def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> View:
@@ -201,7 +187,7 @@ def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> V
     if actor is None and len(shown) > MAX_ROWS:
         # Those that somebody may have to look at must be among those that are shown.
         shown.sort(key=lambda row: row.condition.tone == "good")
-    answers = [seen.report.waiting for seen in cluster.workers if seen.report is not None and not seen.silent_since_ms]
+    answers = [seen.waiting for seen in cluster.workers if seen.waiting is not None]
     lines = [line for waiting in answers for line in waiting.lines if actor in (None, line.actor)]
     lines.sort(key=lambda line: (line.actor, line.what, line.partition, line.key))
     held = [waiting.locks_held for waiting in answers if waiting.locks_held is not None]
@@ -229,10 +215,7 @@ def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> V
         is_cut=any(waiting.is_cut for waiting in answers),
         unheard=sum(row.task is None for row in shown),
         has_copies=any(row.assigned_copies for row in workers) or any(row.copies for row in shown),
-        lag=_total(row.lag for row in of_page),
-        records_per_s=_total(row.records_per_s for row in of_page),
-        commit_ms=max((row.commit_ms for row in of_page if row.commit_ms is not None), default=None),
-        size_bytes=_total(row.size_bytes for row in of_page),
+        **_sums(of_page),
     )
 
 
@@ -306,16 +289,7 @@ def _unheard(cluster: ClusterStatus, key: TaskKey, silent: set[str], copies: Seq
         owner=record.worker if record is not None else None,
         epoch=record.epoch if record is not None else None,
         condition=_SILENT if is_silent else _OWNERLESS,
-        reason="",
-        lag=None,
-        records_per_s=None,
-        commit_ms=None,
-        keys=None,
-        keys_exact=False,
-        size_bytes=None,
-        restoring=(),
         copies=copies,
-        task=None,
     )
 
 
@@ -345,25 +319,15 @@ def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCe
 
 def _actor(cluster: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> ActorRow:
     tasks = [row.task for row in rows if row.task is not None]
-    waiting = [
-        one
-        for seen in cluster.workers
-        if seen.report is not None and seen.silent_since_ms is None
-        for one in seen.report.waiting.tasks
-        if one.actor == name
-    ]
+    answers = [seen.waiting for seen in cluster.workers if seen.waiting is not None]
+    waiting = [one for answer in answers for one in answer.tasks if one.actor == name]
     return ActorRow(
         name=name,
         topic=tasks[0].topic if tasks else "",
         partitions=len(rows),
         running=sum(row.condition.tone == "good" for row in rows),
         condition=_worst(rows),
-        lag=_total(row.lag for row in rows),
-        records_per_s=_total(row.records_per_s for row in rows),
-        commit_ms=max((row.commit_ms for row in rows if row.commit_ms is not None), default=None),
-        keys=_total(row.keys for row in rows),
-        keys_exact=all(row.keys_exact for row in rows if row.keys is not None),
-        size_bytes=_total(row.size_bytes for row in rows),
+        **_sums(rows),
         overlay_bytes=_total(task.overlay_bytes for task in tasks),
         parked=sum(one.parked for one in waiting),
         effects=sum(one.effects for one in waiting),
@@ -397,29 +361,20 @@ def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
 
 def _worker(cluster: ClusterStatus, seen: Seen) -> WorkerRow:
     owned = sum(record.worker == seen.worker for record in cluster.owners.values())
-    status = seen.status
+    status, is_here = seen.status, seen.worker == cluster.worker
+    if status is None:
+        return WorkerRow(seen=seen, is_here=is_here, condition=SILENT if owned else GONE, partitions=owned)
     return WorkerRow(
-        name=seen.worker,
-        address=seen.address,
-        is_here=seen.worker == cluster.worker,
-        condition=UP if status is not None else SILENT if owned else GONE,
-        trouble=seen.trouble,
-        started_at_ms=None if status is None else status.started_at_ms,
-        answered_ms=seen.answered_ms,
-        silent_since_ms=seen.silent_since_ms,
-        partitions=owned if status is None else len(status.tasks),
-        records_per_s=None if status is None else _total(pace.records_per_s for pace in seen.pace.values()),
-        lag=None if status is None else _total(task.lag for task in status.tasks),
-        in_flight=None if status is None else status.queries.in_flight,
-        rebalances=None if status is None else status.rebalances,
-        copies=None if status is None else status.followed_copies().total(),
-        assigned_copies=None if status is None else _assigned(status),
-        still_copies=0 if status is None else _still(status),
+        seen=seen,
+        is_here=is_here,
+        condition=UP,
+        partitions=len(status.tasks),
+        records_per_s=_total(pace.records_per_s for pace in seen.pace.values()),
+        lag=_total(task.lag for task in status.tasks),
+        copies=status.followed_copies().total(),
+        assigned_copies=sum(count for roles in status.assigned_copies.values() for count in roles.values()),
+        still_copies=_still(status),
     )
-
-
-def _assigned(status: WorkerStatus) -> int:
-    return sum(count for roles in status.assigned_copies.values() for count in roles.values())
 
 
 def _still(status: WorkerStatus) -> int:
@@ -427,6 +382,17 @@ def _still(status: WorkerStatus) -> int:
     if any(task.restoring for task in status.tasks):
         return 0
     return len({(copy.actor, copy.partition) for copy in status.copies if status.stands_still(copy)})
+
+
+def _sums(rows: Sequence[Sums]) -> dict[str, Any]:
+    return {
+        "lag": _total(row.lag for row in rows),
+        "records_per_s": _total(row.records_per_s for row in rows),
+        "commit_ms": max((row.commit_ms for row in rows if row.commit_ms is not None), default=None),
+        "keys": _total(row.keys for row in rows),
+        "keys_exact": all(row.keys_exact for row in rows if row.keys is not None),
+        "size_bytes": _total(row.size_bytes for row in rows),
+    }
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:
@@ -448,10 +414,12 @@ def _worker_notices(cluster: ClusterStatus, rows: Sequence[WorkerRow]) -> list[N
         notices.append(Notice("warn", f"{len(unreadable) - MAX_REASONS} more members can't be understood", "workers"))
     for row in rows:
         if row.condition is SILENT:
-            text = f"Worker {row.name} doesn't answer. Its partitions go to other workers when its session is over"
+            text = (
+                f"Worker {row.seen.worker} doesn't answer. Its partitions go to other workers when its session is over"
+            )
             notices.append(Notice("bad", text, "workers"))
-        elif row.condition is GONE and cluster.at_ms - (row.silent_since_ms or 0) < TELL_GONE_MS:
-            notices.append(Notice("warn", f"Worker {row.name} is gone. It owns nothing any more", "workers"))
+        elif row.condition is GONE and cluster.at_ms - (row.seen.silent_since_ms or 0) < TELL_GONE_MS:
+            notices.append(Notice("warn", f"Worker {row.seen.worker} is gone. It owns nothing any more", "workers"))
     return notices
 
 
@@ -480,7 +448,7 @@ def _copy_notices(rows: Sequence[WorkerRow]) -> list[Notice]:
     for row in rows:
         if row.still_copies:
             what = "copy stands" if row.still_copies == 1 else "copies stand"
-            text = f"{row.still_copies} {what} still on worker {row.name}: its log says why"
+            text = f"{row.still_copies} {what} still on worker {row.seen.worker}: its log says why"
             notices.append(Notice("warn", text, "workers"))
     return notices
 

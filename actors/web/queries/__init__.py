@@ -5,8 +5,7 @@ service.py        the worker's readers and routers
 routing.py        routes to the owners of partitions
 standby_reads.py  routes to owners and standbys
 answers.py        the answers, and how this worker makes them of its own partitions
-coding.py         keys and values between JSON, URLs and the stores' bytes
-parameters.py     parameters and bodies of requests
+coding.py         what requests say and answers show: parameters, bodies, keys, values
 openapi.py        the description
 
 `actors.web.access` decides who may ask; `actors.web.workers` is the client that asks other workers.

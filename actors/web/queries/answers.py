@@ -177,11 +177,7 @@ Said = TypeVar("Said", Values, Page, Count)
 
 
 def decoded(raw: bytes, kind: type[Said], address: str) -> Said:
-    """Read another worker's answer.
-
-    Raises:
-        NotReadyError: it isn't one.
-    """
+    """Read another worker's answer; `NotReadyError` if it isn't one."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except MALFORMED as error:
@@ -267,7 +263,7 @@ async def many_values(
         def values() -> Iterator[Value]:
             left = max_bytes
             for one, (value, expires_ms) in zip(asked, found, strict=False):
-                shown = NULL if value is None else coding.show_value(value, is_raw=is_raw)
+                shown = NULL if value is None else as_json(coding.plain_value(value, is_raw=is_raw))
                 took(_size(shown))
                 left -= _size(shown)
                 yield Value(shown, value is not None, one.partition, expires_ms)
@@ -300,8 +296,8 @@ async def page(
         def items() -> Iterator[tuple[Place, Item]]:
             left = max_bytes
             for place, (one, raw) in part.rows:
-                key = as_json(encoded(place[0])) if is_raw else coding.show_key(place[0])
-                value = coding.show_value(raw[METADATA_BYTES:], is_raw=is_raw)
+                key = as_json(encoded(place[0]) if is_raw else coding.plain_key(place[0]))
+                value = as_json(coding.plain_value(raw[METADATA_BYTES:], is_raw=is_raw))
                 item = Item(key, value, one.partition, expiry_of(raw))
                 took(item_bytes(item))
                 left -= item_bytes(item)

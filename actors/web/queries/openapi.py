@@ -16,8 +16,7 @@ from actors.web.queries.answers import (
     PageAnswer,
     ValueAnswer,
 )
-from actors.web.queries.coding import ENCODINGS
-from actors.web.queries.parameters import DEFAULT_LIMIT, MAX_LIMIT, READS, ManyBody
+from actors.web.queries.coding import DEFAULT_LIMIT, ENCODINGS, MAX_LIMIT, READS, ManyBody
 
 Schema = dict[str, Any]
 

@@ -29,20 +29,23 @@ from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request
 from actors.web.queries import answers
 from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
-from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
-from actors.web.queries.openapi import description
-from actors.web.queries.parameters import (
+from actors.web.queries.coding import (
     COMMON,
     DEFAULT_LIMIT,
     MAX_LIMIT,
+    KeyCoding,
     ManyBody,
     Parameters,
+    StoreCoding,
     arguments,
+    as_json,
     json_body,
+    json_bytes,
     json_key,
     key_in_path,
     many_body,
 )
+from actors.web.queries.openapi import description
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
 from actors.web.workers import ANSWER_S, Limits
@@ -266,7 +269,7 @@ class QueryRoutes:
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
-            name, shown = query.name, keys.show_key(key)
+            name, shown = query.name, keys.plain_key(key)
             return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
 
         return await self._at_the_owner(router, request, spec, partition, here, body)
@@ -402,11 +405,7 @@ def _absent(answer: ValueAnswer) -> Problem:
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
-    """Return the partition of a key.
-
-    Raises:
-        Problem: it may be in any, and none was named.
-    """
+    """Return the partition of a key; `Problem` if it may be in any, and none was named."""
     if given is not None:
         return given
     if store.placement == "task":

@@ -88,11 +88,7 @@ class QueryService:
         )
 
     def actor(self, name: str) -> ActorSpec:
-        """Return the actor of a name.
-
-        Raises:
-            Problem: the app has none.
-        """
+        """Return the actor of a name; `Problem` if the app has none."""
         spec = self.actors.get(name)
         if spec is None:
             known = ", ".join(sorted(self.actors)) or "none"

@@ -69,11 +69,7 @@ class ArchiveSource(Source):
         )
 
     def files(self) -> tuple[ArchiveFile, ...]:
-        """Return the topic's files.
-
-        Raises:
-            ArchiveError: The list of files can't be read.
-        """
+        """Return the topic's files; `ArchiveError` if the list of files can't be read."""
         marker = f"/topic={self.topic}/"
         return tuple(file for file in list_files(Folder(self.spark, self.where)) if marker in file.uri)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from spark_replay.errors import ArchiveError, TargetError
-from spark_replay.sources.digests import SHARED, crc32
-from stores._files import open_private, tighten
+from spark_replay.sources.digests import SHARED
+from stores._files import crc32, open_private, tighten
 
 DIGESTS = "_digests"
 _THREADS = 8

@@ -47,11 +47,7 @@ class Folder:
             return tuple(str(status.getPath().getName()) for status in files.listStatus(path))
 
     def text(self, name: str) -> str:
-        """Return a file's text.
-
-        Raises:
-            ArchiveError: It can't be read.
-        """
+        """Return a file's text; `ArchiveError` if it can't be read."""
         with self._telling(name):
             path = self._path(name)
             stream = path.getFileSystem(self._settings).open(path)

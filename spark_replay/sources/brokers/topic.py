@@ -6,12 +6,12 @@ against ends that are known, and an unknown topic or a silent broker is told in 
 
 from __future__ import annotations
 
-import re
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replay.errors import BrokerError, ToolMissingError, UnknownTopicError
 from spark_replay.jars import CONNECTOR
@@ -25,7 +25,6 @@ _CONNECT_TIMEOUT_S = 3.0
 _TIMEOUTS_MS = {"default.api.timeout.ms": "8000", "request.timeout.ms": "4000"}
 _WORD = (1 << 64) - 1
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
-_Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,13 @@ class Settings:
     replication_factor: int
 
 
+class CommittedOffset(NamedTuple):
+    """A group's offset of a partition, None if it has none, and the metadata that was committed with it."""
+
+    offset: int | None
+    metadata: str = ""
+
+
 def require_reachable(brokers: str) -> None:
     """Check that at least one of the addresses takes a connection, which needs no Spark.
 
@@ -123,128 +129,44 @@ def client_options(brokers: str, kafka_options: Mapping[str, str]) -> dict[str, 
     return options | {"bootstrap.servers": brokers}
 
 
-def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Topic:
-    """Ask the brokers for a topic's partitions and offsets, by the connector's own Kafka client.
+@contextmanager
+def asking(spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], what: str) -> Iterator[Admin]:
+    """Ask brokers about `what`, by the connector's own Kafka client; each question has 8 s.
 
     Raises:
-        BrokerError: They don't answer in 8 s, or refuse.
+        BrokerError: They don't answer, or refuse.
         UnknownTopicError: They have no such topic.
         ToolMissingError: The session has no Kafka client.
     """
-    return _asking(spark, brokers, kafka_options, what=f"topic {name}", ask=lambda admin: admin.describe(name))
-
-
-def offsets_at(
-    spark: SparkSession, brokers: str, topic: Topic, kafka_options: Mapping[str, str], timestamp_ms: int
-) -> tuple[int, ...]:
-    """Return each partition's first offset that is of `timestamp_ms` (Unix) or later, its end if none is.
-
-    Aborted records and the ends of transactions count too.
-
-    Raises:
-        BrokerError: The brokers don't answer in 8 s, or refuse.
-    """
-    found = _asking(
-        spark,
-        brokers,
-        kafka_options,
-        what=f"topic {topic.name}",
-        ask=lambda admin: admin.offsets_at(topic.name, topic.partition_count, timestamp_ms),
-    )
-    # Kafka says -1 where no record is that late
-    return tuple(end if at < 0 else min(at, end) for at, end in zip(found, topic.ends, strict=True))
-
-
-def matching_topics(
-    spark: SparkSession, brokers: str, pattern: re.Pattern[str], kafka_options: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return the names of the brokers' topics that a pattern matches from end to end, internal ones left out.
-
-    Raises:
-        BrokerError: The brokers don't answer in 8 s, or refuse.
-    """
-    names = _asking(spark, brokers, kafka_options, what="their topics", ask=lambda admin: admin.names())
-    return tuple(sorted(filter(pattern.fullmatch, names)))
-
-
-def retention_of(
-    spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
-) -> dict[str, Retention]:
-    """Return what the topics' settings let go; of a topic whose settings we may not see, the worst.
-
-    Raises:
-        BrokerError: The brokers don't answer in 8 s.
-    """
-    return _asking(
-        spark,
-        brokers,
-        kafka_options,
-        what=f"the settings of {', '.join(names)}",
-        ask=lambda admin: {name: admin.retention(name) for name in names},
-    )
-
-
-def settings_of(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Settings:
-    """Return a topic's settings.
-
-    Raises:
-        BrokerError: The brokers don't answer in 8 s, or refuse.
-        UnknownTopicError: They have no such topic.
-    """
-    return _asking(
-        spark,
-        brokers,
-        kafka_options,
-        what=f"topic {name}",
-        ask=lambda admin: admin.settings(name),
-    )
-
-
-def make_topic(
-    spark: SparkSession,
-    brokers: str,
-    name: str,
-    kafka_options: Mapping[str, str],
-    *,
-    partitions: int,
-    replication_factor: int,
-    settings: Mapping[str, str],
-) -> None:
-    """Make a topic with settings of its own.
-
-    Raises:
-        BrokerError: The brokers don't answer in 8 s, or refuse.
-    """
-    _asking(
-        spark,
-        brokers,
-        kafka_options,
-        what=f"topic {name}, which was to be made",
-        ask=lambda admin: admin.make(name, partitions, replication_factor, settings),
-    )
-
-
-def _asking(
-    spark: SparkSession,
-    brokers: str,
-    kafka_options: Mapping[str, str],
-    *,
-    what: str,
-    ask: Callable[[_Admin], _Given],
-) -> _Given:
     from py4j.protocol import Py4JJavaError
 
     try:
-        admin = _Admin(spark, _TIMEOUTS_MS | client_options(brokers, kafka_options))
+        admin = Admin(spark, _TIMEOUTS_MS | client_options(brokers, kafka_options))
         try:
-            return ask(admin)
+            yield admin
         finally:
             admin.close()
     except Py4JJavaError as error:
         raise _translated(error, brokers, what) from error
 
 
-class _Admin:
+def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Topic:
+    """Return a topic's partitions and offsets; raises as `asking` does."""
+    with asking(spark, brokers, kafka_options, f"topic {name}") as admin:
+        return admin.describe(name)
+
+
+def retention_of(
+    spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
+) -> dict[str, Retention]:
+    """Return what the topics' settings let go; of a topic whose settings we may not see, the worst."""
+    with asking(spark, brokers, kafka_options, f"the settings of {', '.join(names)}") as admin:
+        return {name: admin.retention(name) for name in names}
+
+
+class Admin:
+    """Kafka's own admin client in Spark's JVM. Make one with `asking`."""
+
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
@@ -263,10 +185,12 @@ class _Admin:
         self._client: Any = client.create(config)
 
     def close(self) -> None:
+        """Disconnect."""
         self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
 
     def describe(self, name: str) -> Topic:
-        found = self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
+        """Return a topic's partitions and offsets."""
+        found = self._description(name)
         count = found.partitions().size()
         specs = self._kafka.clients.admin.OffsetSpec
         isolation = self._kafka.common.IsolationLevel
@@ -284,11 +208,8 @@ class _Admin:
         )
 
     def settings(self, name: str) -> Settings:
-        found = self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
-        configs = self._kafka.common.config
-        resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
-        config = self._client.describeConfigs(self._list([resource])).all().get().get(resource)
-        entries = list(self._jvm.java.util.ArrayList(config.entries()))
+        """Return a topic's settings."""
+        entries = list(self._jvm.java.util.ArrayList(self._config(name).entries()))
         return Settings(
             effective={str(entry.name()): str(entry.value()) for entry in entries},
             own={
@@ -296,10 +217,11 @@ class _Admin:
                 for entry in entries
                 if entry.source().toString() == "DYNAMIC_TOPIC_CONFIG"
             },
-            replication_factor=found.partitions().get(0).replicas().size(),
+            replication_factor=self._description(name).partitions().get(0).replicas().size(),
         )
 
     def make(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
+        """Make a topic with settings of its own."""
         configs = self._jvm.java.util.HashMap()
         for key, value in settings.items():
             configs.put(key, value)
@@ -307,19 +229,35 @@ class _Admin:
         self._client.createTopics(self._list([new])).all().get()
 
     def names(self) -> tuple[str, ...]:
+        """Return the names of all topics, internal ones left out."""
         return tuple(str(name) for name in self._client.listTopics().names().get())
 
-    def offsets_at(self, name: str, count: int, timestamp_ms: int) -> tuple[int, ...]:
+    def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
+        """Return each partition's first offset that is of `timestamp_ms` (Unix) or later, its end if none is.
+
+        Aborted records and the ends of transactions count too.
+        """
         spec = self._kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
-        return self._offsets(name, count, spec, self._kafka.common.IsolationLevel.READ_UNCOMMITTED)
+        isolation = self._kafka.common.IsolationLevel.READ_UNCOMMITTED
+        found = self._offsets(topic.name, topic.partition_count, spec, isolation)
+        # Kafka says -1 where no record is that late
+        return tuple(end if at < 0 else min(at, end) for at, end in zip(found, topic.ends, strict=True))
+
+    def committed(self, group: str, topic: str, partition_count: int) -> tuple[CommittedOffset, ...]:
+        """Return a group's committed offset of each partition."""
+        offsets = self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
+        places = [self._kafka.common.TopicPartition(topic, number) for number in range(partition_count)]
+        return tuple(
+            CommittedOffset(None) if found is None else CommittedOffset(int(found.offset()), str(found.metadata()))
+            for found in map(offsets.get, places)
+        )
 
     def retention(self, name: str) -> Retention:
+        """Return what a topic's settings let go; the worst if we may not see them."""
         from py4j.protocol import Py4JJavaError
 
-        configs = self._kafka.common.config
-        resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
         try:
-            found = self._client.describeConfigs(self._list([resource])).all().get().get(resource)
+            found = self._config(name)
         except Py4JJavaError:
             return Retention(compacted=True, min_compaction_lag_ms=0)
         return Retention(
@@ -327,6 +265,14 @@ class _Admin:
             min_compaction_lag_ms=int(found.get("min.compaction.lag.ms").value()),
             delete_retention_ms=int(found.get("delete.retention.ms").value()),
         )
+
+    def _description(self, name: str) -> Any:
+        return self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
+
+    def _config(self, name: str) -> Any:
+        configs = self._kafka.common.config
+        resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
+        return self._client.describeConfigs(self._list([resource])).all().get().get(resource)
 
     def _list(self, values: Iterable[object]) -> Any:
         listed = self._jvm.java.util.ArrayList()

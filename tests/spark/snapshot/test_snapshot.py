@@ -21,8 +21,8 @@ from spark_replay.cli import main
 from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
-from spark_replay.snapshot.snapshot import store_of, write_snapshot
-from spark_replay.sources.brokers.topic import Topic, settings_of
+from spark_replay.snapshot.snapshot import require_store, write_snapshot
+from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
 from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
@@ -82,7 +82,7 @@ def restored(
     part = Partition(records, end=log.ends[number] + 1)
     clock = Clock()
     clock.now_ms = writing.now_ms()
-    changelog = Changelog(store_of(log.topic, "app"), log.topic, changelog_id, DAY_MS, 1_000_000, PARTITIONS)
+    changelog = Changelog(require_store(log.topic, "app"), log.topic, changelog_id, DAY_MS, 1_000_000, PARTITIONS)
     restorer = Restorer(part, clock, clock_skew_margin_ms=1000, snapshots=snapshots)
     return asyncio.run(restorer.restore(store, changelog, number)), part.given
 
@@ -127,7 +127,7 @@ def test_a_snapshot_and_the_tail_are_the_changelog(
         assert replace(by_snapshot.position, wall_time_ms=0) == replace(by_log.position, wall_time_ms=0)
         # a worker also looks whether the last records before the snapshot's end are those that it has
         assert read == [w.offset for w in log.records if w.partition == number and w.offset >= cut.ends[number] - 2]
-        part = folder.find(store_of(log.topic, "app"), number)
+        part = folder.find(require_store(log.topic, "app"), number)
         at_cut = replace(before[number], changelog_offset=cut.ends[number], wall_time_ms=part.position.wall_time_ms)
         assert part.position == at_cut, "what the tail's owners wrote may hide it"
         assert began_ms <= part.position.wall_time_ms <= asked_ms[0], "deletes may escape what is read from then on"
@@ -151,7 +151,7 @@ def test_keys_sort_by_their_bytes_not_by_sign_or_letters(spark: SparkSession, br
     writes = tuple(Write(1, key, b"v", epoch=2, source_offset=n) for n, key in enumerate(keys))
     log = write_log(brokers, [Transaction(writes)])
     write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
-    snapshot = SnapshotFolder(tmp_path, app="app").find(store_of(log.topic, "app"), 1)
+    snapshot = SnapshotFolder(tmp_path, app="app").find(require_store(log.topic, "app"), 1)
     assert [key for key, _ in snapshot.rows()] == sorted(keys)
     assert (snapshot.position.epoch, snapshot.position.source_offset) == (2, len(keys))
 
@@ -174,7 +174,7 @@ def test_an_open_transaction_is_behind_the_snapshot(spark: SparkSession, brokers
     finally:
         loop.run_until_complete(producer.stop())
         loop.close()
-    snapshot = SnapshotFolder(tmp_path, app="app").find(store_of(log.topic, "app"), home(b"a"))
+    snapshot = SnapshotFolder(tmp_path, app="app").find(require_store(log.topic, "app"), home(b"a"))
     assert snapshot.position.changelog_offset == cut
     assert [raw[METADATA_BYTES:] for _, raw in snapshot.rows()] == [b"1"]
 
@@ -189,7 +189,7 @@ async def transacting(brokers: str) -> AIOKafkaProducer:
 def test_an_existing_snapshot_is_kept_until_the_new_one_is_complete(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 ):
-    source, own = source_of(spark, brokers, log.topic), tmp_path / store_of(log.topic, "app")
+    source, own = source_of(spark, brokers, log.topic), tmp_path / require_store(log.topic, "app")
     write_snapshot(source, app="app", to=tmp_path)
     before = (own / SNAPSHOT_MANIFEST).read_text()
     with pytest.raises(TargetError, match="exists: choose another folder"):
@@ -205,7 +205,7 @@ def test_an_existing_snapshot_is_kept_until_the_new_one_is_complete(
 
 
 def test_a_folder_of_something_else_is_kept(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
-    own = tmp_path / store_of(log.topic, "app")
+    own = tmp_path / require_store(log.topic, "app")
     own.mkdir()
     (own / "mine").write_text("data")
     with pytest.raises(TargetError, match="is no snapshot"):
@@ -220,7 +220,7 @@ def test_a_topic_of_another_app(spark: SparkSession, brokers: str, log: Log, tmp
         write_snapshot(source_of(spark, brokers, log.topic), app="other", to=tmp_path)
     for topic in ("app-changelog", "app--changelog", "apps-store-changelog", "app-store"):
         with pytest.raises(WrongTopicError):
-            store_of(topic, "app")
+            require_store(topic, "app")
 
 
 def test_a_reading_that_outlasts_deletes(spark: SparkSession, brokers: str, tmp_path: Path):
@@ -306,7 +306,8 @@ def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, pa
         (home(key, partitions or PARTITIONS), key): (write.value, (0, 0, write.expires_at_ms))
         for (_, key), write in state.items()
     }
-    settings = settings_of(spark, brokers, name, {})
+    with kafka(spark, brokers, name).asking() as admin:
+        settings = admin.settings(name)
     assert settings.own == {
         "cleanup.policy": "compact",
         "delete.retention.ms": "77000000",
@@ -314,7 +315,7 @@ def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, pa
     }
     done = write_snapshot(target, app="new", to=tmp_path)
     assert (done.keys, keys) == (len(state), len(state))
-    parts = decode_snapshot((tmp_path / store_of(name, "new") / SNAPSHOT_MANIFEST).read_text()).partitions
+    parts = decode_snapshot((tmp_path / require_store(name, "new") / SNAPSHOT_MANIFEST).read_text()).partitions
     assert len(parts) == (partitions or PARTITIONS)
     assert {(part.position.epoch, part.position.source_offset) for part in parts} == {(0, 0)}
     assert tuple(part.position.changelog_offset for part in parts) == target.describe().ends
@@ -397,12 +398,14 @@ def test_the_command(spark: SparkSession, brokers: str, log: Log, tmp_path: Path
     common = ["--brokers", brokers, "--changelog", log.topic, "--to", tmp_path / "to"]
     planned = run(*common, "--app", "app", "--dry-run")
     assert planned.exit_code == 0, planned.output
-    assert json.loads(planned.stdout.splitlines()[-1])["writes"] == str(tmp_path / "to" / store_of(log.topic, "app"))
+    assert json.loads(planned.stdout.splitlines()[-1])["writes"] == str(
+        tmp_path / "to" / require_store(log.topic, "app")
+    )
     assert list(tmp_path.iterdir()) == []
     result = run(*common, "--app", "app")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout.splitlines()[-1])
-    assert (told["app"], told["store"]) == ("app", store_of(log.topic, "app"))
+    assert (told["app"], told["store"]) == ("app", require_store(log.topic, "app"))
     assert told["keys"] == sum(key is not None for _, key in fold(log.records, as_of_ms=0))
     assert "exists" in one_error(run(*common, "--app", "app"))
     assert run(*common, "--app", "app", "--overwrite").exit_code == 0

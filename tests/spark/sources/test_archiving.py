@@ -31,7 +31,7 @@ from spark_replay import (
 from spark_replay.sources.archives import digested
 from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.archives.digested import write_digests
-from spark_replay.sources.digests import crc32
+from stores._files import crc32
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
     NOW_MS,

@@ -18,10 +18,9 @@ from actors._core.task.topic_ids import TopicIds
 from actors.replay.replay import Replayer
 from spark_replay.errors import InputError, PointError
 from spark_replay.fold.points import AsOf, find_offsets, point_at
-from spark_replay.recompute.committed import CommittedOffset
 from spark_replay.recompute.plan import require_same_topics
 from spark_replay.sources.archives.ledger import Ledger, Read, decode_ledger, encode_ledger
-from spark_replay.sources.brokers.topic import Retention, Span, Topic
+from spark_replay.sources.brokers.topic import CommittedOffset, Retention, Span, Topic
 
 MINUTE_MS = 60_000
 TOPIC_ID = "00000000-0000-0000-0000-000000000007"
