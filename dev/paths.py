@@ -66,7 +66,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "QueryRoutes.measured QueryRoutes.one QueryRoutes._store _partition QueryRoutes._router "
             "QueryRoutes._at_the_owner reply",
         ),
-        ("actors/web/queries/coding.py", "KeyCoding.key_of_url KeyCoding._decoded StoreCoding.show_value"),
+        ("actors/web/queries/coding.py", "KeyCoding.key_of_url KeyCoding._decoded StoreCoding.plain_value"),
         ("actors/runtime/queries/standby_reads.py", "StandbyReader.has"),
         (
             "actors/runtime/queries/queries.py",

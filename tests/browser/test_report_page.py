@@ -50,22 +50,6 @@ CENSUS = """
   return found;
 }, {})
 """
-INLINE = """
-() => document.querySelectorAll('img').forEach(image => {
-  const text = new TextDecoder().decode(Uint8Array.from(atob(image.src.split(',')[1]), one => one.charCodeAt(0)));
-  image.replaceWith(new DOMParser().parseFromString(text, 'image/svg+xml').documentElement);
-})
-"""
-"""Puts plots into the page as elements, so that their texts can be looked at."""
-CUT = """
-() => [...document.querySelectorAll('svg')].flatMap(svg => {
-  const box = svg.getBoundingClientRect();
-  return [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()])
-    .filter(([_, at]) => at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 ||
-                         at.bottom > box.bottom + 1)
-    .map(([word]) => word);
-})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +81,6 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
                 if name != "many":
                     assert await visit.page.evaluate(PALE) == [], where
                 assert visit.said == [], where
-                await visit.page.evaluate(INLINE)
-                assert await visit.page.evaluate(CUT) == [], where
 
 
 def page_of(keys: list[str]) -> str:
@@ -121,14 +103,12 @@ async def test_hostile_keys_are_text(browser, tmp_path: Path):
             await visit.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
             await visit.page.evaluate(TOUCH)
             found.append(await visit.page.evaluate(CENSUS))
-            sources = await visit.page.evaluate("() => [...document.images].map(image => image.src)")
-            assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
             shown = await visit.page.evaluate("() => [...document.querySelectorAll('bdi')].map(b => b.textContent)")
             assert set(map(printable, keys)) <= set(shown)
             assert visit.page.url == file.as_uri()
             assert visit.said == []
     assert found[0] == found[1]
-    assert not {"SCRIPT", "A", "IFRAME", "FORM", "BASE", "OBJECT", "EMBED"} & set(found[0])
+    assert not {"SCRIPT", "A", "IMG", "IFRAME", "FORM", "BASE", "OBJECT", "EMBED"} & set(found[0])
 
 
 async def test_the_policy_of_a_page_stops_what_escaping_would_miss(browser, tmp_path: Path):
@@ -145,10 +125,11 @@ async def test_colours_follow_the_reader(browser, folder: Path):
     for scheme in ("light", "dark"):
         async with Visit(browser, (folder / "damaged.html").as_uri(), color_scheme=scheme) as visit:
             looks[scheme] = await visit.page.evaluate(
-                "() => ['body', 'img'].map(one => getComputedStyle(document.querySelector(one)).backgroundColor)"
+                "() => [getComputedStyle(document.body).backgroundColor, "
+                "getComputedStyle(document.querySelector('td[style]')).color]"
             )
-    assert looks["light"] == ["rgb(255, 255, 255)"] * 2
-    assert looks["dark"] == ["rgb(20, 23, 27)", "rgb(255, 255, 255)"]
+    assert looks["light"] == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"]
+    assert looks["dark"] == ["rgb(20, 23, 27)", "rgb(230, 233, 237)"]
 
 
 async def test_every_figure_has_words_and_a_table(browser, folder: Path):
@@ -156,8 +137,7 @@ async def test_every_figure_has_words_and_a_table(browser, folder: Path):
         figures = visit.page.locator("figure")
         assert await figures.count() == 9
         for number in range(9):
-            assert len(await plots.nth(number).get_attribute("alt")) > 20
-            await figures.nth(number).locator("summary").click()
+            assert len(await figures.nth(number).locator("figcaption p").text_content()) > 20
             assert await figures.nth(number).locator("table tbody tr").count() > 0
             assert await figures.nth(number).locator("table").is_visible()
 

@@ -18,10 +18,10 @@ from actors.runtime.observe import status
 from actors.runtime.observe.status import StatusInputs, TaskStatus, WorkerStatus, worker_status
 from actors.runtime.state.restore import Restorer
 from actors.testing import ActorTestDriver
+from actors.testing.driving import DiskStore
 from stores.memory import MemoryStore
 from stores.rocks import FIGURES, RocksStore
 from tests.logs import Clock, Log
-from tests.sim.fakes.disk import DiskStore
 from tests.unit.runtime.task.test_restore import CHANGELOG, RECORDS
 
 
