@@ -41,12 +41,12 @@ if os.environ.get("PLANT") == "no standbys":
     placement._Placing._choose_standbys = lambda self: None  # type: ignore[method-assign]
 
 if "SLOW_RESTORES" in os.environ:
-    read_now = Restorer._read_now
+    read = Restorer._read
 
     async def slowly(self: Restorer, store: Any, source: Any, plan: Any, *rest: Any) -> Any:
         """Wait first if there is much to read."""
         if plan.end - plan.start > int(os.environ["SLOW_RESTORES"]):
             await asyncio.sleep(30)
-        return await read_now(self, store, source, plan, *rest)
+        return await read(self, store, source, plan, *rest)
 
-    Restorer._read_now = slowly  # type: ignore[method-assign]
+    Restorer._read = slowly  # type: ignore[method-assign]
