@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def test_nothing_is_lost_or_doubled_under_faults(cluster: Cluster, tmp_path: Path) -> None:
-    outcome = await run(cluster, tmp_path, QUICK, inputs=24_000, rate=300.0, seed=1)
+    outcome = await run(cluster, tmp_path, QUICK, inputs=15_000, rate=300.0, seed=1)
     # How soon each fault is over is for `make crash`: other tests run beside this one.
     assert outcome.flaws == {}, outcome
     assert validate_stores(cluster.bootstrap, tmp_path) == 0
