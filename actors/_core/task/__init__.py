@@ -1,1 +1,1 @@
-"""What a task decides: its state, its claim, what it commits, what a takeover does."""
+"""Decisions of a task: its state, its claim, the content of a commit, the steps of a takeover."""

@@ -63,7 +63,7 @@ def _of_task(stores: int, brokers: int) -> int:
 
 
 def _raised() -> int:
-    """Raise the soft limit to the hard one where that is allowed; return what it is then."""
+    """Raise the soft limit to the hard limit if the system allows it; return the new soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = UNLIMITED if hard == resource.RLIM_INFINITY else min(hard, UNLIMITED)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""How a worker is a member of its group: settings, and what is changed in aiokafka's coordination."""
+"""A worker's membership in its group: settings, and changes to aiokafka's coordinator."""
 
 from __future__ import annotations
 

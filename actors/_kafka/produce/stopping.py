@@ -21,7 +21,7 @@ CLOSE_S = 5.0
 
 
 async def discard_producer(producer: AIOKafkaProducer) -> None:
-    """Stop a producer, whatever state it is in, without sending what it holds."""
+    """Stop a producer in any state, without sending its buffered batches."""
     sender = producer._sender.sender_task
     if sender is not None and not sender.done():
         sender.cancel()

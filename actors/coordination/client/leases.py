@@ -20,6 +20,7 @@ from actors._core.logs import escaping
 from actors.coordination import messages as m
 from actors.coordination.client.transport import Transport
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError, error_of
+from actors.runtime.cancellation import end
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -156,9 +157,7 @@ class Lease:
             self._renewing.cancel()
 
     async def _give_back(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
+        await end(self._renewing)
         if self.lost.is_set() or self._ending is None:
             return
         try:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from actors._core.logs import escaping
 from actors.errors import ConfigurationError
+from actors.runtime.cancellation import end
 from actors.web.access.secret import given_secrets, secret_seeds, worker_keys
 from actors.web.access.settings import given_tokens, tokens_of
 from actors.web.access.tls import Hops, OwnContext, reload_client, reload_server, tls_files
@@ -109,9 +110,7 @@ class AccessFiles:
 
     async def _stop(self, _: web.Application) -> None:
         watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.cancel()
-            await asyncio.wait([watcher])
+        await end(watcher)
 
     async def _look_on(self) -> None:
         while True:
