@@ -36,6 +36,7 @@ from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
+from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.clock import compare, watch
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
@@ -83,6 +84,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._folder: DataFolder | None = None
         self._cache: StoreCache | None = None
         self._views: list[View[Any, Any]] = []
+        self._opening: asyncio.Task[None] | None = None
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
         self._clock_watch: asyncio.Task[None] | None = None
@@ -151,8 +153,15 @@ class ActorService(Service):  # type: ignore[misc]
             ActorsError: one clear reason why the worker can't run.
         """
         _spare_debug_messages()
+        self._opening = asyncio.create_task(self._open(), name="actors start")
         try:
-            await self._open()
+            await self._opening
+        except asyncio.CancelledError:
+            if not self.should_stop or is_cancelled():
+                await end(self._opening)
+                await self._close()
+                raise
+            # A signal came during the start: `on_stop` has ended it, and closes.
         except (ActorsError, StoreError) as error:
             await self._close()
             refuse(self.app, error)
@@ -164,6 +173,8 @@ class ActorService(Service):  # type: ignore[misc]
         """Commit what was handled, leave the group, close the stores."""
         try:
             async with asyncio.timeout(STOP_S):
+                # A start that went on would join the group after it was left, and stay in it until its session ends.
+                await end(self._opening)
                 await self._close()
         except TimeoutError:
             logger.error("stopping took longer than %g s: what isn't committed will be handled again", STOP_S)

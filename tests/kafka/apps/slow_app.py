@@ -3,10 +3,13 @@
 import asyncio
 import logging
 import os
+import signal
 import time
 from typing import Any
 
 from actors import App, Context
+from actors._kafka.consume.assignor import ActorAssignor
+from actors.runtime.replicas.standbys import Standbys
 
 NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}
@@ -23,6 +26,22 @@ app = App(
 source = app.topic(f"{NAME}-in", key_type=str, value_type=str)
 echo = app.topic(f"{NAME}-out", key_type=str, value_type=str)
 last = app.store("last", key_type=str, value_type=str)
+
+
+if "STOP_IN_JOIN" in os.environ:
+    assign, stop = ActorAssignor.assign, Standbys.stop
+
+    def assign_and_stop(*arguments: Any) -> Any:
+        """Get SIGTERM between the answer to JoinGroup and SyncGroup."""
+        signal.raise_signal(signal.SIGTERM)
+        return assign(*arguments)
+
+    async def stop_slowly(standbys: Standbys) -> None:
+        """Have the stop end after the answer to SyncGroup."""
+        await asyncio.sleep(0.3)
+        await stop(standbys)
+
+    ActorAssignor.assign, Standbys.stop = assign_and_stop, stop_slowly  # type: ignore[method-assign]
 
 
 if "THREADED" in os.environ:

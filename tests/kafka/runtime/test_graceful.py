@@ -66,6 +66,17 @@ async def _has(brokers: str, name: str, count: int) -> bool:
     return await echoes(brokers, name) >= count
 
 
+async def test_a_worker_that_is_stopped_while_it_joins_leaves_the_group(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name = await begin(brokers)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name, STOP_IN_JOIN="1")
+    workers.append(worker.start())
+    assert await asyncio.to_thread(worker.wait) == 0, worker.log()
+    assert "(generation 1)" in worker.log()
+    assert await members(brokers, f"{name}-actors") == 0, worker.log()
+
+
 async def test_a_handler_that_waits_doesnt_hold_the_stop(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
