@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
@@ -22,7 +23,7 @@ from actors._kafka.connection import words_of
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors._kafka.produce.batches import UnpackableError
 from actors._kafka.protocol import InvalidRecordError
-from actors.ports import CommitBatch
+from actors.ports import CommitBatch, TopicPartition
 
 FENCED = "fenced"
 _REFUSED = (
@@ -52,6 +53,14 @@ class ProduceError(KafkaError):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class PartsFailedError(Exception):
+    """The answers about some partitions of a transaction, which was ended without effect."""
+
+    def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
+        super().__init__("; ".join(f"{part}: {_described(error)}" for part, error in errors.items()))
+        self.errors = errors
 
 
 # A batch that comes after its transaction failed meets IllegalOperation, which is no KafkaError.
