@@ -23,7 +23,6 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
@@ -31,8 +30,10 @@ from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
+from actors._kafka.produce.codes import UNSTABLE_OFFSET_COMMIT
+from actors._kafka.produce.wire import StableOffsetsRequest
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
-from actors.errors import BrokerUnavailableError
+from actors.errors import BrokerUnavailableError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
 AGREE_S = 5.0
@@ -40,6 +41,7 @@ AGREE_S = 5.0
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED = 0
 _FENCED_INSTANCE_ID = 82
+_NO_GENERATION = -2
 _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
 _REPLICAS = 4
 """Where a partition's replicas are in an answer about its topic."""
@@ -93,20 +95,37 @@ class ControlPlane(BrokerClient):
         return error
 
     async def committed(self, source: TopicPartition) -> Committed | None:
-        """Return the group's committed offset, None only if the coordinator answers that there is none."""
+        """Return the group's committed offset, None only if the coordinator answers that there is none.
+
+        Raises:
+            UnstableOffsetError: an open transaction may change it.
+        """
 
         async def ask() -> Committed | None:
-            request = OffsetFetchRequest(self._group, [(source.topic, [source.partition])])
-            response = await self.ask_coordinator(request)
+            response = await self.ask_coordinator(StableOffsetsRequest(self._group, [source]))
             self.check(response.error_code)
-            for topic, partitions in response.topics:
-                for partition, offset, metadata, code in partitions:
-                    if (topic, partition) == source:
-                        self.check(code, topic)
-                        return None if offset == -1 else Committed(offset, metadata or "")
+            for topic, partitions, _ in response.topics:
+                for partition, offset, _, metadata, code, _ in partitions:
+                    if (topic, partition) != source:
+                        continue
+                    if code == UNSTABLE_OFFSET_COMMIT:
+                        raise UnstableOffsetError(f"{source}: an open transaction may change the committed offset")
+                    self.check(code, topic)
+                    return None if offset == -1 else Committed(offset, metadata or "")
             raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
 
         return await self._answered(f"committed offset of {source} in group {self._group}", ask)
+
+    async def knows(self, member_id: str) -> bool:
+        """Tell whether the group has this member, in whatever generation. This doesn't keep its session alive."""
+
+        async def ask() -> bool:
+            error = await self._heartbeat(Identity(member_id, _NO_GENERATION))
+            if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
+                return error is not UnknownMemberIdError
+            raise self._moved(error)
+
+        return await self._answered(f"is {member_id} in group {self._group}", ask)
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Return the partition's start and its high watermark (not the last stable offset), from its leader."""

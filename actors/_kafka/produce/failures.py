@@ -1,4 +1,4 @@
-"""Why a commit failed: the client's errors as errors of ours that say what the task has to do."""
+"""Why a commit failed: the brokers' answers as errors of ours that say what the task has to do."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
-    IllegalOperation,
     InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
 )
-from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.connection import words_of
-from actors._kafka.permissions import READ, WRITE, lacking
-from actors._kafka.produce.batches import UnpackableError
 from actors._kafka.protocol import InvalidRecordError
-from actors.ports import CommitBatch, TopicPartition
+from actors.ports import TopicPartition
 
 FENCED = "fenced"
 _REFUSED = (
@@ -38,37 +32,23 @@ administrator can change those, and then the brokers take the same records."""
 
 
 class TransportFaultError(Exception):
-    """A transactional request got no answer. No error of the client's own: the client would send the request again."""
+    """A transactional request got no answer."""
 
 
-class ProduceError(KafkaError):  # type: ignore[misc]
-    """The broker's answer to a produce, which is the cause, with the partition that gave it.
-
-    `has_own_time` says whether a handler set the timestamp of a record of the batch.
-    """
-
-    def __init__(self, partition: KafkaPartition, error: Exception, *, has_own_time: bool) -> None:
-        super().__init__(f"{partition.topic}[{partition.partition}]: {_described(error)}")
-        self.has_own_time = has_own_time
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+class ProducerOverError(Exception):
+    """A broker doesn't take this producer's epoch any more; the cause says why."""
 
 
 class PartsFailedError(Exception):
-    """The answers about some partitions of a transaction, which was ended without effect."""
+    """What brokers answered about some partitions of a transaction, nothing of which can be committed then."""
 
     def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
-        super().__init__("; ".join(f"{part}: {_described(error)}" for part, error in errors.items()))
+        super().__init__("; ".join(f"{part}: {described(error)}" for part, error in errors.items()))
         self.errors = errors
 
 
-# A batch that comes after its transaction failed meets IllegalOperation, which is no KafkaError.
-FAILED = (KafkaError, IllegalOperation, TransportFaultError, UnpackableError, OSError, TimeoutError, AssertionError)
-
-
 class Throttle:
-    """What brokers said of a producer's quota: they answer, and then don't read its next request for a while."""
+    """What brokers said of a client's quota: they answer, and then don't read its next request for a while."""
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self._send = client.send
@@ -89,47 +69,15 @@ class Throttle:
         return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Tell whether nothing was appended because of the records themselves, so that another try is refused too.
+def is_refusal(error: KafkaError, *, has_own_time: bool) -> bool:
+    """Tell whether a leader refused the records themselves, so that another try is refused too.
 
     A timestamp is the records' own if a handler set it; else it is this worker's clock, which may be corrected.
     """
-    if not isinstance(error, ProduceError):
-        return isinstance(error, UnpackableError)
-    answer = error.__cause__
-    return isinstance(answer, _REFUSED) or (isinstance(answer, InvalidTimestampError) and error.has_own_time)
+    return isinstance(error, _REFUSED) or (isinstance(error, InvalidTimestampError) and has_own_time)
 
 
-def cause_of(error: BaseException) -> BaseException:
-    """Return why a commit failed. An error that ends the client's sender is the cause of a KafkaError without text."""
-    return error.__cause__ if type(error) is KafkaError and error.__cause__ is not None else error
-
-
-def missing_permission(
-    error: BaseException | None, principal: str, batch: CommitBatch, group: str, transactional_id: str
-) -> str:
-    """Return which permission made a commit fail, "" if none did."""
-    if isinstance(error, ProduceError):
-        error = error.__cause__
-    # The answer to an offset names no topic: it is the input's, which needs Read.
-    is_input = isinstance(error, TopicAuthorizationFailedError) and not error.args
-    name = batch.source.topic if is_input else group
-    if isinstance(error, TransactionalIdAuthorizationFailed):
-        name = transactional_id
-    return lacking(error, principal, READ if is_input else WRITE, name=name)
-
-
-def reason_of(error: BaseException, deadline_s: float, throttle: Throttle | None) -> str:
-    """Return why a commit failed, for people."""
-    if isinstance(error, TransportFaultError | ProduceError):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        quota = "" if throttle is None else throttle.told(deadline_s)
-        return f"the brokers didn't finish it within {deadline_s:g} s{quota}"
-    return _described(error)
-
-
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """Return an error's text, explained where the client's own words don't say enough."""
     if isinstance(error, InvalidTimestampError):
         return f"{words_of(error)}: the topic's limits don't allow the records' time; is a clock wrong?"

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from actors._core.backoff import Backoff
 from actors._kafka.produce.batches import Batch
 from actors._kafka.produce.codes import LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
-from actors._kafka.produce.failures import PartsFailedError, ProduceError
+from actors._kafka.produce.failures import PartsFailedError, ProducerOverError, described
 from actors._kafka.produce.wire import ProduceRequest
 from actors.ports import TopicPartition
 
@@ -55,7 +55,7 @@ async def append(
 
     Raises:
         PartsFailedError: leaders refused batches. Others may have been appended.
-        ProduceError: the producer's epoch is over.
+        ProducerOverError: nothing can be sent any more.
     """
     left = {partition: list(batches) for partition, batches in packed.items()}
     ends: dict[TopicPartition, int] = {}
@@ -73,7 +73,7 @@ async def append(
                 if not left[partition]:
                     del left[partition]
             elif code in PRODUCER_IS_OVER:
-                raise ProduceError(partition, error_of(code))
+                raise ProducerOverError(f"{partition}: {described(error_of(code))}") from error_of(code)
             elif code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC and loop.time() - began_s > UNKNOWN_TOPIC_S):
                 failed[partition] = error_of(code)
             else:
