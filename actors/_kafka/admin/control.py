@@ -28,11 +28,11 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
+from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
-from actors._kafka.produce.codes import UNSTABLE_OFFSET_COMMIT
-from actors._kafka.produce.wire import StableOffsetsRequest
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
+from actors._kafka.transaction_requests import StableOffsetsRequest
 from actors.errors import BrokerUnavailableError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 

@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest
 
-from actors._kafka.produce.codes import OF_A_PARTITION, OK, error_of
+from actors._kafka.codes import OF_A_PARTITION, OK, error_of
 from actors._kafka.produce.failures import PartsFailedError
 from actors._kafka.produce.sending import Sequences, append
 from actors._kafka.produce.writer import BatchWriter, receipt

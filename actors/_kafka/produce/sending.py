@@ -12,10 +12,10 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from actors._core.backoff import Backoff
+from actors._kafka.codes import LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
 from actors._kafka.produce.batches import Batch
-from actors._kafka.produce.codes import LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
 from actors._kafka.produce.failures import PartsFailedError, ProducerOverError, described
-from actors._kafka.produce.wire import ProduceRequest
+from actors._kafka.transaction_requests import ProduceRequest
 from actors.ports import TopicPartition
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)

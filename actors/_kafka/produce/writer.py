@@ -24,6 +24,7 @@ from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFai
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
 
 from actors._core.backoff import Backoff
+from actors._kafka.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors._kafka.produce.batches import (
@@ -36,7 +37,6 @@ from actors._kafka.produce.batches import (
     codec_of,
     output_records,
 )
-from actors._kafka.produce.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
 from actors._kafka.produce.failures import (
     PartsFailedError,
     ProducerOverError,
@@ -46,7 +46,7 @@ from actors._kafka.produce.failures import (
     is_refusal,
 )
 from actors._kafka.produce.sending import Sequences, append
-from actors._kafka.produce.wire import (
+from actors._kafka.transaction_requests import (
     ApiVersionsRequest,
     EndTxnRequest2,
     InitProducerIdRequest,
@@ -190,9 +190,7 @@ class BatchWriter(ABC):
 
     # --- coordinators ----------------------------------------------------------------------------------------------
 
-    async def _ask(
-        self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False
-    ) -> Any:
+    async def _ask(self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> Any:
         """Send a request to a coordinator until it is done; the caller sets the deadline.
 
         Raises:
@@ -215,7 +213,9 @@ class BatchWriter(ABC):
                 if answer is not None and code == OK:
                     return answer
                 if code in PRODUCER_IS_OVER:
-                    raise ProducerOverError(f"{type(request).__name__}: {described(error_of(code))}") from error_of(code)
+                    raise ProducerOverError(f"{type(request).__name__}: {described(error_of(code))}") from error_of(
+                        code
+                    )
                 if code != OK and code not in COORDINATOR_WAITS:
                     raise error_of(code)
                 if code in NOT_HERE:
@@ -283,7 +283,9 @@ class BatchWriter(ABC):
             return OutcomeUnknownError(f"{what}: {missing}", missing=missing)
         if isinstance(error, TimeoutError):
             quota = "" if self._throttle is None else self._throttle.told(self.commit_deadline_s)
-            return OutcomeUnknownError(f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s{quota}")
+            return OutcomeUnknownError(
+                f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s{quota}"
+            )
         return OutcomeUnknownError(f"{what}: {described(error) if isinstance(error, KafkaError) else error}")
 
 
@@ -311,9 +313,7 @@ class TransactionWriter(BatchWriter):
         try:
             await self._add_offsets(sequences, identity, batches)
             await self._add_partitions(sequences, packed)
-            ends = await append(
-                self.client, sequences, packed, transactional_id=self.transactional_id, request=request
-            )
+            ends = await append(self.client, sequences, packed, transactional_id=self.transactional_id, request=request)
         except PartsFailedError:
             self._sequences = await self._end(sequences, is_committed=False)
             raise
@@ -365,7 +365,9 @@ def _code(answer: Any) -> int:
 
 
 def _code_of_offsets(answer: Any) -> int:
-    return _common_code((name, partition, code) for name, partitions, _ in answer.topics for partition, code, _ in partitions)
+    return _common_code(
+        (name, partition, code) for name, partitions, _ in answer.topics for partition, code, _ in partitions
+    )
 
 
 def _code_of_partitions(answer: Any) -> int:
