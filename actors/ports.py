@@ -252,6 +252,12 @@ class Logs(Protocol):
             ReplacedLogError: the topic has another id, or the broker that was asked hasn't heard of this one yet.
         """
 
+    async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
+        """Return the records from the oldest open transaction on, None where none is open.
+
+        Some may be of transactions that were committed or aborted since.
+        """
+
 
 class Snapshot(SnapshotContent, Protocol):
     """One partition's snapshot: a store's content up to an offset of its changelog."""
@@ -356,7 +362,10 @@ class Owners(Protocol):
     topic: str
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """Return the newest committed record of a task."""
+        """Return the newest committed record of a task. Waits for the end of open transactions."""
+
+    async def open_claims(self) -> Sequence[OwnerRecord] | None:
+        """Return the records of claims that are in open transactions, None if none is open."""
 
 
 class Clock(Protocol):

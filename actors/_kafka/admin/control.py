@@ -39,7 +39,7 @@ from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 AGREE_S = 5.0
 """How long brokers may take that are asked side by side."""
 _EARLIEST, _LATEST = -2, -1
-_READ_UNCOMMITTED = 0
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FENCED_INSTANCE_ID = 82
 _NO_GENERATION = -2
 _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
@@ -131,6 +131,10 @@ class ControlPlane(BrokerClient):
         """Return the partition's start and its high watermark (not the last stable offset), from its leader."""
         start = await self._offset(partition, _EARLIEST)
         return LogBounds(start, await self._offset(partition, _LATEST))
+
+    async def last_stable(self, partition: TopicPartition) -> int:
+        """Return the offset of the partition's oldest open transaction, or its end, from its leader."""
+        return await self._offset(partition, _LATEST, _READ_COMMITTED)
 
     async def cluster_id(self) -> str:
         """Return the cluster's id, "" where its brokers have none."""
@@ -246,13 +250,13 @@ class ControlPlane(BrokerClient):
                     f"{' and '.join(sorted(said))}: one of them is behind"
                 )
 
-    async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
+    async def _offset(self, partition: TopicPartition, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         async def ask() -> int:
             await self._client._wait_on_metadata(partition.topic)
             leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == -1:
                 raise await self._stale(f"{partition} has no leader")
-            request = OffsetRequest(-1, _READ_UNCOMMITTED, [(partition.topic, [(partition.partition, timestamp)])])
+            request = OffsetRequest(-1, isolation, [(partition.topic, [(partition.partition, timestamp)])])
             response = await self._client.send(leader, request)
             for topic, answers in response.topics:
                 for number, code, _, offset in answers:

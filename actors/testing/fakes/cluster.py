@@ -199,6 +199,13 @@ class MemoryKafka:
         log = self.log(partition)
         return LogBounds(log.start, log.end)
 
+    def open_records(self, partition: TopicPartition) -> list[StoredRecord] | None:
+        """Return the records from the oldest open transaction on, None where none is open."""
+        log = self.log(partition)
+        if log.last_stable >= log.end:
+            return None
+        return log.read(log.last_stable, max_records=log.end, committed=False)[0]
+
     def fetch(
         self, partition: TopicPartition, start: int, max_records: int, topic_id: str = "", *, committed: bool = True
     ) -> tuple[list[StoredRecord], int]:

@@ -422,6 +422,13 @@ class FakeLogs:
                 raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
             await asyncio.sleep(POLL_S)
 
+    async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
+        """See `actors.ports.Logs.open_records`."""
+        ask = self._cluster.open_records
+        found: Sequence[LogRecord] | None
+        found = await _answered(f"open transactions of {partition}", lambda: self._network.ask("Read", ask, partition))
+        return found
+
     async def _fetch(self, partition: TopicPartition, position: int, topic_id: str) -> tuple[list[StoredRecord], int]:
         try:
             found: tuple[list[StoredRecord], int] = await self._network.ask(
@@ -454,6 +461,13 @@ class FakeOwners:
                 if record.key == wanted and record.value is not None:
                     found = OwnerRecord(**json.loads(record.value))
         return found
+
+    async def open_claims(self) -> Sequence[OwnerRecord] | None:
+        """See `actors.ports.Owners.open_claims`."""
+        records = await self._logs.open_records(TopicPartition(self.topic, 0))
+        if records is None:
+            return None
+        return [OwnerRecord(**json.loads(record.value)) for record in records if record.value is not None]
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
