@@ -326,7 +326,7 @@ class TransactionWriter(BatchWriter):
         topics: dict[str, list[Any]] = defaultdict(list)
         for batch in batches:
             if batch.next_offset != NO_OFFSET:
-                offset = (batch.source.partition, batch.next_offset, -1, batch.metadata, {})
+                offset: Any = (batch.source.partition, batch.next_offset, -1, batch.metadata, {})
                 topics[batch.source.topic].append(offset)
         if not topics:
             return
@@ -334,7 +334,7 @@ class TransactionWriter(BatchWriter):
         if not self._is_version_2:
             await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
         kind = TxnOffsetCommitRequest2 if self._is_version_2 else TxnOffsetCommitRequest
-        offsets = [(topic, each, {}) for topic, each in topics.items()]
+        offsets: Any = [(topic, each, {}) for topic, each in topics.items()]
         member = (identity.generation, identity.member_id, None)
         request = kind(self.transactional_id, self.group, *producer[1:], *member, offsets, {})
         await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)

@@ -381,7 +381,7 @@ class Task:
         await self.context.confirm()
         self.context.advance(Event.CONFIRMED)
         topics = await identify(self.spec, self._services.group)
-        committed = await self._settled_offset()
+        committed, owner = await self._settled()
         bounds = await self._services.logs.bounds(self.source)
         self.context.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
@@ -389,7 +389,7 @@ class Task:
         if self._services.release is not None:
             await self._services.release(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
-        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
+        owner = None if mark is not None else owner
         try:
             require_changelogs(self.spec, topics)
             self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
@@ -437,14 +437,15 @@ class Task:
         self.context.advance(Event.CLAIMED)
         return self._begin(completed)
 
-    async def _settled_offset(self) -> Committed | None:
-        """Return the committed offset once no former owner can change it any more."""
-        group, clock = self._services.group, self._services.clock
+    async def _settled(self) -> tuple[Committed | None, OwnerRecord | None]:
+        """Return the committed offset and the last owner once no former owner can change them any more."""
+        group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
         owner = await settled_owner(group, self._services.owners, self._log, clock, self.spec.name, self.partition)
-        if owner is not None and not owner.transactional_id and self._services.former_id is not None:
-            # An earlier release had a transactional id for each task.
-            await self._log.end_transaction_of(self._services.former_id(self.spec.name, self.partition))
-        return await settled_offset(group, self._log, clock, self.source, owner)
+        is_of_earlier_release = owner is not None and not owner.transactional_id
+        if former_id is not None and (is_of_earlier_release or self.spec.published):
+            # Earlier releases had a transactional id for each task; commands that publish what was there still have.
+            await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
+        return await settled_offset(group, self._log, clock, self.source, owner), owner
 
     def _tell_if_ahead(self) -> None:
         """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""

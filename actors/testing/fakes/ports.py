@@ -171,7 +171,7 @@ class FakeWriter(_FakeWriter):
         sent = await asyncio.gather(
             *(self._produce(epoch, target, records) for target, records in writes.items()), return_exceptions=True
         )
-        bases = dict(zip(writes, sent, strict=True))
+        bases: dict[TopicPartition, Any] = dict(zip(writes, sent, strict=True))
         refusals = {target: error for target, error in bases.items() if isinstance(error, RecordRefusedError)}
         for error in sent:
             if isinstance(error, BaseException) and not isinstance(error, RecordRefusedError):
