@@ -155,7 +155,7 @@ class Operator:
             process.kill()
             raise
         # Kafka's tools end with 0 after some of their errors, too.
-        assert process.returncode == 0 and b"Error" not in out, (command, out, trouble)
+        assert (process.returncode, b"Error" in out) == (0, False), (command, out, trouble)
         return out.decode()
 
     async def set_offsets(self, offset: int | None) -> None:
