@@ -163,6 +163,7 @@ class TransactionLog(TaskProducer):
             transactional_id=self.transactional_id, transaction_timeout_ms=self.transaction_timeout_ms
         )
         _guard(producer)
+        # The start sends InitProducerId, which raises the producer's epoch.
         await self._start(producer)
         producer._sender._retry_backoff = BACKOFF.first_s
 
