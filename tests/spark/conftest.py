@@ -36,6 +36,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.ui.enabled": "false",
+            # nobody looks at the plan of a finished query, nor at the line of Python that made a column: to note both
+            # costs as much as the smaller jobs
+            "spark.sql.ui.explainMode": "simple",
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
             "spark.driver.memory": "1g",
             # short jobs: the JVM's quick compiler alone halves them
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
