@@ -41,8 +41,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.ui.explainMode": "simple",
             "spark.python.sql.dataFrameDebugging.enabled": "false",
             "spark.driver.memory": "1g",
-            # short jobs: the JVM's quick compiler alone halves them
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # short jobs: the JVM's quick compiler alone halves them. Its 48 MB for code are too few for all tests, so
+            # that code is thrown away and compiled again
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
         log=tmp_path_factory.mktemp("spark") / "spark.log",
     )
