@@ -26,8 +26,7 @@ when it is complete and synced. Where the process dies:
 - in the exchange, between the removal of the empty database and the new one's renaming: there is no database, so that
   the next to open it makes an empty one;
 - after it: the store has the snapshot's content and position. Neither is there without the other, since both were in
-the
-  new database before it got its name.
+  the new database before it got its name.
 
 The snapshot's files are linked into the new database, or copied where they lie on another file system, then checked,
 then moved in: RocksDB never has a name of the snapshot's own, and writes to no table.

@@ -12,6 +12,7 @@ import pytest
 
 from actors._core import logs
 from dev.kafka import Cluster, existing_brokers
+from dev.kafka.archive import ensure_archive
 from dev.kafka.settings import STATE_FILE
 from tests import balance, skips
 
@@ -58,6 +59,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     existing = existing_brokers()
     if existing:
         return existing
+    ensure_archive()
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if hasattr(request.config, "workerinput") else base) / KAFKA
     # An expired transaction is aborted within a second, not within 10.

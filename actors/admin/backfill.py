@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from actors._core.task.takeover import LostChangelog
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.host import Setup, require_stopped
@@ -64,6 +65,7 @@ class Backfill:
             KafkaLogs(setup.connection, control),
             self._clock,
             clock_skew_margin_ms=milliseconds(setup.app.actor_options.clock_skew_margin),
+            lost=LostChangelog.REBUILD,
         )
 
     @classmethod

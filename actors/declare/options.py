@@ -98,8 +98,7 @@ class ActorOptions:
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
             tracer provider that the process sets up.
         state_snapshot: a folder of `spark_replay snapshot`: stores that this worker's disk has nothing of begin from
-        there and
-            read only the changelog's tail. Also `STATE_SNAPSHOT` in the environment.
+            there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
     """
 

@@ -89,7 +89,7 @@ class TaskMeters:
         records: input records that were handled and are committed.
         outputs, writes: what commits sent to other topics, and wrote to changelogs.
         commits: how long they took, from their transaction's begin until the stores had them.
-        last_commit_s, last_commit_at_ms: the newest commit's duration and end; 0 before the first.
+        last_commit_s, last_commit_at_ms: the newest commit's duration and begin; 0 before the first.
         takeovers: how often the task became the owner, a new epoch each time.
         fences: by reason, how often it had to drop its work and look again, or to give the partition up.
         restores: how long bringing a store to its changelog's end took.
@@ -97,7 +97,7 @@ class TaskMeters:
         restoring: the restores that run.
         committed_offset: the group's offset as far as known, None before the first takeover.
         end_offset: the input's end as the last takeover saw it, or a look while the partition stands still.
-        parked: how many messages are put aside, None when that isn't known: it is counted anew then.
+        parked: how many messages are parked, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
         refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.

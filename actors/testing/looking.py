@@ -20,7 +20,7 @@ from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.query_methods import QueryTarget
 from actors.runtime.message.outputs import ACTOR_HEADER
 from actors.runtime.message.store import Store
-from actors.runtime.quarantine.entries import LETTER, read_entry
+from actors.runtime.quarantine.entries import ENTRY, read_entry
 from actors.testing.fakes.log import StoredRecord
 from stores.ports import PartitionStore
 
@@ -89,7 +89,7 @@ def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> 
 
 def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
     """Return an actor's parked messages, by key and place in line."""
-    for place in sorted((place for place in items if place.startswith(LETTER)), key=place_of):
+    for place in sorted((place for place in items if place.startswith(ENTRY)), key=place_of):
         held = read_entry(items.get, *place_of(place), items[place])
         headers: Any = held.headers
         decode_key, decode_value = _decoders(definition, headers)

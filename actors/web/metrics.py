@@ -52,7 +52,7 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("end_offset", "The input's end as the last fetch or takeover saw it.", lambda task: task.end_offset),
     ("queued_records", "Records that wait in memory for the handler.", lambda task: task.queued),
     ("overlay_bytes", "About what is held in memory until the next commit.", lambda task: task.overlay_bytes),
-    ("parked_messages", "Messages that were put aside.", lambda task: task.parked),
+    ("parked_messages", "Messages that are parked.", lambda task: task.parked),
     ("parked_effects", "Effects that were given up, one a key.", lambda task: task.parked_effects),
     ("pending_timers", "About how many timers are set.", lambda task: task.pending_timers),
     ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
@@ -167,7 +167,7 @@ def _states(seen: WorkerStatus) -> Iterator[Metric]:
     )
     yield _gauge("task_state", "1 for the state that the task is in.", (*_TASK, "state"), states)
     fences = (((*_labels(task), reason), count) for task in seen.tasks for reason, count in task.fences.items())
-    yield _counter("fences", "How often the task dropped its work in hand.", (*_TASK, "reason"), fences)
+    yield _counter("fences", "Work that was dropped, by reason; not only fencing.", (*_TASK, "reason"), fences)
 
 
 def _restoring(seen: WorkerStatus) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
 """Runs the demo, and stops what it started, however it ends.
 
-100,000 run commands, every one asked for twice, go to a real broker by Kafka's own console producer. Two
+50,000 run commands, each asked for twice, go to a real broker by Kafka's own console producer. Two
 workers run each command once; one of them is killed while it is busy, and started again. Then Spark rebuilds the
 state from the changelog and compares it with what the workers hold. All files are in `.local/demo`.
 

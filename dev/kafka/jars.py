@@ -72,6 +72,11 @@ def jars_of(pom: Path, name: str) -> Path:
     return folder
 
 
+def archive() -> Path:
+    """Returns where the class archive of the jars is, if `dev.kafka.archive` made it."""
+    return REPOSITORY / ".local" / "jars" / f"kafka-{KAFKA_VERSION}.jsa"
+
+
 def tool_command(main_class: str, *args: str) -> list[str]:
     """Returns the command that runs one of Kafka's Java tools; its log goes to standard error."""
     return java_command(main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={_HERE}/log4j2-tools.xml"))
@@ -129,13 +134,20 @@ def java_command(main_class: str, *args: str, flags: Sequence[str]) -> list[str]
     chosen = os.environ.get("KAFKA_JVM_FLAGS")
     return [
         java(),
-        *(QUICK_START if chosen is None else chosen.split()),
+        *(_quick_start() if chosen is None else chosen.split()),
         *flags,
         "-cp",
         f"{ensure_jars()}/*",
         main_class,
         *args,
     ]
+
+
+def _quick_start() -> tuple[str, ...]:
+    if not archive().exists():
+        return QUICK_START
+    # An archive that another JVM made isn't used; a warning of that would be among a tool's output.
+    return (*QUICK_START, f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 
 def _fetch(pom: Path, folder: Path) -> None:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="POINT",
     help="latest; offset:0=500,1=480 (the first offsets that don't count; partitions left out are read to their end); "
-    'offset:@FILE with JSON such as {"0": 500}; timestamp:2026-01-31T12:00:00Z, or Unix milliseconds.',
+    'offset:@FILE with JSON such as {"0": 500}; timestamp:2026-01-31T12:00:00Z, or Unix milliseconds '
+    "(before each partition's first record of this time or later).",
 )
 @click.option(
     "--app",

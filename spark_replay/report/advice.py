@@ -1,4 +1,4 @@
-"""What to do about a mismatch, by its cause; a cause that isn't known here is told with its name alone."""
+"""What to do about a mismatch, by its cause. A cause without an entry refers to the report's examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ _ADVICE = {
         "An owner that had been replaced could still write. Keep the logs of both workers, see whether anything other "
         "than the app writes, and validate the outputs too."
     ),
+    "aborted_write": _RESTORE,
     "ahead_of_position": "The export and its manifest don't belong together: export again.",
+    "stale_owner": _RESTORE,
+    "different_value": _RESTORE,
+    "expired_key_held": _RESTORE,
+    "deleted_key_back": _RESTORE,
+    "committed_write_missing": _RESTORE,
+    "never_committed": _RESTORE,
     "unknown": "Compare with an archive that was begun earlier (--archive), which has what compaction took.",
     "only_first": "Expected if the key was deleted, or not yet mirrored, between the two.",
     "only_second": "Expected if the key was written between the two.",
@@ -32,11 +39,7 @@ _ADVICE = {
 
 def advice_for(cause: str) -> str:
     """Say what to do about a cause."""
-    if cause in _ADVICE:
-        return _ADVICE[cause]
-    if cause in CAUSES:
-        return _RESTORE
-    return "See the examples."
+    return _ADVICE.get(cause, "See the examples.")
 
 
 def meaning_of(cause: str) -> str:

@@ -136,25 +136,6 @@ class Overlay:
             self.bytes_held += len(key) + WRITE_OVERHEAD_BYTES
         return was_there
 
-    def put_if_absent(self, key: bytes, value: bytes, expires_at_ms: int = NEVER) -> bytes | None:
-        """Return the value that is there, or write `value` and give None."""
-        held = self.get(key)
-        if held is None:
-            self.set(key, value, expires_at_ms)
-        return held
-
-    def compare_and_set(
-        self, key: bytes, expected: bytes | None, value: bytes | None, expires_at_ms: int = NEVER
-    ) -> bool:
-        """Write `value` (None: delete) if `expected` (None: absent) is there; tell whether it was."""
-        if self.get(key) != expected:
-            return False
-        if value is None:
-            self.delete(key)
-        else:
-            self.set(key, value, expires_at_ms)
-        return True
-
     def expired(self, key: bytes) -> bytes | None:
         """Return the value that `key` had until it expired, None when it has none or one that is there."""
         entry = self.writes.get(key) or self._frozen.get(key)

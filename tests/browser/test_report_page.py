@@ -19,7 +19,8 @@ from tests.spark.report.pages import MADE, make_profile, make_report, pages
 pytestmark = needs_chromium
 
 NAMES = ["damaged", "many", "empty", "nasty"]
-WIDTHS = [390, 1200]
+LOOKS = [(390, "light"), (1200, "dark")]
+OTHER_LOOKS = [(390, "dark"), (1200, "light")]
 HOSTILE = [
     "<script>alert(1)</script>",
     "</script><script>alert(1)</script>",
@@ -60,27 +61,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[object]:
     async for opened in browsers():
         yield opened
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: str):
-    for width in WIDTHS:
-        for scheme in ("light", "dark"):
-            settings = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
-            async with Visit(browser, (folder / f"{name}.html").as_uri(), **settings) as visit:
-                where = (name, width, scheme)
-                # folded tables have to fit too
-                await visit.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
-                taken, given = await visit.page.evaluate(WIDE)
-                assert taken <= given == width, where
-                # a table of 512 partitions has one style for all its cells
-                if name != "many":
-                    assert await visit.page.evaluate(PALE) == [], where
-                assert visit.said == [], where
+@pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.nightly)], ids=["each", "other"])
+async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: str, looks: list[tuple[int, str]]):
+    for width, scheme in looks:
+        settings = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+        async with Visit(browser, (folder / f"{name}.html").as_uri(), **settings) as visit:
+            where = (name, width, scheme)
+            # folded tables have to fit too
+            await visit.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
+            taken, given = await visit.page.evaluate(WIDE)
+            assert taken <= given == width, where
+            # a table of 512 partitions has one style for all its cells
+            if name != "many":
+                assert await visit.page.evaluate(PALE) == [], where
+            assert visit.said == [], where
 
 
 def page_of(keys: list[str]) -> str:
@@ -142,8 +143,9 @@ async def test_every_figure_has_words_and_a_table(browser, folder: Path):
             assert await figures.nth(number).locator("table").is_visible()
 
 
-async def test_paper_is_white_and_whole(browser, folder: Path):
-    async with Visit(browser, (folder / "damaged.html").as_uri(), color_scheme="dark") as visit:
+@pytest.mark.parametrize("name", ["empty", pytest.param("damaged", marks=pytest.mark.nightly)])
+async def test_paper_is_white_and_whole(browser, folder: Path, name: str):
+    async with Visit(browser, (folder / f"{name}.html").as_uri(), color_scheme="dark") as visit:
         await visit.page.emulate_media(media="print", color_scheme="dark")
         assert (
             await visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -76,7 +76,14 @@ class StuckError(AssertionError):
 
 
 async def run(
-    cluster: Cluster, folder: Path, faults: Sequence[Fault], *, inputs: int, rate: float, seed: int
+    cluster: Cluster,
+    folder: Path,
+    faults: Sequence[Fault],
+    *,
+    inputs: int,
+    rate: float,
+    seed: int,
+    pause_s: float = 0.02,
 ) -> Outcome:
     """Run all faults on a new world, wait for the end of the inputs, and check."""
     began_s = time.monotonic()
@@ -84,7 +91,7 @@ async def run(
     try:
         for worker in world.workers:
             worker.start()
-        feeding = asyncio.create_task(world.feed(inputs, rate))
+        feeding = asyncio.create_task(world.feed(inputs, rate, pause_s))
         slowest_s = await _wait_for_progress(world, feeding, "the start")
         for number, fault in enumerate(faults, 1):
             logger.info("fault %d of %d: %s (%d inputs sent)", number, len(faults), fault.__name__, world.sent)

@@ -1,4 +1,7 @@
-"""Three brokers: a short crash run (`make crash` runs all faults, longer), and a start beside a broker that hangs."""
+"""Three brokers: a short crash run, and a start beside a broker that hangs.
+
+`make crash` runs all faults, longer, at a higher rate, and lets Spark validate the stores at the end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from dev.kafka import Cluster, alive_brokers
 from dev.kafka.settings import HOST
 from tests.crash.faults import QUICK
 from tests.crash.harness import run
-from tests.crash.validate import validate_stores
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, unique
 
 PARTITIONS = 6
@@ -27,10 +29,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def test_nothing_is_lost_or_doubled_under_faults(cluster: Cluster, tmp_path: Path) -> None:
-    outcome = await run(cluster, tmp_path, QUICK, inputs=15_000, rate=300.0, seed=1)
+    outcome = await run(cluster, tmp_path, QUICK, inputs=5_000, rate=100.0, seed=1, pause_s=0.25)
     # How soon each fault is over is for `make crash`: other tests run beside this one.
     assert outcome.flaws == {}, outcome
-    assert validate_stores(cluster.bootstrap, tmp_path) == 0
 
 
 async def owns_all(worker: WorkerProcess) -> None:

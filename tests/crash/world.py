@@ -85,9 +85,10 @@ class World:
         for worker in self.workers:
             worker.kill()
 
-    async def feed(self, inputs: int, rate: float) -> None:
+    async def feed(self, inputs: int, rate: float, pause_s: float) -> None:
         """Send `inputs` records at about `rate` per second, each acknowledged by all in-sync replicas.
 
+        Between sends there are `pause_s` seconds: a longer pause makes fewer, larger transactions.
         The second actor gets one for every few.
         """
         async with self._producer() as producer:
@@ -106,7 +107,7 @@ class World:
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
                     waiting.clear()
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(pause_s)
             await asyncio.gather(*waiting)
 
     async def tick(self) -> None:

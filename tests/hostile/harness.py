@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.hostile.attacks import ATTACKS, Attack, lying_members
-from tests.hostile.world import World
+from tests.hostile.world import CHUNK, World
 from tests.kafka.helpers import eventually
 
 logger = logging.getLogger("hostile")
@@ -19,7 +19,6 @@ logger = logging.getLogger("hostile")
 MAX_MEMORY_MB = 1024
 MIN_RATIO = 0.8
 MAX_HEALTH_S = 2.0
-WARM_RECORDS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,12 @@ class Outcome:
         return self.ratio >= MIN_RATIO and self.slowest_health_s <= MAX_HEALTH_S
 
 
-async def run(brokers: str, folder: Path, *, seconds: float) -> Outcome:
-    """Attack a worker for some seconds.
+async def run(brokers: str, folder: Path, *, seconds: float, chunk: int = CHUNK) -> Outcome:
+    """Attack a worker for some seconds. The main job's commands are sent `chunk` at a time.
 
     The members that lie join first: each join has the whole group join again, whoever it is.
     """
-    async with World.create(brokers, folder) as world, lying_members(world):
+    async with World.create(brokers, folder, chunk=chunk) as world, lying_members(world):
         enough = asyncio.Event()
         feeding = asyncio.create_task(world.feed(enough))
         await eventually(lambda: _is_warm(world), what=world.log_end)
@@ -93,7 +92,7 @@ async def run(brokers: str, folder: Path, *, seconds: float) -> Outcome:
 
 
 async def _is_warm(world: World) -> bool:
-    return await world.handled() > WARM_RECORDS
+    return await world.handled() > 2 * world.chunk
 
 
 async def _is_done(world: World) -> bool:

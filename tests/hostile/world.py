@@ -24,7 +24,6 @@ from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producin
 PARTITIONS = 4
 READER, ADMIN = "reader-0123456789abcdef", "admin-0123456789abcdef"
 CHUNK = 100_000
-MAX_LAG = 200_000
 LARGE = 600_000
 """Bytes of the values that answers would be full of."""
 LARGE_KEYS = 12
@@ -43,6 +42,7 @@ class World:
         url: of its web server.
         session: asks it.
         producer: writes to its topics.
+        chunk: so many commands are sent at a time, and twice as many wait at most.
         sent: how many commands were fed; the second half of each chunk repeats the first.
         answers: how often each attack got which status, or which error ended it.
         health_s: how long the administrator waited, each time.
@@ -54,13 +54,14 @@ class World:
     url: str
     session: aiohttp.ClientSession
     producer: AIOKafkaProducer
+    chunk: int = CHUNK
     sent: int = 0
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     health_s: list[float] = field(default_factory=list)
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, brokers: str, folder: Path) -> AsyncIterator[World]:
+    async def create(cls, brokers: str, folder: Path, *, chunk: int) -> AsyncIterator[World]:
         """Make the topics, start the worker, and wait until it owns everything."""
         name, port = unique("hostile"), free_port()
         await make_topics(brokers, f"{name}-in", f"{name}-out", f"{name}-letters", partitions=PARTITIONS)
@@ -77,7 +78,7 @@ class World:
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
             producing(brokers, max_request_size=1_040_000) as producer,
         ):
-            world = cls(brokers, name, worker, f"http://127.0.0.1:{port}", session, producer)
+            world = cls(brokers, name, worker, f"http://127.0.0.1:{port}", session, producer, chunk)
             worker.start(web=True)
             try:
                 await eventually(lambda: worker.log().count(" owns ") >= 2 * PARTITIONS, what=world.log_end)
@@ -136,14 +137,14 @@ class World:
         """Keep commands waiting until it is enough: each chunk's second half repeats its first."""
         # No cancellation: aiokafka's `stop` may swallow it, and it would leave a chunk's count wrong.
         while not enough.is_set():
-            if self.sent - await self.handled() < MAX_LAG:
+            if self.sent - await self.handled() < 2 * self.chunk:
                 await self._send_chunk()
             else:
                 await asyncio.sleep(0.1)
 
     async def _send_chunk(self) -> None:
-        first, half = self.sent, CHUNK // 2
-        self.sent += CHUNK
+        first, half = self.sent, self.chunk // 2
+        self.sent += self.chunk
         numbers = [*range(first, first + half)] * 2
         records = ((b"command-%09d" % number, b"%0100d" % number) for number in numbers)
         await load(self.brokers, f"{self.name}-in", PARTITIONS, records)

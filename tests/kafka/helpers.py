@@ -24,6 +24,7 @@ from actors._kafka.connection import Connection
 from tests.kafka.forked import ROOT, Fork
 
 DEADLINE_S = 60.0
+MAX_POLL_S = 0.5
 
 
 def unique(name: str) -> str:
@@ -124,16 +125,20 @@ async def read_all(brokers: str, topic: str, *, isolation: str = "read_committed
 
 
 async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, what: object = "") -> object:
-    """Wait for a condition, sync or async, to hold; give what it gave."""
+    """Wait for a condition, sync or async, to hold; give what it gave.
+
+    A condition that takes long, because it reads a topic, is checked less often: other tests need the machine too.
+    """
     end_s = time.monotonic() + deadline_s
     while True:
+        began_s = time.monotonic()
         result = condition()
         if asyncio.iscoroutine(result):
             result = await result
         if result:
             return result
         assert time.monotonic() < end_s, f"not within {deadline_s} s: {what() if callable(what) else what or condition}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(min(max(0.05, 2 * (time.monotonic() - began_s)), MAX_POLL_S))
 
 
 class WorkerProcess:

@@ -105,4 +105,4 @@ FAULTS: tuple[Fault, ...] = (
     pause_owner_shortly,
     pause_clients_and_owner,
 )
-QUICK: tuple[Fault, ...] = (pause_clients, kill_owner, pause_clients_and_owner)
+QUICK: tuple[Fault, ...] = (kill_owner, pause_clients_and_owner)

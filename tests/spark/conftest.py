@@ -36,9 +36,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.ui.enabled": "false",
+            # nobody looks at the plan of a finished query, nor at the line of Python that made a column: to note both
+            # costs as much as the smaller jobs
+            "spark.sql.ui.explainMode": "simple",
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
             "spark.driver.memory": "1g",
-            # short jobs: the JVM's quick compiler alone halves them
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # short jobs: the JVM's quick compiler alone halves them. Its 48 MB for code are too few for all tests, so
+            # that code is thrown away and compiled again
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
         log=tmp_path_factory.mktemp("spark") / "spark.log",
     )

@@ -1,7 +1,7 @@
 """The idempotent consumer: a message whose id was seen before is skipped.
 
-The id is written with what the message writes and sends, in one commit. So an id that is there means that the effects
-are there too, and a handler that raises leaves no id behind. An id counts for its key: the messages of a key are
+The id is written with what the message writes and sends, in one commit. So an id that is there means that they are
+there too, and a handler that raises leaves no id behind. An id counts for its key: the messages of a key are
 handled one after the other, also where those of other keys overlap.
 
 What an actor sends to itself, by a timer or as an effect's result, comes once by itself and may have the content of the
@@ -39,6 +39,7 @@ def deduplicated(handler: Handler, store: Store[Any, Any], identify: Identify) -
     """Return a handler that skips messages with an id that `store` has; one without an id is always handled."""
 
     async def handle(ctx: Context, message: Any) -> Any:
+        # Only what the actor sent to itself has an id of its own; a parked input that is retried has none.
         found = None if getattr(ctx._record, "id", None) else identify(ctx, message)
         if found is None:
             return await handler(ctx, message)

@@ -97,7 +97,7 @@ class TaskStatus:
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
         overlay_bytes: about what is held in memory until the next commit.
         pending_timers: about how many, None if the actor has no timers.
-        parked: how many messages are put aside, None if the actor parks none or it isn't known now.
+        parked: how many messages are parked, None if the actor parks none or it isn't known now.
         parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
@@ -167,7 +167,7 @@ class WorkerStatus:
         rebalances: how often it was assigned partitions.
         partitions: by actor, how many partitions it has, whoever owns them.
         tasks: those that it owns now, by actor and partition.
-        parked: by actor, which messages this worker's partitions have put aside.
+        parked: by actor, the parked messages of this worker's partitions.
         copies: what it keeps of partitions that others own, a store each.
         assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
         clock_off_ms: how far the machine's clock is ahead of the time that is known, 0 while it is followed.

@@ -31,7 +31,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay, after_prefix
 
-LETTER = b"p"
+ENTRY = b"p"
 AFTER_ALL = b"q"
 INLINE_BYTES = 48 * 1024
 """A message with more bytes of key, value and headers is stored in slices."""
@@ -171,7 +171,7 @@ def write_entry(
     Raises:
         RecordTooLargeError: the changelog doesn't take its key, or a slice.
     """
-    place = make_place(LETTER, line_key, sequence)
+    place = make_place(ENTRY, line_key, sequence)
     if _size_of(message) <= INLINE_BYTES:
         try:
             store.write_raw(state, place, msgspec.json.encode(message))
@@ -202,7 +202,7 @@ def write_failure(
         # The slices stay as they are.
         head = _decoded(raw, _Head)
         again = msgspec.structs.replace(head, error=error, attempts=head.attempts + 1)
-        _write_head(store, state, make_place(LETTER, line_key, sequence), again, head.size, head.slices)
+        _write_head(store, state, make_place(ENTRY, line_key, sequence), again, head.size, head.slices)
         return again.attempts
     message = _decoded(raw, ParkedMessage)
     message = msgspec.structs.replace(message, error=error, attempts=message.attempts + 1)
@@ -212,7 +212,7 @@ def write_failure(
 
 def remove_entry(overlay: Overlay, line_key: bytes, sequence: int, raw: bytes) -> None:
     """Remove an entry with its slices."""
-    overlay.delete(make_place(LETTER, line_key, sequence))
+    overlay.delete(make_place(ENTRY, line_key, sequence))
     if raw.startswith(_HEAD):
         prefix = _slices_of(line_key, sequence)
         for number in range(_decoded(raw, _Head).slices):

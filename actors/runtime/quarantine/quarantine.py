@@ -1,4 +1,4 @@
-"""Messages that were put aside: the one that its handler can't handle, and behind it all later ones of its key.
+"""Parked messages: the one that its handler can't handle, and behind it all later ones of its key.
 
 Other keys go on. The messages of a key stand in a line in the actor's store of parked messages, whose entries
 `actors.runtime.quarantine.entries` describes.
@@ -46,7 +46,7 @@ from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.quarantine.entries import (
     AFTER_ALL,
-    LETTER,
+    ENTRY,
     LONG_KEY_BYTES,
     LostContentError,
     ParkedMessage,
@@ -130,8 +130,8 @@ class Parked:
         if self._store is not None:
             self._next.update(_lines(state.overlays[self._store]))
 
-    def concerns(self, record: InputRecord) -> bool:
-        """Tell whether the record may be a control record or of a parked key. Hot: called for every record."""
+    def may_concern(self, record: InputRecord) -> bool:
+        """Tell whether the record may be a command or of a parked key. Hot: called for every record."""
         for name, _ in record.headers:
             if name == CONTROL_HEADER:
                 return True
@@ -139,10 +139,10 @@ class Parked:
             return False
         return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
 
-    async def take(
+    async def intercept(
         self, state: TaskState, record: InputRecord, handling: MessageHandling, internal: InternalMessage | None = None
     ) -> bool:
-        """Carry out a control record, or put a message behind the parked ones of its key.
+        """Carry out a command, or put a message behind the parked ones of its key.
 
         Returns:
             Whether that is done; if not, the message is to be handled.
@@ -165,7 +165,7 @@ class Parked:
         return True
 
     def park(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
-        """Put a message aside that can't be handled, and send it to the dead-letter topic if it fits there.
+        """Park a message that can't be handled, and send it to the dead-letter topic if it fits there.
 
         Raises:
             RecordError: it doesn't fit into the store.
@@ -237,13 +237,13 @@ class Parked:
         if after is None:
             return False
         # A look at all uncommitted keys for each message that waits would be too much.
-        if overlay.get(make_place(LETTER, line_key, after - 1)) is not None:
+        if overlay.get(make_place(ENTRY, line_key, after - 1)) is not None:
             return True
         return self._recount(overlay, line_key)
 
     def _recount(self, overlay: Overlay, line_key: bytes) -> bool:
         """Look where the line ends; tell whether there is one."""
-        last = next(overlay.items(*line_bounds(LETTER, line_key), reverse=True), None)
+        last = next(overlay.items(*line_bounds(ENTRY, line_key), reverse=True), None)
         if last is None:
             self._next.pop(line_key, None)
             return False
@@ -275,7 +275,7 @@ class Parked:
 
     def _sequences(self, overlay: Overlay, line_key: bytes) -> range:
         """Return the sequences that entries of a line may have, without looking at more than its first."""
-        first = next(overlay.items(*line_bounds(LETTER, line_key)), None)
+        first = next(overlay.items(*line_bounds(ENTRY, line_key)), None)
         return range(0) if first is None else range(place_of(first[0])[1], self._next.get(line_key, 0))
 
     async def _obey(self, state: TaskState, record: InputRecord, handling: MessageHandling) -> None:
@@ -333,7 +333,7 @@ class Parked:
         """Hand the messages of a line to the handler, up to the first that fails; return how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
         for sequence in self._sequences(overlay, key):
-            with_metadata = overlay.read(make_place(LETTER, key, sequence))
+            with_metadata = overlay.read(make_place(ENTRY, key, sequence))
             if with_metadata is None:
                 continue
             if count >= RETRY_MESSAGES or size > RETRY_BYTES or is_over(command, _written_by(with_metadata)):
@@ -405,7 +405,7 @@ class Parked:
     async def _drop(self, overlay: Overlay, key: bytes, command: Command) -> int:
         count, looked, size = 0, 0, 0
         for sequence in self._sequences(overlay, key):
-            with_metadata = overlay.read(make_place(LETTER, key, sequence))
+            with_metadata = overlay.read(make_place(ENTRY, key, sequence))
             looked, size = looked + 1, size + len(with_metadata or b"")
             if size > PAUSE_BYTES or looked > PAUSE_ENTRIES:
                 looked = size = 0
@@ -425,7 +425,7 @@ class Parked:
 
     @staticmethod
     def _tidy(overlay: Overlay, key: bytes) -> None:
-        if next(overlay.items(*line_bounds(LETTER, key)), None) is None:
+        if next(overlay.items(*line_bounds(ENTRY, key)), None) is None:
             remove_slices(overlay, key)
 
     def _note_refusal(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
@@ -433,7 +433,7 @@ class Parked:
         if command is None or command.command != "retry" or store is None:
             logger.error("%s offset %d: a control record is skipped: %s", state.source, record.offset, failed.reason)
             return
-        first = next(state.overlays[store].items(*line_bounds(LETTER, key)), None)
+        first = next(state.overlays[store].items(*line_bounds(ENTRY, key)), None)
         if first is not None:
             self._fail_again(state, store, (key, place_of(first[0])[1], first[1]), failed)
 
@@ -478,7 +478,7 @@ def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
     Short lines are read through and the rest of long ones is skipped: a search costs as much as many steps, and a
     producer can make as many lines as there are keys.
     """
-    start: bytes | None = LETTER
+    start: bytes | None = ENTRY
     while start is not None:
         rows, start = overlay.items(start, AFTER_ALL), None
         key, after, steps = b"", 0, 0
@@ -489,7 +489,7 @@ def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
                 steps = 0
             key, after, steps = found, sequence + 1, steps + 1
             if steps >= STEPS:
-                bounds = line_bounds(LETTER, key)
+                bounds = line_bounds(ENTRY, key)
                 last, _ = next(overlay.items(*bounds, reverse=True))
                 after, start = place_of(last)[1] + 1, bounds[1]
                 break

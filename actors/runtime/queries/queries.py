@@ -227,12 +227,9 @@ def read(held: Held, key: bytes) -> Found:
         raw = held.store.get(key)
     except StoreError as error:
         raise _unreadable(held, error) from error
-    if raw is None:
+    if raw is None or is_expired(raw, held.now_ms):
         return ABSENT
-    expires_ms = expires_at_ms(raw)
-    if expires_ms == NEVER:
-        return Found(raw[METADATA_BYTES:], None)
-    return Found(raw[METADATA_BYTES:], expires_ms) if expires_ms > held.now_ms else ABSENT
+    return Found(raw[METADATA_BYTES:], expiry_of(raw))
 
 
 def expiry_of(raw: bytes) -> int | None:

@@ -25,7 +25,7 @@ from itertools import islice
 
 from actors._core.backoff import Backoff
 from actors._core.logs import Reminders, escaping
-from actors._core.task.takeover import LogBounds, Retention, why_not_followed
+from actors._core.task.takeover import LogBounds, LostChangelog, Retention, why_not_followed
 from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
@@ -174,7 +174,7 @@ class ViewReplica:
         self.clock = clock
         self._margin_ms = clock_skew_margin_ms
         self._changed = changed
-        self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms)
+        self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms, lost=LostChangelog.REBUILD)
         self._facts: TopicFacts | None = None
         self._copies: dict[int, _PartitionReplica] = {}
         self._tasks: list[asyncio.Task[None]] = []

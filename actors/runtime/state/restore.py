@@ -132,7 +132,7 @@ class Restorer:
         *,
         clock_skew_margin_ms: int,
         snapshots: Snapshots | None = None,
-        lost: LostChangelog = LostChangelog.REBUILD,
+        lost: LostChangelog = LostChangelog.STOP,
         are_owners_fenced: bool = True,
     ) -> None:
         self._logs = logs

@@ -201,7 +201,10 @@ class TaskContext:
         return CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, self.topics).encode()
 
     async def confirm(self) -> None:
-        """Ask whether the partition is still ours. Before fencing it spares the new owner a fence; then it decides.
+        """Ask the group whether the partition is still ours.
+
+        A takeover calls it twice: before the fence, so that a zombie doesn't fence the new owner; and after the fence,
+        where the answer counts.
 
         Raises:
             MigratedError: it isn't.

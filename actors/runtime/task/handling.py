@@ -33,7 +33,7 @@ logger = escaping(logging.getLogger(__name__))
 class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
-    `parked` is None if the actor puts no messages aside. `poisoned` says by what `identity` gives why the broker
+    `parked` is None if the actor takes no commands. `poisoned` says by what `identity` gives why the broker
     refuses what a message led to, `dropped` which internal messages an operator gave up. `wait` lets so many seconds
     pass, with nothing of the message held; it raises CancelledError if the task ends.
     """
@@ -69,7 +69,7 @@ class Handling:
             # It stays known until that is committed: the broker may refuse the dead letter too.
             self.give_up(state, record, self.poisoned[identity(record)], 1, internal)
             return
-        if parked is not None and parked.concerns(record) and await parked.take(state, record, self, internal):
+        if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
             return
         try:
             await self.once(state, record, internal)

@@ -371,7 +371,7 @@ class TaskProcessor:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""
         parked, offset = self._handling.parked, record.offset
         is_known = offset in self._poison.poisoned or offset in self._completed.finished
-        return is_known or (parked is not None and parked.concerns(record))
+        return is_known or (parked is not None and parked.may_concern(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
         """Handle a message with all precautions; return the outputs, which a commit may have renewed."""

@@ -17,7 +17,7 @@ from stores.ports import PartitionStore
 
 @dataclass(slots=True)
 class ToolSet:
-    """What handlers reach through their context, what comes due between messages, and what was put aside."""
+    """What handlers reach through their context, what comes due between messages, and the parked messages."""
 
     tools: Tools = field(default_factory=Tools)
     punctuators: list[Punctuator] = field(default_factory=list)

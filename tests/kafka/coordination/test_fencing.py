@@ -396,6 +396,7 @@ async def test_a_batch_is_no_larger_than_what_the_topic_takes(brokers: str) -> N
     assert len({record.offset for record in found}) == 30
 
 
+@pytest.mark.nightly
 async def test_it_goes_on_when_a_killed_broker_is_back(tmp_path: Path) -> None:
     with Cluster.up(tmp_path / "kafka") as cluster:
         topic, brokers, (broker,) = unique("fenced"), cluster.bootstrap, cluster.broker_ids

@@ -116,6 +116,7 @@ def test_quantiles_of_locks() -> None:
         Result.of([], 2.0, 1.0)
 
 
+@pytest.mark.nightly
 def test_locks_of_ours_are_measured(brokers: str, tmp_path: Path) -> None:
     options = ["--systems", "ours", "--scenarios", "alone,contended", "--seconds", "3", "--repeat", "1"]
     command = [sys.executable, "-m", "benchmarks.locks", *options, "--brokers", brokers]

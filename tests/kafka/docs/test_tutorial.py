@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dev.kafka import free_port
-from dev.kafka.jars import ensure_jars
+from dev.kafka.jars import QUICK_START, ensure_jars
 from tests import documents
 from tests.documents import Block
 from tests.kafka.helpers import ROOT, eventually, unique
@@ -61,6 +61,7 @@ class Reader:
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "KAFKA_URL": ";".join(f"kafka://{broker}" for broker in self._brokers.split(",")),
             "FAUST_ACTORS": str(ROOT),
+            "JAVA_TOOL_OPTIONS": " ".join(QUICK_START),
         }
         said = self.folder / "said.txt"
         with said.open("w") as output:

@@ -24,7 +24,6 @@ from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all
 MODULE = "tests.kafka.apps.asks_app"
 ACCOUNTS = [f"account-{number:02}" for number in range(20)]
 PART = 100
-PARTS = 4
 
 
 @pytest.fixture
@@ -115,14 +114,15 @@ async def test_between_accounts_also_of_one_partition(
     assert worker.terminate() == 0, worker.log()
 
 
+@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.nightly)])
 async def test_no_money_is_lost_or_made_by_kill_9(
-    brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path
+    brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path, parts: int
 ) -> None:
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=2)
     one, two = (WorkerProcess(MODULE, brokers, tmp_path / each, APP_NAME=name) for each in ("one", "two"))
     workers += [one.start(), two.start()]
     await send(brokers, f"{name}-in", encoded([(account, Deposit(1_000)) for account in ACCOUNTS]))
-    for part in range(PARTS):
+    for part in range(parts):
         await send(brokers, f"{name}-in", encoded(fetches(part)))
         killed = (one, two)[part % 2]
         before = len(await outcomes(brokers, name))
@@ -137,7 +137,7 @@ async def test_no_money_is_lost_or_made_by_kill_9(
 
     async def done() -> bool:
         found.update(await outcomes(brokers, name))
-        return len(found) == PART * PARTS
+        return len(found) == PART * parts
 
     await eventually(done, deadline_s=120.0, what=lambda: f"{len(found)} outcomes; {one.log()[-3000:]}")
     balances = [await outside.app.ask(outside.Account, account, Look()) for account in ACCOUNTS]

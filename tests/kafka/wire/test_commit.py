@@ -101,7 +101,7 @@ async def test_a_record_that_the_broker_refuses_is_not_passed_over(
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["takeover", "commit"])
-@pytest.mark.parametrize("fault", [lose_request, lose_reply, repeat])
+@pytest.mark.parametrize("fault", [pytest.param(lose_request, marks=pytest.mark.nightly), lose_reply, repeat])
 @pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
 async def test_any_request_of_a_transaction_may_get_lost(world: World, api: Api, fault: Action, number: int) -> None:
     await world.add_inputs(3)

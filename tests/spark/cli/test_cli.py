@@ -21,7 +21,7 @@ from tests.spark.helpers import Export, Log, Transaction, put, write_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
+QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 COUNTS = [
     "equal",
     "missing",

@@ -1,4 +1,7 @@
-"""Rebuild and validate by `spark-submit`, on executors that are processes of their own and have no Python."""
+"""Rebuild and validate by `spark-submit`, on executors that are processes of their own and need no Python.
+
+One job does all of it: a cluster takes long to start.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pyspark
@@ -18,7 +21,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import compare_exports, kafka, rebuild_state
 from spark_replay.comparison.validate import explain_exports
-from spark_replay.fold.points import now_ms
 from spark_replay.jars import ensure_jars
 from tests.kafka.helpers import ROOT
 from tests.spark.helpers import NOW_MS, Export, Log, fold, random_transactions, write_log
@@ -37,12 +39,10 @@ def log(brokers: str) -> Log:
     return write_log(brokers, random_transactions(6, count=100, keys=60))
 
 
-def submit(
-    job: Path, *args: str, folder: Path, more: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a job on two executors of one core whose Python is a program that only says that it was called."""
+def submit(job: Path, *args: str, folder: Path, java_home: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run a job on two executors of one core whose Python is a program that says that it was called."""
     python = folder / "python-of-executors"
-    python.write_text(f"#!/bin/sh\ntouch '{folder}/python-was-started'\nexit 1\n")
+    python.write_text(f"#!/bin/sh\ntouch '{folder}/python-was-started'\nexec '{sys.executable}' \"$@\"\n")
     python.chmod(0o755)
     # the executors leave their files in Spark's home: here it is one of links
     home = folder / "spark"
@@ -57,7 +57,8 @@ def submit(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        **(more or {}),
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        **({"spark.executorEnv.JAVA_HOME": str(java_home)} if java_home else {}),
     }
     command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += ["--jars", ",".join(map(str, ensure_jars()))]
@@ -73,23 +74,14 @@ def submit(
     )
 
 
-def test_rebuild_and_validate_on_a_cluster(brokers: str, log: Log, tmp_path: Path):
-    Export.of(log).write(tmp_path / "exports")
-    (tmp_path / "as_of_ms").write_text(str(NOW_MS))
-    job = Path(__file__).with_name("replay_job.py")
-    done = submit(job, brokers, log.topic, str(tmp_path), folder=tmp_path)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert (result["master"], result["executors"]) == ("local-cluster[2,1,1024]", 2)
-    state = fold(log.records)
-    assert (result["keys"], result["records"]) == (len(state), len(log.records))
-    assert (result["totals"]["mismatches"], result["totals"]["equal"]) == (0, len(state))
-    rows = pq.read_table(tmp_path / "rebuilt", columns=["key", "value"]).to_pylist()
-    assert {row["key"]: row["value"] for row in rows} == {key: write.value for (_, key), write in state.items()}
-    assert (result["python_by_replay"], result["python_by_udf"]) == (False, True)
-
-
 NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+
+
+def makes_namespaces() -> bool:
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
+    )
 
 
 def java_apart(folder: Path, *, target: Path, other: Path) -> Path:
@@ -107,31 +99,49 @@ def java_apart(folder: Path, *, target: Path, other: Path) -> Path:
     return home
 
 
-@pytest.mark.skipif(
-    shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0,
-    reason="this machine makes no mount namespaces",
-)
-def test_executors_that_see_another_folder(brokers: str, tmp_path: Path):
-    log = write_log(brokers, random_transactions(8, count=30, keys=30))
-    target, other, there = (tmp_path / name for name in ("target", "other", "there"))
-    for folder in (target, other, there):
-        folder.mkdir()
+@dataclass(frozen=True)
+class Submitted:
+    """What one job on one cluster found, and the folder that it worked in."""
+
+    folder: Path
+    result: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def submitted(brokers: str, log: Log, tmp_path_factory: pytest.TempPathFactory) -> Submitted:
+    folder = tmp_path_factory.mktemp("cluster")
+    Export.of(log).write(folder / "exports")
+    (folder / "as_of_ms").write_text(str(NOW_MS))
+    target, other = folder / "target", folder / "other"
+    for made in (target, other):
+        made.mkdir()
     good = target / "good"
     (good / "partition=0").mkdir(parents=True)
     (good / "_rebuild.json").write_text("{}")
     (good / "partition=0" / "rows.parquet").write_text("rows")
-    home = java_apart(tmp_path, target=target, other=other)
-    job = Path(__file__).with_name("apart_job.py")
-    settings = {
-        "spark.executorEnv.JAVA_HOME": str(home),
-        "spark.executorEnv.PYTHONPATH": str(ROOT),
-        "spark.pyspark.python": sys.executable,
-    }
-    done = submit(job, brokers, log.topic, str(tmp_path), folder=tmp_path, more=settings)
+    home = java_apart(folder, target=target, other=other) if makes_namespaces() else None
+    job = Path(__file__).with_name("replay_job.py")
+    done = submit(job, brokers, log.topic, str(folder), "apart" if home else "", folder=folder, java_home=home)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["executors"] == 2
-    assert any(other.iterdir()), "the executors wrote nowhere"
+    return Submitted(folder, json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_rebuild_and_validate_on_a_cluster(log: Log, submitted: Submitted):
+    result = submitted.result
+    assert (result["master"], result["executors"]) == ("local-cluster[2,1,1024]", 2)
+    state = fold(log.records)
+    assert (result["keys"], result["records"]) == (len(state), len(log.records))
+    assert (result["totals"]["mismatches"], result["totals"]["equal"]) == (0, len(state))
+    rows = pq.read_table(submitted.folder / "rebuilt", columns=["key", "value"]).to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == {key: write.value for (_, key), write in state.items()}
+    assert (result["python_by_replay"], result["python_by_udf"]) == (False, True)
+
+
+def test_executors_that_see_another_folder(log: Log, submitted: Submitted):
+    if "apart" not in submitted.result:
+        pytest.skip("this machine makes no mount namespaces")
+    result, target, good = submitted.result["apart"], submitted.folder / "target", submitted.folder / "target" / "good"
+    assert any((submitted.folder / "other").iterdir()), "the executors wrote nowhere"
     for name in ("rebuild", "overwrite"):
         assert result[name].startswith("TargetError: of "), result[name]
         assert "give --to a folder that driver and executors share" in result[name]
@@ -143,8 +153,6 @@ def test_executors_that_see_another_folder(brokers: str, tmp_path: Path):
     assert not list((target / "archive").glob("_offsets/*.json"))
     assert result["snapshot"].startswith("TargetError: "), result["snapshot"]
     assert not [path for path in (target / "snapshots").glob("*") if not path.name.startswith(".")]
-    # the same executors, where they see what the driver sees
-    assert result["shared"] == f"done: {len(fold(log.records, as_of_ms=now_ms()))}"
 
 
 def python_nodes(frame: DataFrame) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from spark_replay import (
     write_rebuild,
 )
 from spark_replay.fold.rebuild import read_rebuild
-from spark_replay.sources.archives.archive import batch_files
+from spark_replay.sources.archives.archive import ArchiveSource, batch_files
 from tests.kafka.helpers import unique
 from tests.spark.helpers import NOW_MS, append, random_transactions, write_log
 
@@ -51,20 +52,32 @@ def lose_a_line(folder: Path) -> None:
     (folder / "0").write_text(text.rpartition("\n")[0])
 
 
-@pytest.mark.parametrize("damage", [lose_last, lose_second, lose_a_line])
-def test_an_entry_that_the_list_of_files_has_lost(
-    spark: SparkSession, brokers: str, tmp_path: Path, damage: Callable[[Path], None]
-):
+@pytest.fixture(scope="module")
+def in_three_batches(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPathFactory) -> ArchiveSource:
+    """An archive whose list of files has three entries, for damage that is undone."""
+    to = tmp_path_factory.mktemp("damage") / "to"
     log = write_log(brokers, random_transactions(33, count=30, keys=40))
     for number in range(3):
         asyncio.run(append(brokers, log, random_transactions(60 + number, count=5, keys=40)))
-        archive_topics(spark, Wanted(brokers=brokers, topics=(log.topic,)), to=tmp_path / "to")
-    source = archive(spark, tmp_path / "to", log.topic)
-    source.describe()
-    damage(tmp_path / "to" / "_spark_metadata")
-    with pytest.raises(ArchiveError, match=r"_spark_metadata, which lists its files, has lost"):
-        write_rebuild(source, to=tmp_path / "rebuilt", as_of_ms=NOW_MS)
-    assert not (tmp_path / "rebuilt").exists()
+        archive_topics(spark, Wanted(brokers=brokers, topics=(log.topic,)), to=to)
+    return archive(spark, to, log.topic)
+
+
+@pytest.mark.parametrize("damage", [lose_last, lose_second, lose_a_line])
+def test_an_entry_that_the_list_of_files_has_lost(
+    in_three_batches: ArchiveSource, tmp_path: Path, damage: Callable[[Path], None]
+):
+    entries = Path(in_three_batches.where) / "_spark_metadata"
+    whole = shutil.copytree(entries, tmp_path / "whole")
+    in_three_batches.describe()
+    try:
+        damage(entries)
+        with pytest.raises(ArchiveError, match=r"_spark_metadata, which lists its files, has lost"):
+            write_rebuild(in_three_batches, to=tmp_path / "rebuilt", as_of_ms=NOW_MS)
+        assert not (tmp_path / "rebuilt").exists()
+    finally:
+        shutil.rmtree(entries)
+        shutil.copytree(whole, entries)
 
 
 def test_files_of_an_executor_whose_clock_is_behind_are_compared():

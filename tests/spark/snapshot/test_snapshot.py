@@ -289,7 +289,7 @@ def published(brokers: str, topic: str) -> dict[tuple[int, bytes], tuple[bytes, 
     return found
 
 
-@pytest.mark.parametrize("partitions", [None, 7])
+@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.nightly), 7])
 def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, partitions: int | None):
     log = write_log(
         brokers,

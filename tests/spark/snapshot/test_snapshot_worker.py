@@ -164,7 +164,7 @@ def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
     [
         pytest.param("placed", marks=pytest.mark.nightly),
         pytest.param("built", marks=pytest.mark.nightly),
-        "removed",
+        pytest.param("removed", marks=pytest.mark.nightly),
         "exchanged",
     ],
 )

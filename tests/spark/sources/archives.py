@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEADLINE_S = 150.0
-QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# small batches: compiled code isn't worth its time
+QUICK = (
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory=1g",
+    "spark.sql.shuffle.partitions=2",
+    "spark.sql.codegen.wholeStage=false",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+    "spark.sql.ui.explainMode=simple",
+)
 Row = tuple[int, int, bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
 
 
@@ -62,7 +70,8 @@ class ArchiveProcess:
         self.to = to
         self.log = to.with_suffix(f".{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "spark_replay", "archive", "--brokers", brokers, "--topic", topic]
-        command += ["--to", str(to), "--master", "local[2]", "--spark-option", QUICK, *more]
+        command += ["--to", str(to), "--master", "local[2]", *more]
+        command += [part for setting in QUICK for part in ("--spark-option", setting)]
         with self.log.open("w") as log, self.log.with_suffix(".out").open("w") as out:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=dict(os.environ), stdout=out, stderr=log, start_new_session=True

@@ -138,8 +138,7 @@ def test_killed_in_a_batch_and_between_batches(
             stop.set()
             writer.join()
         seen |= batches(to, "offsets")
-    processes.append(ArchiveProcess(brokers, log.topic, to, "--once"))
-    assert processes[-1].result()["complete"]
+    assert archive_topics(spark, Wanted(brokers=brokers, topics=(log.topic,)), to=to).complete
     assert len(seen) >= least, seen
     source = archive(spark, to, log.topic)
     assert in_archive(source) == in_topic(brokers, log.topic)
@@ -323,6 +322,23 @@ def flip_in_the_footer(file: Path) -> None:
     flip(file, -100)
 
 
+@pytest.fixture(scope="module")
+def archived(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPathFactory) -> ArchiveSource:
+    """An archive for damage that is undone."""
+    log = write_log(brokers, random_transactions(36, count=60, keys=40))
+    return keep(spark, brokers, tmp_path_factory.mktemp("archived") / "to", log.topic)
+
+
+@pytest.fixture
+def archived_file(archived: ArchiveSource) -> Iterator[Path]:
+    """A file of it, which is as it was afterwards; without Hadoop's own checksum, which would tell of damage too."""
+    [file, *_] = sorted(Path(archived.where).glob("topic=*/day=*/*.parquet"))
+    whole = file.read_bytes()
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    yield file
+    file.write_bytes(whole)
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "told"),
     [
@@ -334,21 +350,16 @@ def flip_in_the_footer(file: Path) -> None:
     ],
 )
 def test_damaged_file(
-    spark: SparkSession,
-    brokers: str,
-    log: Log,
+    archived: ArchiveSource,
+    archived_file: Path,
     tmp_path: Path,
     damage: Callable[[Path], None],
     error: type[Exception],
     told: str,
 ):
-    source = keep(spark, brokers, tmp_path / "to", log.topic)
-    [file, *_] = sorted((tmp_path / "to").glob("topic=*/day=*/*.parquet"))
-    damage(file)
-    # a checksum file of Hadoop's own would tell of the damage otherwise
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    damage(archived_file)
     with pytest.raises(error, match=told):
-        write_rebuild(source, to=tmp_path / "rebuilt")
+        write_rebuild(archived, to=tmp_path / "rebuilt")
     assert not (tmp_path / "rebuilt").exists()
 
 

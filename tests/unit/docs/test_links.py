@@ -72,6 +72,11 @@ def test_every_page_is_in_the_index() -> None:
     assert {path for folder in folders for path in ROOT.glob(f"docs/{folder}/*.md")} <= linked
 
 
+def test_no_error_is_explained_twice() -> None:
+    rows = re.findall(r"^\| (.+?) \|(?!.*\n\|-)", (ROOT / "docs/how-to/operations.md").read_text(), re.MULTILINE)
+    assert [cell for cell, count in Counter(rows).items() if count > 1] == []
+
+
 def test_the_settings_of_the_page_exist() -> None:
     page = (ROOT / "docs/reference/settings.md").read_text()
     shown = {name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

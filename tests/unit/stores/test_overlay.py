@@ -61,28 +61,8 @@ def test_an_empty_value_is_a_value():
     state, _ = overlay()
     state.set(b"a", b"")
     assert state.get(b"a") == b""
-    assert state.put_if_absent(b"a", b"x") == b""
     assert list(state.items()) == [(b"a", b"")]
     assert state.delete(b"a")
-
-
-@pytest.mark.parametrize(
-    ("expected", "value", "happens"),
-    [(b"base", b"new", True), (b"other", b"new", False), (None, b"new", False), (b"base", None, True)],
-)
-def test_compare_and_set_of_a_key_that_is_there(expected, value, happens):
-    state, _ = overlay(b"a")
-    assert state.compare_and_set(b"a", expected, value) is happens
-    assert state.get(b"a") == (value if happens else b"base")
-
-
-def test_compare_and_set_of_an_absent_key():
-    state, _ = overlay()
-    assert state.compare_and_set(b"a", None, None)
-    assert state.writes == {}
-    assert not state.compare_and_set(b"a", b"", b"new")
-    assert state.compare_and_set(b"a", None, b"new", 2_000)
-    assert state.get(b"a") == b"new"
 
 
 def test_one_scope_takes_back_the_writes_of_all_its_overlays():

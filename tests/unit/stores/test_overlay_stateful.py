@@ -67,30 +67,12 @@ class OverlayMachine(RuleBasedStateMachine):
         self.overlay.set(key, value, expires_at_ms)
         self.put(key, value, expires_at_ms)
 
-    @rule(key=KEYS, value=VALUES, ttl_ms=TTL_MS)
-    def put_if_absent(self, key, value, ttl_ms):
-        expires_at_ms, held = self.expires_at(ttl_ms), self.look_up(key)
-        assert self.overlay.put_if_absent(key, value, expires_at_ms) == held
-        if held is None:
-            self.put(key, value, expires_at_ms)
-
     @rule(key=KEYS)
     def delete(self, key):
         writes = dict(self.overlay.writes)
         assert self.overlay.delete(key) is (self.look_up(key) is not None)
         if self.now.pop(key, None) is None:
             assert self.overlay.writes == writes
-
-    @rule(key=KEYS, expected=st.none() | VALUES, as_held=st.booleans(), value=st.none() | VALUES, ttl_ms=TTL_MS)
-    def compare_and_set(self, key, expected, as_held, value, ttl_ms):
-        held = self.look_up(key)
-        expected = held if as_held else expected
-        happens = held == expected
-        assert self.overlay.compare_and_set(key, expected, value, self.expires_at(ttl_ms)) is happens
-        if happens and value is None:
-            self.now.pop(key, None)
-        elif happens:
-            self.put(key, value, self.expires_at(ttl_ms))
 
     @rule(start=BOUNDS, end=BOUNDS, reverse=st.booleans(), key=KEYS, value=VALUES)
     def items_while_writing(self, start, end, reverse, key, value):

@@ -485,17 +485,17 @@ class Standing:
 async def test_only_records_of_parked_keys_and_control_records_are_concerned():
     standing = Standing()
     control, other = [("fa-control", b"")], [("x", b"")]
-    assert not standing.parked.concerns(InternalRecord(0, 0, b"a", b"1"))
-    assert not standing.parked.concerns(InternalRecord(0, 0, b"a", b"1", other))
-    assert standing.parked.concerns(InternalRecord(0, 0, b"a", b"1", [*other, *control]))
+    assert not standing.parked.may_concern(InternalRecord(0, 0, b"a", b"1"))
+    assert not standing.parked.may_concern(InternalRecord(0, 0, b"a", b"1", other))
+    assert standing.parked.may_concern(InternalRecord(0, 0, b"a", b"1", [*other, *control]))
     standing.fail(b"a", 0)
-    assert standing.parked.concerns(InternalRecord(1, 0, b"a", b"1"))
-    assert not standing.parked.concerns(InternalRecord(1, 0, b"b", b"1"))
-    assert not standing.parked.concerns(InternalRecord(1, 0, None, b"1"))
+    assert standing.parked.may_concern(InternalRecord(1, 0, b"a", b"1"))
+    assert not standing.parked.may_concern(InternalRecord(1, 0, b"b", b"1"))
+    assert not standing.parked.may_concern(InternalRecord(1, 0, None, b"1"))
     standing.drop(b"a")
-    assert standing.parked.concerns(InternalRecord(1, 0, b"a", b"1"))
-    assert not await standing.parked.take(standing.state, InternalRecord(1, 0, b"a", b"1"), None)
-    assert not standing.parked.concerns(InternalRecord(1, 0, b"a", b"1"))
+    assert standing.parked.may_concern(InternalRecord(1, 0, b"a", b"1"))
+    assert not await standing.parked.intercept(standing.state, InternalRecord(1, 0, b"a", b"1"), None)
+    assert not standing.parked.may_concern(InternalRecord(1, 0, b"a", b"1"))
 
 
 def test_the_next_owner_goes_on_behind_each_line():
@@ -538,7 +538,7 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_r
     internal = InternalMessage(
         internal_record, lambda ctx: settled.append(ctx) or bool(has_reason), lambda: None, "a timer"
     )
-    assert await standing.parked.take(standing.state, internal_record, None, internal)
+    assert await standing.parked.intercept(standing.state, internal_record, None, internal)
     assert len(settled) == 1
     assert settled[0]._state is None
     found = list(standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a")))[1:]
@@ -556,7 +556,9 @@ async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
 
     handling = Handling(standing.spec, standing.state.source, standing.parked, {}, lambda: True, asyncio.sleep)
     with pytest.raises(asyncio.CancelledError):
-        await standing.parked.take(standing.state, InternalRecord(1, 0, b"a", b"1", [("fa-control", told)]), handling)
+        await standing.parked.intercept(
+            standing.state, InternalRecord(1, 0, b"a", b"1", [("fa-control", told)]), handling
+        )
     assert standing.sequences(b"a") == [0]
 
 
@@ -573,7 +575,7 @@ async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
     internal_record = InternalRecord(5, 7, b"a", b"x" * 9_000, id="t-1", timer="t")
     remedy = r"it has 9001 bytes.* `faust -A APP stopped drop work 0 t-1`"
     with pytest.raises(RecordError, match=rf"in\[0\] key 'a': it has to wait.*{remedy}"):
-        await standing.parked.take(
+        await standing.parked.intercept(
             standing.state, internal_record, None, InternalMessage(internal_record, consume, lambda: None, "a timer")
         )
     assert overlay.get(b"settled") is None

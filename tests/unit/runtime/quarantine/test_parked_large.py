@@ -203,7 +203,7 @@ async def test_slices_that_an_earlier_release_left_are_removed_with_the_line():
     told = b'{"actor":"work","what":"message","command":"drop"}'
     internal_record: Any = InternalRecord(2, 0, b"a", told, [("fa-control", told)])
     handling: Any = None
-    assert await standing.parked.take(standing.state, internal_record, handling)
+    assert await standing.parked.intercept(standing.state, internal_record, handling)
     assert list(standing.state.overlays[standing.store].items()) == []
 
 
@@ -229,7 +229,7 @@ async def test_a_command_to_one_key_reads_nothing_of_others(monkeypatch: pytest.
     told = b'{"actor":"work","what":"message","command":"drop","id":"*"}'
     handling: Any = None
     internal_record: Any = InternalRecord(9, 0, b"b", told, [("fa-control", told)])
-    assert await parked.take(standing.state, internal_record, handling)
+    assert await parked.intercept(standing.state, internal_record, handling)
     assert read
     assert not [key for key in read if any(key.startswith(other) for other in of_others)]
 

@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from actors._core.task.takeover import LostChangelog
 from actors.ports import TopicPartition
 from actors.runtime.state.restore import Changelog, Restored, Restorer
 from stores._core.record import METADATA_HEADER, Position, encode_metadata
@@ -70,7 +71,9 @@ def fold(records: Sequence[Record], end: int) -> Snapshot:
 def restore(
     log: Log, snapshot: Snapshot | None, store: MemoryStore | None = None, clock: Clock | None = None
 ) -> Restored:
-    restorer = Restorer(log, clock or Clock(), clock_skew_margin_ms=1000, snapshots=snapshot)
+    restorer = Restorer(
+        log, clock or Clock(), clock_skew_margin_ms=1000, snapshots=snapshot, lost=LostChangelog.REBUILD
+    )
     return asyncio.run(restorer.restore(store or MemoryStore(), CHANGELOG, 1))
 
 
