@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
+from actors._kafka.produce.transactions import TransactionLog
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import KafkaError
@@ -26,7 +27,6 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.views import KafkaTopicLogs
 from actors._kafka.produce.ordered import OrderedLog
-from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import (
     GroupView,
     Identity,

@@ -15,13 +15,20 @@ import actors.runtime.task.task as task
 import actors.runtime.threads as threads
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.takeover import Contradiction, Restore, Start
-from actors.errors import CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
+from actors.errors import BatchesRefusedError, CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
 from actors.ports import CommitReceipt, TopicPartition
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.task import Task
-from actors.testing.fakes.ports import BrokerUnavailableError, FakeLogs, FakeOrderedLog, FakeTaskLog, _receipt
+from actors.testing.fakes.ports import (
+    BrokerUnavailableError,
+    FakeGroupView,
+    FakeLogs,
+    FakeOrderedWriter,
+    FakeWriter,
+    _receipt,
+)
 from actors.testing.fakes.transactions import TransactionCoordinator
 from stores._core.overlay import MessageScope, Overlay
 from tests.sim.fakes.disk import Disk
@@ -102,34 +109,37 @@ def restore_to_last_stable(patch: Patch) -> None:
 
 
 def bounds_before_fence(patch: Patch) -> None:
-    """The restore goes to where the changelog ended before the others were fenced."""
+    """The restore goes to where the changelog ended before the committed offset was stable."""
 
-    async def fence(self: Any) -> None:
+    async def committed(self: Any, source: TopicPartition) -> Any:
         for store in ("counts", "firsts"):
-            name = TopicPartition(f"app-{store}-changelog", int(self._id[-1]))
+            name = TopicPartition(f"app-{store}-changelog", source.partition)
             ends[name] = self._cluster.log(name).end
         await asyncio.sleep(0.05)
-        await original_fence(self)
+        return await original_committed(self, source)
 
     async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
         found = await original_bounds(self, partition)
         return replace(found, end=min(found.end, ends.get(partition, found.end)))
 
     ends: dict[TopicPartition, int] = {}
-    original_fence, original_bounds = FakeTaskLog.fence, FakeLogs.bounds
-    patch.setattr(FakeTaskLog, "fence", fence)
+    original_committed, original_bounds = FakeGroupView.committed, FakeLogs.bounds
+    patch.setattr(FakeGroupView, "committed", committed)
     patch.setattr(FakeLogs, "bounds", bounds)
 
 
 def commit_without_waiting(patch: Patch) -> None:
     """A commit is taken for done once its records are written: the transaction's end isn't waited for."""
 
-    async def end(self: FakeTaskLog, epoch: int) -> None:
-        ending = asyncio.create_task(original(self, epoch))
+    async def ask(self: FakeWriter, request: str, function: Any, *args: Any) -> Any:
+        if request != "EndTxn":
+            return await original(self, request, function, *args)
+        ending = asyncio.create_task(original(self, request, function, *args))
         ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return 0
 
-    original = FakeTaskLog._end
-    patch.setattr(FakeTaskLog, "_end", end)
+    original = FakeWriter._ask
+    patch.setattr(FakeWriter, "_ask", ask)
 
 
 def never_missed_tombstones(patch: Patch) -> None:
@@ -188,18 +198,22 @@ def thread_left_behind(patch: Patch) -> None:
 def unread_commit_errors(patch: Patch) -> None:
     """A commit that failed is taken for one that went well."""
 
-    async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
+    async def write(self: FakeWriter, identity: Any, batches: Any) -> list[CommitReceipt]:
         try:
-            return await original(self, batch)
+            return await original(self, identity, batches)
         except OutcomeUnknownError:
-            ends = {
-                topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
-                for topic in batch.changelogs
-            }
-            return CommitReceipt(ends)
+            return [
+                CommitReceipt(
+                    {
+                        topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
+                        for topic in batch.changelogs
+                    }
+                )
+                for batch in batches
+            ]
 
-    original = FakeTaskLog.commit
-    patch.setattr(FakeTaskLog, "commit", commit)
+    original = FakeWriter.write
+    patch.setattr(FakeWriter, "write", write)
 
 
 def broker_that_fences_nobody(patch: Patch) -> None:
@@ -358,14 +372,14 @@ def halt_without_commit(patch: Patch) -> None:
 def retry_what_is_refused(patch: Patch) -> None:
     """A commit that the broker refuses is one of unknown outcome."""
 
-    async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
+    async def write(self: FakeWriter, identity: Any, batches: Any) -> Any:
         try:
-            return await original(self, batch)
-        except CommitRefusedError as error:
+            return await original(self, identity, batches)
+        except BatchesRefusedError as error:
             raise OutcomeUnknownError(str(error)) from error
 
-    original = FakeTaskLog.commit
-    patch.setattr(FakeTaskLog, "commit", commit)
+    original = FakeWriter.write
+    patch.setattr(FakeWriter, "write", write)
 
 
 def blame_the_last(patch: Patch) -> None:
@@ -449,15 +463,15 @@ def go_on_behind_a_failure(patch: Patch) -> None:
 def changelog_first(patch: Patch) -> None:
     """State is durable before the outputs that it stands for."""
     patch.setattr(
-        FakeOrderedLog,
+        FakeOrderedWriter,
         "_in_order",
         rewritten(
-            FakeOrderedLog._in_order,
-            ("    await self._send(producer, replace(batch, changelogs={}))\n", ""),
+            FakeOrderedWriter._in_order,
+            ("    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n", "    pass\n"),
             (
-                "    identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)\n",
-                "    await self._send(producer, replace(batch, changelogs={}))\n"
-                "    identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)\n",
+                "    group = self._cluster.group\n",
+                "    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n"
+                "    group = self._cluster.group\n",
             ),
         ),
     )
@@ -466,24 +480,26 @@ def changelog_first(patch: Patch) -> None:
 def changelog_last(patch: Patch) -> None:
     """The offset is committed before the changelog has the writes."""
 
-    async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
-        await original(self, producer, replace(batch, changelogs={}, steps=()))
-        return _receipt(batch, await self._send(producer, replace(batch, outputs=())))
+    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
+        await original(self, producer, identity, [replace(batch, changelogs={}, steps=()) for batch in batches])
+        bases = await self._send(producer, [replace(batch, outputs=()) for batch in batches])
+        return [_receipt(batch, bases) for batch in batches]
 
-    original = FakeOrderedLog._in_order
-    patch.setattr(FakeOrderedLog, "_in_order", in_order)
+    original = FakeOrderedWriter._in_order
+    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
 
 
 def outputs_last(patch: Patch) -> None:
     """The offset is committed before the outputs are there."""
 
-    async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
-        receipt = await original(self, producer, replace(batch, changelogs={}, steps=(), outputs=()))
-        await self._send(producer, batch)
-        return receipt
+    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
+        bare = [replace(batch, changelogs={}, steps=(), outputs=()) for batch in batches]
+        await original(self, producer, identity, bare)
+        bases = await self._send(producer, batches)
+        return [_receipt(batch, bases) for batch in batches]
 
-    original = FakeOrderedLog._in_order
-    patch.setattr(FakeOrderedLog, "_in_order", in_order)
+    original = FakeOrderedWriter._in_order
+    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
 
 
 def lose_a_write(patch: Patch) -> None:

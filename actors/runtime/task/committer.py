@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from actors.errors import BatchesRefusedError
@@ -41,6 +41,7 @@ class Committer:
     _running: asyncio.Task[None] | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _is_doubtful: bool = field(default=True, init=False)
+    _context: Context = field(default_factory=copy_context, init=False)
 
     def log_of(self, identity: Identity) -> CommitterLog:
         """Return the writing side of a task that was assigned to this member in this generation."""
@@ -61,8 +62,8 @@ class Committer:
         waiting = _Waiting(identity, batch, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._running is None:
-            # In a context of its own: it runs for all tasks.
-            self._running = asyncio.create_task(self._run(), name="committer", context=Context())
+            # Not in the context of the task that happens to be first.
+            self._running = asyncio.create_task(self._run(), name="committer", context=self._context)
         return await waiting.receipt
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 from collections import defaultdict
@@ -171,8 +172,8 @@ class FakeWriter(_FakeWriter):
         sent = await asyncio.gather(
             *(self._produce(epoch, target, records) for target, records in writes.items()), return_exceptions=True
         )
-        bases: dict[TopicPartition, Any] = dict(zip(writes, sent, strict=True))
-        refusals = {target: error for target, error in bases.items() if isinstance(error, RecordRefusedError)}
+        ends: dict[TopicPartition, Any] = dict(zip(writes, sent, strict=True))
+        refusals = {target: error for target, error in ends.items() if isinstance(error, RecordRefusedError)}
         for error in sent:
             if isinstance(error, BaseException) and not isinstance(error, RecordRefusedError):
                 raise error
@@ -180,12 +181,15 @@ class FakeWriter(_FakeWriter):
         self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
         if refusals:
             raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
-        return [_receipt(batch, bases) for batch in batches]
+        return [_receipt(batch, ends) for batch in batches]
 
     async def _produce(self, epoch: int, target: TopicPartition, records: list[Any]) -> int:
-        """Write in the transaction; while the markers of the one before are written, the leader refuses."""
+        """Write in the transaction, and return the offset behind the records.
+
+        While the markers of the transaction before are written, the leader refuses.
+        """
         base: int = await self._ask("Produce", self._cluster.produce_in_transaction, self._id, epoch, target, records)
-        return base
+        return base + len(records)
 
     async def _ask(self, request: str, function: Any, *args: Any) -> Any:
         """Ask again when refused for now; the first time without an answer is the last (see `actors._kafka`)."""
@@ -224,12 +228,12 @@ class FakeOrderedWriter(_FakeWriter):
         if refused:
             self._producer = producer
             raise BatchesRefusedError(refused)
-        bases: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
         try:
             await self._send(producer, [replace(batch, changelogs={}) for batch in batches])
             steps = zip_longest(*(batch.steps or [batch.changelogs] for batch in batches), fillvalue={})
             for step in steps:
-                bases |= await self._send(
+                ends |= await self._send(
                     producer,
                     [
                         replace(batch, changelogs=writes, outputs=())
@@ -246,20 +250,23 @@ class FakeOrderedWriter(_FakeWriter):
             member = identity.member_id, identity.generation
             await self._network.ask("OffsetCommit", group.commit, *member, batch.source, committed)
         self._producer = producer
-        return [_receipt(batch, bases) for batch in batches]
+        return [_receipt(batch, ends) for batch in batches]
 
     async def _send(self, producer: int, batches: Sequence[CommitBatch]) -> Mapping[TopicPartition, int]:
         writes = _writes(self._cluster, batches)
         sends = (self._produce(producer, target, records) for target, records in writes.items())
-        bases = {}
+        ends = {}
         for target, sent in zip(writes, await asyncio.gather(*sends, return_exceptions=True), strict=True):
             if isinstance(sent, BaseException):
                 raise sent
-            bases[target] = sent
-        return bases
+            ends[target] = sent
+        return ends
 
     async def _produce(self, producer: int, target: TopicPartition, records: list[Any]) -> int:
-        """Send one batch again until it is acknowledged: the broker knows a repeat by its sequence number."""
+        """Send one batch again until it is acknowledged; return the offset behind it.
+
+        The broker knows a repeat by its sequence number.
+        """
         sequence = self._sequences.get(target, -1) + 1
         base: int = await retried(
             lambda: self._network.ask("Produce", self._cluster.produce_idempotent, producer, sequence, target, records),
@@ -267,7 +274,7 @@ class FakeOrderedWriter(_FakeWriter):
             deadline_s=math.inf,
         )
         self._sequences[target] = sequence
-        return base
+        return base + len(records)
 
 
 def _misplaced(cluster: MemoryKafka, batches: Sequence[CommitBatch]) -> dict[int, TaskError]:
@@ -312,13 +319,8 @@ def _writes(cluster: MemoryKafka, batches: Iterable[CommitBatch]) -> Mapping[Top
     return writes
 
 
-def _receipt(batch: CommitBatch, bases: Mapping[TopicPartition, int]) -> CommitReceipt:
-    return CommitReceipt(
-        {
-            topic: bases[TopicPartition(topic, batch.source.partition)] + len(changelog)
-            for topic, changelog in batch.changelogs.items()
-        }
-    )
+def _receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
+    return CommitReceipt({topic: ends[TopicPartition(topic, batch.source.partition)] for topic in batch.changelogs})
 
 
 class FakeGroupView:
@@ -467,7 +469,12 @@ class FakeOwners:
         records = await self._logs.open_records(TopicPartition(self.topic, 0))
         if records is None:
             return None
-        return [OwnerRecord(**json.loads(record.value)) for record in records if record.value is not None]
+        claims = []
+        for record in records:
+            # Others may write there too.
+            with contextlib.suppress(ValueError, TypeError):
+                claims.append(OwnerRecord(**json.loads(record.value or b"")))
+        return claims
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+from actors._kafka.produce.transactions import TransactionLog
 
 from actors import Actor, App, Context, Rejected, query, receive
-from actors._kafka.produce.transactions import TransactionLog
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.context import TaskContext
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from actors._kafka.produce.transactions import TransactionLog
 
 from actors import ActorsError, App, Context
 from actors._core.partitioner import partition_for
@@ -18,7 +19,6 @@ from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
-from actors._kafka.produce.transactions import TransactionLog
 from actors.admin import backfill
 from actors.ports import CommitBatch, CommitReceipt
 from tests.kafka import forked

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from actors._kafka.produce.transactions import TransactionLog
 from aiokafka.errors import KafkaError, ProducerFenced
 
 from actors._core.task.lifecycle import State
@@ -13,7 +14,6 @@ from actors._kafka.admin import control
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.produce import sending, transactions
-from actors._kafka.produce.transactions import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
 from actors.runtime.task.context import TaskContext

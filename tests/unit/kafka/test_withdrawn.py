@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from actors._kafka.produce.stopping import drop_unsent
+from actors._kafka.produce.transactions import BACKOFF, _guard
 from aiokafka import AIOKafkaProducer
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
@@ -30,8 +32,6 @@ from actors._kafka.consume.membership import prepare_join
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
 from actors._kafka.produce.sending import _send
-from actors._kafka.produce.stopping import drop_unsent
-from actors._kafka.produce.transactions import BACKOFF, _guard
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
 from actors.ports import ActorRequest, TopicPartition
