@@ -240,7 +240,7 @@ def stand_still_behind_a_failed_hook(patch: Patch) -> None:
 
 def go_on_behind_what_is_parked(patch: Patch) -> None:
     """Later messages of a key don't wait."""
-    patch.setattr(Parked, "concerns", lambda self, record: any(name == CONTROL_HEADER for name, _ in record.headers))
+    patch.setattr(Parked, "may_concern", lambda self, record: any(name == CONTROL_HEADER for name, _ in record.headers))
 
 
 def forget_who_waits(patch: Patch) -> None:
