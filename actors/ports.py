@@ -212,6 +212,9 @@ class GroupView(Protocol):
         """Tell whether the group still knows this member in this generation."""
 
     async def committed(self, source: TopicPartition) -> Committed | None:
+        """Return the group's committed offset, None only where there provably is none."""
+
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
         """Return the group's committed offset, None only where there provably is none.
 
         Raises:

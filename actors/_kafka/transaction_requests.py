@@ -360,14 +360,14 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801
     )
 
 
-class StableOffsetsRequest(_OneVersion):
-    """Asks for committed offsets that no open transaction may change: else the partition's error is 88."""
+class OffsetsRequest(_OneVersion):
+    """Asks for committed offsets; with `require_stable` a partition's error is 88 while a transaction may change it."""
 
     API_KEY = 9
     STRUCT = OffsetFetchRequest_v7
 
-    def __init__(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+    def __init__(self, group: str, partitions: Iterable[TopicPartition], *, require_stable: bool) -> None:
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
-        super().__init__(group, [(name, each, {}) for name, each in topics.items()], True, {})
+        super().__init__(group, [(name, each, {}) for name, each in topics.items()], require_stable, {})

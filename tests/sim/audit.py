@@ -548,6 +548,9 @@ class WatchedGroup:
     async def committed(self, source: TopicPartition) -> Any:
         return await self._group.committed(source)
 
+    async def stable_offset(self, source: TopicPartition) -> Any:
+        return await self._group.stable_offset(source)
+
     async def knows(self, member_id: str) -> bool:
         return bool(await self._group.knows(member_id))
 

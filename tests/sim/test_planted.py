@@ -15,7 +15,13 @@ import actors.runtime.task.task as task
 import actors.runtime.threads as threads
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.takeover import Contradiction, Restore, Start
-from actors.errors import BatchesRefusedError, CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
+from actors.errors import (
+    BatchesRefusedError,
+    CommitRefusedError,
+    HandlerFailedError,
+    OutcomeUnknownError,
+    UndecodableRecordError,
+)
 from actors.ports import CommitReceipt, TopicPartition
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
@@ -111,20 +117,20 @@ def restore_to_last_stable(patch: Patch) -> None:
 def bounds_before_fence(patch: Patch) -> None:
     """The restore goes to where the changelog ended before the committed offset was stable."""
 
-    async def committed(self: Any, source: TopicPartition) -> Any:
+    async def stable_offset(self: Any, source: TopicPartition) -> Any:
         for store in ("counts", "firsts"):
             name = TopicPartition(f"app-{store}-changelog", source.partition)
             ends[name] = self._cluster.log(name).end
         await asyncio.sleep(0.05)
-        return await original_committed(self, source)
+        return await original_offset(self, source)
 
     async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
         found = await original_bounds(self, partition)
         return replace(found, end=min(found.end, ends.get(partition, found.end)))
 
     ends: dict[TopicPartition, int] = {}
-    original_committed, original_bounds = FakeGroupView.committed, FakeLogs.bounds
-    patch.setattr(FakeGroupView, "committed", committed)
+    original_offset, original_bounds = FakeGroupView.stable_offset, FakeLogs.bounds
+    patch.setattr(FakeGroupView, "stable_offset", stable_offset)
     patch.setattr(FakeLogs, "bounds", bounds)
 
 

@@ -32,7 +32,7 @@ from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
-from actors._kafka.transaction_requests import StableOffsetsRequest
+from actors._kafka.transaction_requests import OffsetsRequest
 from actors.errors import BrokerUnavailableError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
@@ -95,14 +95,17 @@ class ControlPlane(BrokerClient):
         return error
 
     async def committed(self, source: TopicPartition) -> Committed | None:
-        """Return the group's committed offset, None only if the coordinator answers that there is none.
+        """Return the group's committed offset, None only if the coordinator answers that there is none."""
+        return await self._offset_of(source, require_stable=False)
 
-        Raises:
-            UnstableOffsetError: an open transaction may change it.
-        """
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
+        """See `actors.ports.GroupView.stable_offset`."""
+        return await self._offset_of(source, require_stable=True)
 
+    async def _offset_of(self, source: TopicPartition, *, require_stable: bool) -> Committed | None:
         async def ask() -> Committed | None:
-            response = await self.ask_coordinator(StableOffsetsRequest(self._group, [source]))
+            request = OffsetsRequest(self._group, [source], require_stable=require_stable)
+            response = await self.ask_coordinator(request)
             self.check(response.error_code)
             for topic, partitions, _ in response.topics:
                 for partition, offset, _, metadata, code, _ in partitions:

@@ -41,7 +41,7 @@ async def settled_offset(
     """Return the committed offset when no open transaction can change it. `owner` is the task's last one."""
     while True:
         try:
-            return await group.committed(source)
+            return await group.stable_offset(source)
         except UnstableOffsetError:
             if owner is not None:
                 await _end_of_dead(group, log, [owner])

@@ -347,10 +347,17 @@ class FakeGroupView:
 
     async def committed(self, source: TopicPartition) -> Committed | None:
         """See `actors.ports.GroupView.committed`."""
+        found: Committed | None = await _answered(
+            f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", self._group.committed, source)
+        )
+        return found
+
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
+        """See `actors.ports.GroupView.stable_offset`."""
+        ask = self._cluster.stable_offset
         try:
             found: Committed | None = await _answered(
-                f"committed offset of {source}",
-                lambda: self._network.ask("OffsetFetch", self._cluster.stable_offset, source),
+                f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", ask, source)
             )
         except BrokerUnavailableError as error:
             if isinstance(error.__cause__, UnstableOffsetsError):
