@@ -109,8 +109,8 @@ class CommitBatch:
     """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order.
 
     With `next_offset` `NO_OFFSET` the input's offset stays as it is. `steps` has the changelog writes in the order in
-    which they have to become durable where a commit isn't atomic; empty if they may in any. `size` is about how many bytes
-    it takes.
+    which they have to become durable where a commit isn't atomic; empty if they may in any. `size` is about how many
+    bytes it takes.
     """
 
     source: TopicPartition

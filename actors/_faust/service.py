@@ -455,12 +455,11 @@ class ActorService(Service):  # type: ignore[misc]
         while self._views:
             await self._views.pop().close()
         await self.app.close_asks()
-        if self._committer is not None:
-            await self._committer.close()
+        for part in (self._committer, self._control):
+            if part is not None:
+                await part.close()
         if self._cache is not None:
             self._cache.close()
-        if self._control is not None:
-            await self._control.close()
         if self._folder is not None:
             self._folder.close()
 

@@ -1,7 +1,8 @@
 """The requests of a transaction, in the versions that aiokafka lacks.
 
 Version 2 of transactions (KIP-890) is chosen by the versions of the requests: `Produce` 12, `TxnOffsetCommit` 5 and
-`EndTxn` 5. A coordinator adds partitions and groups by itself then, and raises the producer epoch with each transaction.
+`EndTxn` 5. A coordinator adds partitions and groups by itself then, and raises the producer epoch with each
+transaction.
 """
 
 from __future__ import annotations

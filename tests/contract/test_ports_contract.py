@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,7 +13,13 @@ import pytest
 
 from actors._core.partitioner import partitioner_of
 from actors._core.task.takeover import LogBounds
-from actors.errors import CommitRefusedError, OutcomeUnknownError, ReplacedLogError, RestoreError
+from actors.errors import (
+    CommitRefusedError,
+    OutcomeUnknownError,
+    ReplacedLogError,
+    RestoreError,
+    UnstableOffsetError,
+)
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.contract.worlds import FakeWorld, RealWorld, World
@@ -59,6 +66,19 @@ async def read(world: World, topic: str, start: int = 0, end: int | None = None)
     return found
 
 
+async def settled(world: World, source: TopicPartition) -> Committed | None:
+    """Return the committed offset when no transaction can change it any more."""
+
+    async def is_stable() -> bool:
+        with contextlib.suppress(UnstableOffsetError):
+            found.append(await world.group.stable_offset(source))
+        return bool(found)
+
+    found: list[Committed | None] = []
+    await eventually(is_stable)
+    return found[0]
+
+
 async def test_a_log_is_read_by_its_topics_id(world: World, topic: str) -> None:
     source = TopicPartition(topic, 0)
     for value in (b"one", b"two"):
@@ -81,17 +101,19 @@ async def test_a_log_is_read_by_its_topics_id(world: World, topic: str) -> None:
 async def test_a_commit_is_there_as_a_whole(world: World, topic: str) -> None:
     log = world.task_log("a")
     await log.fence()
+    outputs = unique("outputs")
+    await world.make_topic(outputs)
     first = batch(
         topic,
         changelogs={topic: {b"k": (METADATA, b"v"), b"gone": (METADATA, None)}},
-        outputs=[Output(topic, 0, b"k", b"output", [("h", b"1")], None)],
+        outputs=[Output(outputs, 0, b"k", b"output", [("h", b"1")], None)],
     )
     receipt = await log.commit(first)
-    await log.fence()
-    assert await world.group.committed(first.source) == Committed(7, first.metadata)
-    assert [value for _, value in await read(world, topic)] == [b"v", None, b"output"]
+    assert await settled(world, first.source) == Committed(7, first.metadata)
+    assert [value for _, value in await read(world, topic)] == [b"v", None]
+    assert [value for _, value in await read(world, outputs)] == [b"output"]
     assert receipt.changelog_offsets == {topic: 2}
-    assert (await world.logs.bounds(first.source)) == LogBounds(0, 4)
+    assert (await world.logs.bounds(first.source)) == LogBounds(0, 3)
     await log.close()
     await log.close()
 
@@ -134,13 +156,10 @@ async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, t
     for _ in range(2):
         with pytest.raises(CommitRefusedError):
             await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[large]))
-        with pytest.raises(OutcomeUnknownError):
-            await log.commit(batch(topic))
-        await log.fence()
+    assert await settled(world, TopicPartition(topic, 0)) is None
     assert await read(world, topic) == []
-    assert await world.group.committed(TopicPartition(topic, 0)) is None
     await log.commit(batch(topic, outputs=[Output(small, 0, b"k", b"small", [], None)]))
-    await log.fence()
+    assert await settled(world, TopicPartition(topic, 0)) is not None
     assert [value for _, value in await read(world, small)] == [b"small"]
 
 
@@ -252,11 +271,115 @@ async def test_a_fenced_producer_commits_nothing(world: World, topic: str) -> No
     assert committed.offset == 3
 
 
-async def test_without_a_fence_nothing_is_committed(world: World, topic: str) -> None:
-    log = world.task_log("a")
-    with pytest.raises(OutcomeUnknownError):
-        await log.commit(batch(topic))
-    assert await world.group.committed(TopicPartition(topic, 0)) is None
+async def test_the_end_of_anothers_transaction(world: World, topic: str) -> None:
+    other, log = world.task_log("dead"), world.task_log("a")
+    await other.fence()
+    left = await world.open_transaction("left", topic)
+    await log.fence()
+    await log.end_transaction_of(world.full_id("left"))
+    assert await world.logs.open_records(TopicPartition(topic, 0)) is None
+    with pytest.raises(Exception, match=r"(?i)fenced|invalid|epoch"):
+        await left.end(commit=True)
+    assert await read(world, topic) == []
+
+
+async def test_what_is_open_is_shown(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    assert await world.logs.open_records(source) is None
+    await world.send(topic, b"k", b"before")
+    left = await world.open_transaction("left", topic)
+    shown = await world.logs.open_records(source)
+    assert shown is not None
+    assert [record.value for record in shown] == [b"open"]
+    await left.end(commit=True)
+    await eventually(lambda: _nothing_is_open(world, source))
+
+
+async def _nothing_is_open(world: World, source: TopicPartition) -> bool:
+    return await world.logs.open_records(source) is None
+
+
+# --- several tasks ----------------------------------------------------------------------------------------------------
+
+
+async def topics_of(world: World, count: int) -> list[str]:
+    names = [unique("several") for _ in range(count)]
+    for name in names:
+        await world.make_topic(name)
+    return names
+
+
+async def test_tasks_that_commit_together_share_a_transaction(world: World) -> None:
+    names, log = await topics_of(world, 3), world.task_log("a")
+    await log.fence()
+    batches = [batch(name, number, changelogs={name: {b"k": (METADATA, b"v")}}) for number, name in enumerate(names)]
+    receipts = await asyncio.gather(*(log.commit(one) for one in batches))
+    assert [receipt.changelog_offsets for receipt in receipts] == [{name: 1} for name in names]
+    for one in batches:
+        assert await settled(world, one.source) == Committed(one.next_offset, one.metadata)
+        assert await read(world, one.source.topic) == [(0, b"v")]
+
+
+async def test_a_refusal_is_its_own_tasks_alone(world: World) -> None:
+    names, small, log = await topics_of(world, 3), unique("small"), world.task_log("a")
+    await world.make_topic(small, **{"max.message.bytes": "1000"})
+    await log.fence()
+    outputs = [Output(small, 0, b"k", bytes(size), [], None) for size in (10, 2000, 20)]
+    batches = [
+        batch(name, 1, changelogs={name: {b"k": (METADATA, b"v")}}, outputs=[output])
+        for name, output in zip(names, outputs, strict=True)
+    ]
+    done = await asyncio.gather(*(log.commit(one) for one in batches), return_exceptions=True)
+    assert [isinstance(one, CommitRefusedError) for one in done] == [False, True, False]
+    for number, one in enumerate(batches):
+        found = await settled(world, one.source)
+        assert (found is None) == (number == 1)
+        assert len(await read(world, one.source.topic)) == (number != 1)
+    assert sorted(len(value or b"") for _, value in await read(world, small)) == [10, 20]
+
+
+async def test_a_member_of_a_former_generation_commits_nothing(world: World, topic: str) -> None:
+    member, others = await world.join(topic), await topics_of(world, 1)
+    strangers = [
+        replace(member.identity, generation=member.identity.generation - 1),
+        replace(member.identity, member_id="nobody"),
+    ]
+    for number, identity in enumerate([*strangers, member.identity]):
+        log = world.task_log(f"a{number}", identity)
+        await log.fence()
+        written = batch(topic, outputs=[Output(others[0], 0, b"k", b"%d" % number, [], None)])
+        if identity is member.identity:
+            await log.commit(written)
+            assert await settled(world, written.source) == Committed(7, written.metadata)
+        else:
+            with pytest.raises(OutcomeUnknownError):
+                await log.commit(written)
+            assert await settled(world, written.source) is None
+    assert [value for _, value in await read(world, others[0])] == [b"2"]
+
+
+async def test_an_offset_is_stable_when_its_transaction_has_ended(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    pending = await world.open_offset("other", topic, 10)
+    with pytest.raises(UnstableOffsetError):
+        await world.group.stable_offset(source)
+    assert await world.group.committed(source) is None
+    await pending.end(commit=True)
+    found = await settled(world, source)
+    assert found is not None
+    assert found.offset == 10
+
+
+async def test_the_group_knows_its_members_in_any_generation(world: World, topic: str) -> None:
+    member = await world.join(topic)
+    assert await world.group.knows(member.identity.member_id)
+    assert not await world.group.knows("nobody")
+    await member.close()
+    await eventually(lambda: _is_forgotten(world, member.identity.member_id))
+
+
+async def _is_forgotten(world: World, member_id: str) -> bool:
+    return not await world.group.knows(member_id)
 
 
 # --- the group --------------------------------------------------------------------------------------------------------

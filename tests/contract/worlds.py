@@ -99,6 +99,7 @@ class World(Protocol):
     async def topic_logs(self) -> TopicLogs: ...
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog: ...
     def ordered_log(self, name: str, identity: Identity) -> TaskLog: ...
+    def full_id(self, transactional_id: str) -> str: ...
     def owners(self, topic: str) -> Owners: ...
     def encode_owner(self, topic: str, record: OwnerRecord) -> Output: ...
     async def make_topic(self, name: str, **config: str) -> None: ...
@@ -133,6 +134,9 @@ class FakeWorld:
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog:
         writer = FakeWriter(self.cluster, self.network, transactional_id=transactional_id)
         return Committer(writer, MAX_BYTES).log_of(identity)
+
+    def full_id(self, transactional_id: str) -> str:
+        return transactional_id
 
     def ordered_log(self, name: str, identity: Identity) -> TaskLog:
         writer = FakeOrderedWriter(self.cluster, self.network, name=name)
@@ -240,9 +244,12 @@ class RealWorld:
         return logs
 
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog:
-        own_id = f"{self._name}-{transactional_id}"
+        own_id = self.full_id(transactional_id)
         writer = TransactionWriter(transactional_id=own_id, transaction_timeout_ms=30_000, **self._common())
         return self._log(writer, identity)
+
+    def full_id(self, transactional_id: str) -> str:
+        return f"{self._name}-{transactional_id}"
 
     def ordered_log(self, name: str, identity: Identity) -> TaskLog:
         return self._log(OrderedWriter(**self._common()), identity)

@@ -1,7 +1,7 @@
 """The commits of a worker at least once: outputs, changelogs and offsets, each acknowledged before the next.
 
-A crash between the writes repeats outputs and changelog records, and loses none. Nobody is fenced: a task and its zombie
-both write.
+A crash between the writes repeats outputs and changelog records, and loses none. Nobody is fenced: a task and its
+zombie both write.
 """
 
 from __future__ import annotations

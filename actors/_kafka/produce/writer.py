@@ -72,8 +72,8 @@ Place = tuple[Any, str]
 class BatchWriter(ABC):
     """`actors.ports.Writer` over a broker, with what both guarantees share.
 
-    `batch_bytes` returns how large a batch a topic takes; `wall_ms` the time of records whose handler gave none, in Unix
-    milliseconds. `transactional_id` is None at least once.
+    `batch_bytes` returns how large a batch a topic takes; `wall_ms` the time of records whose handler gave none, in
+    Unix milliseconds. `transactional_id` is None at least once.
     """
 
     connection: Connection

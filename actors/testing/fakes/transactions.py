@@ -7,8 +7,8 @@
 An end is acknowledged in PREPARED: the decision holds, the markers are written to each partition by and by. Until all
 are written the id can't begin again, and `init_producer_id` isn't answered.
 
-These are transactions of version 2 (KIP-890): the first offset or record begins one, writing to a partition adds it, and
-each end raises the producer epoch.
+These are transactions of version 2 (KIP-890): the first offset or record begins one, writing to a partition adds it,
+and each end raises the producer epoch.
 """
 
 from __future__ import annotations
