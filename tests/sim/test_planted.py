@@ -22,7 +22,8 @@ from actors.errors import (
     OutcomeUnknownError,
     UndecodableRecordError,
 )
-from actors.ports import CommitReceipt, TopicPartition
+from actors.ports import CommitReceipt, Identity, TopicPartition
+from actors.runtime.task.committer import Committer
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
@@ -35,7 +36,6 @@ from actors.testing.fakes.ports import (
     FakeWriter,
     _receipt,
 )
-from actors.testing.fakes.transactions import TransactionCoordinator
 from stores._core.overlay import MessageScope, Overlay
 from tests.sim.fakes.disk import Disk
 from tests.sim.fakes.group import Group
@@ -94,13 +94,20 @@ def confirm_before_fence_only(patch: Patch) -> None:
     )
 
 
-def never_confirm(patch: Patch) -> None:
-    """A zombie isn't asked whether it is one."""
+def any_generation_commits(patch: Patch) -> None:
+    """The coordinator takes the offsets of a member of any generation: that check is what exactly once rests on."""
+    patch.setattr(Group, "check_member", lambda *_: None)
 
-    async def confirm(self: TaskContext) -> None:
-        """Believe it."""
 
-    patch.setattr(TaskContext, "confirm", confirm)
+def commit_as_nobody(patch: Patch) -> None:
+    """Offsets are committed without the member and its generation, as clients did before KIP-447."""
+    original = Committer.log_of
+    patch.setattr(Committer, "log_of", lambda self, _: original(self, Identity("", -1)))
+
+
+def read_unstable_offsets(patch: Patch) -> None:
+    """The takeover doesn't wait for a former owner's open transaction."""
+    patch.setattr(FakeGroupView, "stable_offset", FakeGroupView.committed)
 
 
 def restore_to_last_stable(patch: Patch) -> None:
@@ -114,23 +121,23 @@ def restore_to_last_stable(patch: Patch) -> None:
     patch.setattr(FakeLogs, "bounds", bounds)
 
 
-def bounds_before_fence(patch: Patch) -> None:
+def bounds_before_the_offset(patch: Patch) -> None:
     """The restore goes to where the changelog ended before the committed offset was stable."""
 
-    async def stable_offset(self: Any, source: TopicPartition) -> Any:
+    async def settled_offset(group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any) -> Any:
         for store in ("counts", "firsts"):
             name = TopicPartition(f"app-{store}-changelog", source.partition)
-            ends[name] = self._cluster.log(name).end
+            ends[name] = group._group._cluster.log(name).end
         await asyncio.sleep(0.05)
-        return await original_offset(self, source)
+        return await original_offset(group, log, clock, source, owner)
 
     async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
         found = await original_bounds(self, partition)
         return replace(found, end=min(found.end, ends.get(partition, found.end)))
 
     ends: dict[TopicPartition, int] = {}
-    original_offset, original_bounds = FakeGroupView.stable_offset, FakeLogs.bounds
-    patch.setattr(FakeGroupView, "stable_offset", stable_offset)
+    original_offset, original_bounds = task.settled_offset, FakeLogs.bounds
+    patch.setattr(task, "settled_offset", settled_offset)
     patch.setattr(FakeLogs, "bounds", bounds)
 
 
@@ -220,17 +227,6 @@ def unread_commit_errors(patch: Patch) -> None:
 
     original = FakeWriter.write
     patch.setattr(FakeWriter, "write", write)
-
-
-def broker_that_fences_nobody(patch: Patch) -> None:
-    """The cluster takes requests of old producer epochs: the fence is what exactly once rests on."""
-    patch.setattr(
-        TransactionCoordinator,
-        "_checked",
-        rewritten(
-            TransactionCoordinator._checked, ("if producer is None or producer.epoch != epoch:", "if producer is None:")
-        ),
-    )
 
 
 def coordinator_that_says_none(patch: Patch) -> None:
@@ -571,12 +567,13 @@ PLANTED = (
     Planted(ignore_committed_offset, "exactly once"),
     Planted(skip_to_the_end, "exactly once"),
     Planted(confirm_before_fence_only, "after a fence"),
-    Planted(never_confirm, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(any_generation_commits, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(commit_as_nobody, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(read_unstable_offsets, "", ("pause_at_step", "cut_off", "slow_markers"), check_phases=False),
     Planted(same_epoch, "one owner"),
-    Planted(broker_that_fences_nobody, "one owner", ("wake_in_takeover", "pause_at_step", "pause"), first_seed=58),
     Planted(one_offset_too_far, "state isn't the fold", ("crash", "rebalance"), first_seed=20),
     Planted(restore_to_last_stable, "progress", ("foreign_transaction", "rebalance")),
-    Planted(bounds_before_fence, "state isn't the fold", ("wake_in_takeover", "bounce"), first_seed=29),
+    Planted(bounds_before_the_offset, "state isn't the fold", ("pause_at_step", "slow_markers", "bounce")),
     Planted(thread_left_behind, "state isn't the fold", DISK_AND_REBALANCE, first_seed=42),
     Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=801),
     Planted(never_missed_tombstones, "a deleted key came back", ("long_absence",), first_seed=28),
@@ -609,7 +606,7 @@ PLANTED = (
     Planted(skip_to_the_end, "at least once", features=("at_least_once",)),
     Planted(lose_a_write, "exactly once"),
     Planted(lose_a_write, "at least once", first_seed=5, features=("at_least_once",)),
-    Planted(never_confirm, "one owner", ("move",), check_phases=False, features=("static",)),
+    Planted(any_generation_commits, "one owner", ("move",), check_phases=False, features=("static",)),
     Planted(leave_although_static, "static", ("bounce",), features=("static",)),
     Planted(join_as_a_stranger, "static", ("quick_restart",), features=("static",)),
     Planted(another_assignment, "static", ("quick_restart",), features=("static",)),
