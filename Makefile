@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Most tests wait most of the time: three processes keep two cores busy.
-JOBS ?= 3
+# Most tests wait most of the time: four processes keep two cores busy.
+JOBS ?= 4
 READY := $(VENV)/.ready
 
 .PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile nightly nightly-tests nightly-sim nightly-crash format clean install promtool

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/spark/", "tests/kafka/access/")
-"""Folders whose files share a Spark session, or a broker with access lists."""
+TOGETHER = ("tests/spark/comparison/", "tests/spark/", "tests/kafka/access/")
+"""Folders whose files share a Spark session, or a broker with access lists. Spark's tests take two sessions: in one they
+would be the last to end."""
 
 LONGEST = (
     "tests/spark/",
+    "tests/spark/comparison/",
     "tests/kafka/access/",
     "tests/locks/test_chaos.py",
     "tests/kafka/takeover/test_disasters.py",
