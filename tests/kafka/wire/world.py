@@ -228,6 +228,7 @@ class World:
         self.has_store = True
         self.timestamp_ms: int | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
+        self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
         self._open = contextlib.AsyncExitStack()
         self._direct: ControlPlane | None = None
@@ -293,7 +294,7 @@ class World:
             group=self.group,
             batch_bytes=lambda topic: MAX_RECORD_BYTES,
             compression=None,
-            transaction_timeout_ms=int(self.commit_deadline_s * 1000) + 10_000,
+            transaction_timeout_ms=self.transaction_timeout_ms,
             commit_deadline_s=self.commit_deadline_s,
         )
 
