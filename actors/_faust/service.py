@@ -442,8 +442,7 @@ class ActorService(Service):  # type: ignore[misc]
             REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
-        if self._clock_watch is not None:
-            self._clock_watch.cancel()
+        await end(self._clock_watch)
         if self._source is not None:
             # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
             await self._source.close()
