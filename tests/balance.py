@@ -8,8 +8,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/spark/comparison/", "tests/spark/", "tests/kafka/access/")
-"""Folders whose files share a Spark session, or a broker with access lists. Spark's tests take two sessions: in one they
-would be the last to end."""
+"""Folders whose files share a Spark session, or a broker with access lists.
+
+Spark's tests take two sessions: in one they would be the last to end.
+"""
 
 LONGEST = (
     "tests/spark/",
