@@ -77,8 +77,8 @@ PLANTED = (
     Planted(wipe_what_is_of_another_topic, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(believe_the_store_alone, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(look_at_no_ids_while_running, "", faults=FAULTS, first_seed=13, features=("replaced",)),
-    Planted(take_bounds_of_another_topic, "exactly once", faults=FAULTS, features=("replaced",)),
-    Planted(name_the_new_topic_too_early, "exactly once", faults=FAULTS, first_seed=36, features=("replaced",)),
+    Planted(take_bounds_of_another_topic, "exactly once", faults=FAULTS, first_seed=198, features=("replaced",)),
+    Planted(name_the_new_topic_too_early, "exactly once", faults=FAULTS, first_seed=198, features=("replaced",)),
     Planted(write_any_copy_back, "exactly once", faults=FAULTS, features=("replaced",)),
 )
 

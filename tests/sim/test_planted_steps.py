@@ -31,8 +31,8 @@ def believe_the_machine(patch: Patch) -> None:
 
 
 PLANTED = (
-    Planted(stand_still_while_ahead, "timers", ("clock_step",), first_seed=31, features=FEATURES),
-    Planted(forget_the_time, "expiry", first_seed=159, features=FEATURES),
+    Planted(stand_still_while_ahead, "timers", ("clock_step",), first_seed=186, features=FEATURES),
+    Planted(forget_the_time, "expiry", first_seed=316, features=FEATURES),
     Planted(believe_the_machine, "timers", ("clock_step",), features=FEATURES),
     Planted(believe_the_machine, "timers", features=(*FEATURES, "standbys")),
 )
