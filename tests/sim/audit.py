@@ -289,7 +289,7 @@ class Audit:
         if offset > log.end:
             self.violated(f"operator: {where}, which is behind the input's end {log.end}")
         proven = self._proven(source)
-        is_set = deployment.accept_moved and offset in held.set_offsets
+        is_set = deployment.accept_moved and offset in wanted
         is_wanted = deployment.allow_reprocessing or is_set or not held.is_first
         if offset <= proven and proven not in finished and not is_wanted:
             self.violated(f"operator: {where}, although the state has the input at {proven}")
