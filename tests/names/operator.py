@@ -168,7 +168,9 @@ def _move_back(program: Program, path: Path) -> None:
     """Delete a database that was moved, or exchange it with the other one that was."""
     text = "\n".join(worker.log() for worker in program.workers)
     found = re.findall(rf"the database at {re.escape(str(path))} is of store \S+, partition (\d+) ", text)
-    if program.chance.random() < 0.5 or not found:
+    # Where the changelog is lost, a database may be the only copy.
+    is_copied = ("changelog", "") not in program.damages
+    if (is_copied and program.chance.random() < 0.5) or not found:
         shutil.rmtree(path)
     else:
         exchange(path, path.with_name(found[-1]))
