@@ -154,7 +154,8 @@ def _do(program: Program, remedy: Remedy, chosen: dict[str, str]) -> None:
     if remedy.path and Path(remedy.path).exists():
         _move_back(program, Path(remedy.path))
     settings = dict(remedy.settings)
-    if settings.pop("LOST_CHANGELOG", None) is not None:
+    # An error about an input offers to give up the state, which nobody wants here.
+    if "restore" in settings.pop("LOST_CHANGELOG", ()):
         chosen.setdefault("LOST_CHANGELOG", "restore")
     if remedy.tool and not settings.keys() & chosen.keys() and (not settings or program.chance.random() < 0.4):
         args = [program.brokers if arg == "BROKER" else arg for arg in remedy.tool]
