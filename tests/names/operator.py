@@ -154,7 +154,8 @@ def _do(program: Program, remedy: Remedy, chosen: dict[str, str]) -> None:
     if remedy.path and Path(remedy.path).exists():
         _move_back(program, Path(remedy.path))
     settings = dict(remedy.settings)
-    if settings.pop("LOST_CHANGELOG", None) is not None:
+    # An error about an input offers to give up the state, which nobody wants here.
+    if "restore" in settings.pop("LOST_CHANGELOG", ()):
         chosen.setdefault("LOST_CHANGELOG", "restore")
     if remedy.tool and not settings.keys() & chosen.keys() and (not settings or program.chance.random() < 0.4):
         args = [program.brokers if arg == "BROKER" else arg for arg in remedy.tool]
@@ -168,7 +169,9 @@ def _move_back(program: Program, path: Path) -> None:
     """Delete a database that was moved, or exchange it with the other one that was."""
     text = "\n".join(worker.log() for worker in program.workers)
     found = re.findall(rf"the database at {re.escape(str(path))} is of store \S+, partition (\d+) ", text)
-    if program.chance.random() < 0.5 or not found:
+    # Where the changelog is lost, a database may be the only copy.
+    is_copied = ("changelog", "") not in program.damages
+    if (is_copied and program.chance.random() < 0.5) or not found:
         shutil.rmtree(path)
     else:
         exchange(path, path.with_name(found[-1]))

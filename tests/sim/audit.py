@@ -289,7 +289,12 @@ class Audit:
         if offset > log.end:
             self.violated(f"operator: {where}, which is behind the input's end {log.end}")
         proven = self._proven(source)
-        is_set = deployment.accept_moved and offset in held.set_offsets
+        # Retention may have taken what lies behind the offset that was set.
+        is_start = deployment.allow_lost_input and offset in held.starts
+        set_offsets = {at for at in held.set_offsets if at is not None}
+        is_set = deployment.accept_moved and (
+            offset in set_offsets or (is_start and min(set_offsets, default=offset) < offset)
+        )
         is_wanted = deployment.allow_reprocessing or is_set or not held.is_first
         if offset <= proven and proven not in finished and not is_wanted:
             self.violated(f"operator: {where}, although the state has the input at {proven}")

@@ -39,6 +39,10 @@ class Call:
     ended: str | None = None
 
 
+REPEATED = frozenset(("operator", "expired"))
+"""Features with which inputs may be handled again."""
+
+
 class EffectsPart(Part):
     """Inputs ask for calls; the outside is slow, fails, hangs, and answers some."""
 
@@ -235,7 +239,8 @@ class EffectsPart(Part):
             self.count(f"effect {what}")
             line = lines[key]
             if what == "asked":
-                if id in asked_once and self.is_exact and "operator" not in self.world.features:
+                # An operator may have inputs handled again; their ids stay.
+                if id in asked_once and self.is_exact and REPEATED.isdisjoint(self.world.features):
                     yield f"effects: {number} of {key} was asked for as {id}, and so was another call"
                 asked_once.add(id)
                 line.append((int(number), id))

@@ -109,8 +109,10 @@ class Inputs:
         key, value = app.some_input(random, self.keys, self.made)
         bad = [kind for kind in ("poison", "refused") if kind in self._world.features]
         if bad and self._bad_inputs.random() < BAD_INPUTS:
-            target, _ = self._input(key, value)
-            return target, (*app.bad_input(self._bad_inputs, key, self._bad_inputs.choice(bad)), ())
+            bad_key, bad_value = app.bad_input(self._bad_inputs, key, self._bad_inputs.choice(bad))
+            # In its own key's partition: in another one it would be misplaced.
+            target, _ = self._input(key if bad_key is None else bad_key, value)
+            return target, (bad_key, bad_value, ())
         return self._input(key, value)
 
     def _input(self, key: bytes, value: bytes) -> tuple[TopicPartition, Record]:

@@ -26,6 +26,8 @@ MOMENT_EFFECTS = 50_000
 """Where the numbers of the effects that these ask for begin."""
 
 
+MOVED = frozenset(("operator", "recreate"))
+"""Features with which offsets don't tell what was handled before: the stream's time may be of former inputs."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -236,7 +238,7 @@ class _Book:
         timer.fired_ms = due_ms
         if timer.is_over and timer is self._set.get(name):
             del self._set[name]
-        if "operator" not in self._part.world.features and timer.clock == "stream":
+        if MOVED.isdisjoint(self._part.world.features) and timer.clock == "stream":
             # What is handled later than it came due has a later input's offset in its place, not an earlier one's.
             latest_ms = self._part.latest_input(self._partition, None if self._part.is_parking else offset)
         if due_ms > latest_ms:
