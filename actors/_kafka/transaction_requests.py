@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import Any
 
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.transaction import EndTxnRequest_v0
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
@@ -193,16 +194,13 @@ class TxnOffsetCommitRequest_v5(TxnOffsetCommitRequest_v3):  # noqa: N801
 
 
 class TxnOffsetCommitRequest(_OneVersion):
-    """Commits offsets in a transaction, up to Kafka 3.9."""
+    """Commits offsets in a transaction."""
 
     API_KEY = 28
-    STRUCT = TxnOffsetCommitRequest_v3
 
-
-class TxnOffsetCommitRequest2(TxnOffsetCommitRequest):
-    """The same in transactions of version 2."""
-
-    STRUCT = TxnOffsetCommitRequest_v5
+    def __init__(self, *fields: Any, is_version_2: bool) -> None:
+        super().__init__(*fields)
+        self.STRUCT = TxnOffsetCommitRequest_v5 if is_version_2 else TxnOffsetCommitRequest_v3
 
 
 class EndTxnResponse_v5(Response):  # type: ignore[misc]  # noqa: N801
@@ -223,11 +221,14 @@ class EndTxnRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N801
     SCHEMA = Schema(("transactional_id", _TEXT), *_PRODUCER, ("committed", Boolean), _TAGS)
 
 
-class EndTxnRequest2(_OneVersion):
-    """Ends a transaction of version 2."""
+class EndTxnRequest(_OneVersion):
+    """Ends a transaction."""
 
     API_KEY = 26
-    STRUCT = EndTxnRequest_v5
+
+    def __init__(self, *fields: Any, is_version_2: bool) -> None:
+        super().__init__(*fields, *([{}] if is_version_2 else []))
+        self.STRUCT = EndTxnRequest_v5 if is_version_2 else EndTxnRequest_v0
 
 
 class ProduceResponse_v9(Response):  # type: ignore[misc]  # noqa: N801
@@ -301,19 +302,20 @@ class ProduceRequest(_OneVersion):
     """Appends a batch to each of some partitions, and waits for all replicas. The broker has `timeout_ms` for them."""
 
     API_KEY = 0
-    STRUCT = ProduceRequest_v9
 
-    def __init__(self, transactional_id: str | None, timeout_ms: int, batches: Mapping[TopicPartition, bytes]) -> None:
+    def __init__(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        batches: Mapping[TopicPartition, bytes],
+        *,
+        is_version_2: bool,
+    ) -> None:
         topics: dict[str, list[Any]] = {}
         for (topic, partition), records in batches.items():
             topics.setdefault(topic, []).append((partition, records, {}))
         super().__init__(transactional_id, -1, timeout_ms, [(name, each, {}) for name, each in topics.items()], {})
-
-
-class ProduceRequest2(ProduceRequest):
-    """The same in transactions of version 2."""
-
-    STRUCT = ProduceRequest_v12
+        self.STRUCT = ProduceRequest_v12 if is_version_2 else ProduceRequest_v9
 
 
 class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801

@@ -47,7 +47,7 @@ async def append(
     packed: Mapping[TopicPartition, Sequence[Batch]],
     *,
     transactional_id: str | None,
-    request: type[ProduceRequest] = ProduceRequest,
+    is_version_2: bool = False,
 ) -> dict[TopicPartition, int]:
     """Append batches; return the next offset of each partition. A batch without an answer is sent again.
 
@@ -62,7 +62,7 @@ async def append(
     loop = asyncio.get_running_loop()
     began_s, tries = loop.time(), 0
     while left:
-        answers = await _round(client, sequences, left, transactional_id, request)
+        answers = await _round(client, sequences, left, transactional_id, is_version_2)
         failed, waits = {}, False
         for partition in left.copy():
             code, offset = answers.get(partition, (UNKNOWN_TOPIC, -1))
@@ -93,7 +93,7 @@ async def _round(
     sequences: Sequences,
     left: Mapping[TopicPartition, Sequence[Batch]],
     transactional_id: str | None,
-    request: type[ProduceRequest],
+    is_version_2: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Send the first batch of each partition to its leader; return (error code, base offset) of each."""
     by_leader: dict[int, dict[TopicPartition, bytes]] = defaultdict(dict)
@@ -107,7 +107,9 @@ async def _round(
 
     async def send(leader: int, batches: dict[TopicPartition, bytes]) -> dict[TopicPartition, tuple[int, int]]:
         try:
-            answer = await client.send(leader, request(transactional_id, client._request_timeout_ms, batches))
+            timeout_ms = client._request_timeout_ms
+            request = ProduceRequest(transactional_id, timeout_ms, batches, is_version_2=is_version_2)
+            answer = await client.send(leader, request)
         except (KafkaError, OSError, TimeoutError):
             # Whether they were appended isn't known: the sequence numbers let the leader recognise them.
             client.force_metadata_update()

@@ -21,7 +21,7 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
-from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
+from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest
 
 from actors._core.backoff import Backoff
 from actors._kafka.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
@@ -48,12 +48,9 @@ from actors._kafka.produce.failures import (
 from actors._kafka.produce.sending import Sequences, append
 from actors._kafka.transaction_requests import (
     ApiVersionsRequest,
-    EndTxnRequest2,
+    EndTxnRequest,
     InitProducerIdRequest,
-    ProduceRequest,
-    ProduceRequest2,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequest2,
     finalized_features,
 )
 from actors.errors import BatchesRefusedError, CommitRefusedError, FencedError, OutcomeUnknownError, TaskError
@@ -309,11 +306,16 @@ class TransactionWriter(BatchWriter):
         self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
     ) -> list[CommitReceipt]:
         packed = await self._packed(batches)
-        request = ProduceRequest2 if self._is_version_2 else ProduceRequest
         try:
             await self._add_offsets(sequences, identity, batches)
             await self._add_partitions(sequences, packed)
-            ends = await append(self.client, sequences, packed, transactional_id=self.transactional_id, request=request)
+            ends = await append(
+                self.client,
+                sequences,
+                packed,
+                transactional_id=self.transactional_id,
+                is_version_2=self._is_version_2,
+            )
         except PartsFailedError:
             self._sequences = await self._end(sequences, is_committed=False)
             raise
@@ -333,10 +335,11 @@ class TransactionWriter(BatchWriter):
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
         if not self._is_version_2:
             await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
-        kind = TxnOffsetCommitRequest2 if self._is_version_2 else TxnOffsetCommitRequest
         offsets: Any = [(topic, each, {}) for topic, each in topics.items()]
         member = (identity.generation, identity.member_id, None)
-        request = kind(self.transactional_id, self.group, *producer[1:], *member, offsets, {})
+        request = TxnOffsetCommitRequest(
+            self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
+        )
         await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
@@ -353,11 +356,8 @@ class TransactionWriter(BatchWriter):
     async def _end(self, sequences: Sequences, *, is_committed: bool) -> Sequences:
         """End the transaction; return the producer for the next one."""
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch, is_committed)
-        if not self._is_version_2:
-            await self._ask(self._place, EndTxnRequest(*producer), _code)
-            return sequences
-        answer = await self._ask(self._place, EndTxnRequest2(*producer, {}), _code)
-        return Sequences(answer.producer_id, answer.producer_epoch)
+        answer = await self._ask(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
+        return Sequences(answer.producer_id, answer.producer_epoch) if self._is_version_2 else sequences
 
 
 def _code(answer: Any) -> int:

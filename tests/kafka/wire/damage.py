@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._kafka.admin import control
+from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.produce import writer
@@ -45,13 +45,15 @@ def assert_damage(found: list[str], removed: Damage | None) -> None:
 
 def produce_unchecked(patch: Patch, world: World) -> None:
     """What a produce came to isn't looked at before the transaction's end."""
-    append = writer.append
+    append, ends = writer.append, dict[TopicPartition, int]()
 
     async def unchecked(client: Any, sequences: Any, packed: Any, **options: Any) -> dict[TopicPartition, int]:
         try:
-            return await append(client, sequences, packed, **options)
+            ends.update(await append(client, sequences, packed, **options))
         except (PartsFailedError, ProducerOverError):
-            return dict.fromkeys(packed, 0)
+            for part, batches in packed.items():
+                ends[part] = ends.get(part, 0) + sum(batch.count for batch in batches)
+        return ends
 
     patch.setattr(writer, "append", unchecked)
 
@@ -164,8 +166,12 @@ def transactions_of_the_dead_left_open(patch: Patch, world: World) -> None:
 
 def restored_to_the_last_stable_offset(patch: Patch, world: World) -> None:
     """The restore ends where a read-committed reader would say that the log ends."""
-    read_committed = 1
-    patch.setattr(control, "_READ_UNCOMMITTED", read_committed)
+    bounds = ControlPlane.bounds
+
+    async def stable(self: ControlPlane, partition: TopicPartition) -> LogBounds:
+        return LogBounds((await bounds(self, partition)).start, await self.last_stable(partition))
+
+    patch.setattr(ControlPlane, "bounds", stable)
 
 
 def resumed_without_seek(patch: Patch, world: World) -> None:
