@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.locks.faults import QUICK
 from tests.locks.harness import run
 
@@ -13,6 +15,7 @@ async def test_no_two_hold_a_lock_while_owners_and_clients_fail(brokers: str, tm
     assert outcome.complaints == [], outcome
 
 
+@pytest.mark.nightly
 async def test_a_service_that_grants_a_lock_twice_is_found_out(brokers: str, tmp_path: Path) -> None:
     outcome = await run(brokers, tmp_path, (), seed=1, module="tests.locks.damaged_app", calm_s=5.0)
     assert outcome.wrong["double_holdings"] > 0, outcome

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import orjson
+import pytest
 
 from tests.kafka.apps.bank_app import Deposit, Transfer
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
@@ -58,6 +59,7 @@ async def until_done(brokers: str, name: str, count: int, worker: WorkerProcess)
     return found
 
 
+@pytest.mark.nightly
 async def test_no_money_is_lost_or_made_by_kill_9(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     name = unique("bank")
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=2)

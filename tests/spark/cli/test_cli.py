@@ -61,6 +61,7 @@ def one_error(result: Result) -> str:
     return line
 
 
+@pytest.mark.nightly
 def test_validate_in_a_process_of_its_own(brokers: str, log: Log, tmp_path: Path):
     folder = Export.of(log).write(tmp_path / "exports")
     command = [

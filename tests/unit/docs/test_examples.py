@@ -35,7 +35,7 @@ def test_run_commands_runs_each_once():
 
 
 def test_a_repeat_after_the_time_to_live_runs_again():
-    with ActorTestDriver(dispatcher) as driver:
+    with ActorTestDriver(dispatcher, partitions=1) as driver:
         command = RunCommand(command="run", args=[])
         driver.send(commands, key="run", value=command)
         driver.advance(6 * 24 * 3600)
