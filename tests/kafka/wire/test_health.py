@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,9 @@ async def test_a_worker_is_ready_only_while_the_group_and_the_leaders_answer(
         async def is_ready() -> bool:
             return (await health("/ready"))[0] == 200
 
-        async def misses(*texts: str) -> bool:
+        async def misses(*texts: str, how: Callable[[Iterable[bool]], bool] = all) -> bool:
             missing = "; ".join((await health())[1]["missing"])
-            return all(text in missing for text in texts)
-
-        async def misses_any(*texts: str) -> bool:
-            return any([await misses(text) for text in texts])
+            return how(text in missing for text in texts)
 
         await eventually(is_ready, what=worker.log)
         for api in (Api.HEARTBEAT, Api.FETCH):
@@ -56,7 +54,7 @@ async def test_a_worker_is_ready_only_while_the_group_and_the_leaders_answer(
         proxy.on(None, lose_request, times=None)
         # It may just be joining again.
         cut_off = silent[0], "the group hasn't given out its partitions"
-        await eventually(lambda: misses_any(*cut_off), what=worker.log)
+        await eventually(lambda: misses(*cut_off, how=any), what=worker.log)
         assert (await health("/live"))[0] == 200
         proxy.calm()
         await eventually(is_ready, what=worker.log)

@@ -174,7 +174,7 @@ async def test_what_takes_long_at_the_start_is_said(caplog: pytest.LogCaptureFix
         async with reminding("waiting for a view"):
             await eventually(lambda: len(caplog.messages) >= 2)
     # Of so many lines in a second some are left out, which the next second's first line says.
-    assert all(text.startswith("waiting for a view") for text in caplog.messages)
+    assert {text.partition(" (before this one ")[0] for text in caplog.messages} == {"waiting for a view"}
 
 
 # --- on a terminal -------------------------------------------------------------------------------------------------
