@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -287,6 +288,22 @@ class FencedError(OutcomeUnknownError):
 
 class CommitRefusedError(TaskError):
     """The broker refuses what a commit holds, for certain: the same commit would be refused again."""
+
+
+class UnstableOffsetError(TaskError):
+    """An open transaction may change a committed offset: ask again when it has ended."""
+
+
+class BatchesRefusedError(ActorsError):
+    """Nothing of a transaction was committed, because of some of its batches.
+
+    Attributes:
+        errors: why, by the batches' places in the transaction; one at least.
+    """
+
+    def __init__(self, errors: Mapping[int, TaskError]) -> None:
+        super().__init__("; ".join(map(str, errors.values())))
+        self.errors = errors
 
 
 class BrokerUnavailableError(TaskError):

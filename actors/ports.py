@@ -109,7 +109,8 @@ class CommitBatch:
     """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order.
 
     With `next_offset` `NO_OFFSET` the input's offset stays as it is. `steps` has the changelog writes in the order in
-    which they have to become durable where a commit isn't atomic; empty if they may in any.
+    which they have to become durable where a commit isn't atomic; empty if they may in any. `size` is about how many
+    bytes it takes.
     """
 
     source: TopicPartition
@@ -118,6 +119,7 @@ class CommitBatch:
     changelogs: Mapping[str, ChangelogWrites] = field(default_factory=dict)
     outputs: Sequence[Output] = ()
     steps: Sequence[Mapping[str, ChangelogWrites]] = ()
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +133,56 @@ class TaskLog(Protocol):
     """The writing side of one task. At most one call runs at a time."""
 
     async def fence(self) -> None:
-        """Settle what the task's id left open, on every partition, and shut out whoever held the id before.
+        """Return when no earlier commit of this worker can have an effect any more that isn't there now.
 
-        Stops the producer of an earlier call first. Waits as long as the broker needs; cancelling it leaves the task
-        without a producer.
+        Raises:
+            BrokerUnavailableError: that isn't known.
+        """
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """End what somebody else's id left open: its owner isn't in the group any more.
+
+        Raises:
+            BrokerUnavailableError: it may still be open.
         """
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         """Make `batch` durable as a whole.
 
         Raises:
-            OutcomeUnknownError: it failed, or may have: no further call but `fence` or `close` works.
+            CommitRefusedError: nothing was committed, because of what is in the batch.
+            OutcomeUnknownError: it failed, or may have: `fence` comes next.
         """
 
     async def close(self) -> None:
-        """Let the producer go without a word. May be called twice."""
+        """Let go. May be called twice."""
+
+
+class Writer(Protocol):
+    """A worker's connection for commits. At most one call runs at a time."""
+
+    async def fence(self) -> None:
+        """End what this worker left open, on every partition, and shut out whoever has its transactional id.
+
+        Waits as long as the brokers need.
+
+        Raises:
+            BrokerUnavailableError: it may still be open.
+        """
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """See `TaskLog.end_transaction_of`."""
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        """Make all batches durable, as a whole where the guarantee is exactly once. `identity` owns their inputs.
+
+        Raises:
+            BatchesRefusedError: nothing was committed, because of some of the batches.
+            OutcomeUnknownError: it failed, or may have: nothing but `fence` and `close` works then.
+        """
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
 
 
 NO_ID = str(uuid.UUID(int=0))
@@ -177,6 +214,16 @@ class GroupView(Protocol):
     async def committed(self, source: TopicPartition) -> Committed | None:
         """Return the group's committed offset, None only where there provably is none."""
 
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
+        """Return the group's committed offset, None only where there provably is none.
+
+        Raises:
+            UnstableOffsetError: an open transaction may change it.
+        """
+
+    async def knows(self, member_id: str) -> bool:
+        """Tell whether the group has this member, in whatever generation."""
+
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
 
@@ -206,6 +253,12 @@ class Logs(Protocol):
         Raises:
             RestoreError: the log doesn't have `start` any more.
             ReplacedLogError: the topic has another id, or the broker that was asked hasn't heard of this one yet.
+        """
+
+    async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
+        """Return the records from the oldest open transaction on, None where none is open.
+
+        Some may be of transactions that were committed or aborted since.
         """
 
 
@@ -287,7 +340,8 @@ class OwnerRecord:
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
     last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
-    `is_recreated` are those of `TopicIds`. Older releases left the five out.
+    `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, "" where it has
+    no transactions, and `member_id` its id in the group. Older releases left these out.
     """
 
     actor: str
@@ -301,6 +355,8 @@ class OwnerRecord:
     input_offset: int | None = None
     since: int = 0
     is_recreated: bool = False
+    transactional_id: str = ""
+    member_id: str = ""
 
 
 class Owners(Protocol):
@@ -309,7 +365,10 @@ class Owners(Protocol):
     topic: str
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """Return the newest committed record of a task."""
+        """Return the newest committed record of a task. Waits for the end of open transactions."""
+
+    async def open_claims(self) -> Sequence[OwnerRecord] | None:
+        """Return the records of claims that are in open transactions, None if none is open."""
 
 
 class Clock(Protocol):

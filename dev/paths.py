@@ -40,7 +40,11 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "Store.get Store.set Store._place Store._reach Store._write",
         ),
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
-        ("actors/_kafka/produce/transactions.py", "TaskProducer.commit TransactionLog._write"),
+        (
+            "actors/runtime/committer.py",
+            "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together",
+        ),
+        ("actors/_kafka/produce/writer.py", "BatchWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
     "ask: ctx.ask to its reply": (

@@ -1,6 +1,6 @@
 """A worker's data folder: one app's, in one process at a time, with a folder for each store and partition.
 
-worker.json                   app and format version
+worker.json                   app, format version, and an id of the folder
 worker.lock                   flock, and the pid of its holder
 stores/{store}/{partition}/   a RocksDB database
 
@@ -16,7 +16,8 @@ import logging
 import os
 import re
 import stat
-from dataclasses import dataclass
+import uuid
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,13 @@ class DataFolder:
     Attributes:
         path: the folder.
         app: the app it belongs to.
+        id: made with the folder; "" in one that an earlier release made, until a worker opens it.
     """
 
-    def __init__(self, path: Path, app: str, lock: int | None) -> None:
+    def __init__(self, path: Path, about: _About, lock: int | None) -> None:
         self.path = path
-        self.app = app
+        self.app = about.app
+        self.id = about.id
         self._lock = lock
 
     @classmethod
@@ -76,12 +79,12 @@ class DataFolder:
                 f"can't use the data folder {path}: {error}; mend that or choose another datadir"
             ) from error
         try:
-            _settle_owner(path, app)
+            about = _settle_owner(path, app)
             _make_stores(path)
         except BaseException:
             os.close(lock)
             raise
-        return cls(path, app, lock)
+        return cls(path, about, lock)
 
     @classmethod
     def inspect(cls, path: Path | str, *, app: str | None = None) -> DataFolder:
@@ -100,7 +103,7 @@ class DataFolder:
         if about is None:
             raise ForeignFolderError(f"{path} isn't a data folder, {_ABOUT} is missing: check the datadir")
         _check_app(path, about, about.app if app is None else app)
-        return cls(path, about.app, None)
+        return cls(path, about, None)
 
     def store_path(self, store: str, partition: int) -> Path:
         """Return the folder of a partition's database.
@@ -166,6 +169,7 @@ class DataFolder:
 class _About:
     app: str
     format: int
+    id: str = ""
 
 
 def _take_lock(path: Path) -> int:
@@ -207,21 +211,24 @@ def _make_stores(path: Path) -> None:
         )
 
 
-def _settle_owner(path: Path, app: str) -> None:
+def _settle_owner(path: Path, app: str) -> _About:
     about = _read_about(path)
     if about is not None:
         _check_app(path, about, app)
-        return
+        if about.id:
+            return about
+    made = _About(app, FORMAT_VERSION, uuid.uuid4().hex)
     try:
-        write_atomically(path / _ABOUT, json.dumps({"app": app, "format": FORMAT_VERSION}) + "\n")
+        write_atomically(path / _ABOUT, json.dumps(asdict(made)) + "\n")
     except OSError as error:
         raise StoreUnavailableError(f"can't write {path / _ABOUT}: {error}") from error
+    return made
 
 
 def _read_about(path: Path) -> _About | None:
     try:
         raw: Any = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
-        return _About(str(raw["app"]), int(raw["format"]))
+        return _About(str(raw["app"]), int(raw["format"]), str(raw.get("id", "")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -38,6 +38,7 @@ from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.clock import compare, watch
+from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.replicas.standby_state import StandbyState
@@ -45,6 +46,7 @@ from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
+from actors.runtime.task.former_owners import settle_claims
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.web.metrics import WorkerCollector
@@ -83,6 +85,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._control: ControlPlane | None = None
         self._folder: DataFolder | None = None
         self._cache: StoreCache | None = None
+        self._committer: Committer | None = None
         self._views: list[View[Any, Any]] = []
         self._opening: asyncio.Task[None] | None = None
         self._dispatcher: asyncio.Task[None] | None = None
@@ -195,8 +198,12 @@ class ActorService(Service):  # type: ignore[misc]
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
+        own_id = setup.transactional_id(folder.id)
+        committer = self._committer = Committer(setup.writer(own_id), self.app.actor_options.commit_max_bytes)
+        # What a killed process of this data folder left open would hold back the registry.
+        await committer.fence()
         changelogs = await self._ensure_changelogs(
-            setup, topics, found, StoreRegistry(setup, topics, logs, owners, self.app.actor_clock)
+            setup, topics, found, StoreRegistry(setup, topics, logs, owners, self.app.actor_clock), owners
         )
         await setup.ensure_replies(topics)
         await ensure_published(setup, topics, found)
@@ -221,7 +228,7 @@ class ActorService(Service):  # type: ignore[misc]
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
         REGISTRY.register(self._collector)
-        self._start_worker(setup, specs, logs, owners, outputs)
+        self._start_worker(setup, specs, logs, owners, outputs, own_id)
         await self._join(setup, specs)
         _collect_seldom()
         self._watch_loop()
@@ -231,13 +238,21 @@ class ActorService(Service):  # type: ignore[misc]
             self._dispatcher.add_done_callback(self._dispatched)
 
     async def _ensure_changelogs(
-        self, setup: Setup, topics: Topics, inputs: Mapping[str, TopicInfo], registry: StoreRegistry
+        self,
+        setup: Setup,
+        topics: Topics,
+        inputs: Mapping[str, TopicInfo],
+        registry: StoreRegistry,
+        owners: KafkaOwners,
     ) -> dict[str, TopicInfo]:
         """Make the changelogs that are missing once it is certain that they are this app's, and check the others."""
         settings = setup.changelog_settings
         await topics.ensure_compacted({setup.owners_topic: 1}, settings, BROKER_TIME_CONFIG)
         await self._watch_clock(setup)
+        if self._control is None or self._committer is None:
+            raise AssertionError("the worker connects first")
         async with reminding("waiting for the registry of the app's stores"):
+            await settle_claims(self._control, owners, self._committer.log_of(Identity("", -1)), self.app.actor_clock)
             await registry.claim()
         changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings)
         await registry.confirm(changelogs)
@@ -274,8 +289,9 @@ class ActorService(Service):  # type: ignore[misc]
         logs: KafkaLogs,
         owners: KafkaOwners,
         outputs: Callable[[Any], OutputTopic],
+        own_id: str | None,
     ) -> None:
-        if self._control is None or self._cache is None:
+        if self._control is None or self._cache is None or self._committer is None:
             raise AssertionError("the worker starts after its parts")
         clock = self.app.actor_clock
         margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
@@ -298,14 +314,15 @@ class ActorService(Service):  # type: ignore[misc]
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
+            former_id=setup.former_id if setup.exactly_once else None,
         )
         self.worker = Worker(
             specs,
             source=self._late,
             services=services,
-            task_settings=setup.task_settings(),
+            task_settings=setup.task_settings(own_id),
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
-            task_log=lambda spec, partition, identity: setup.task_log(spec, partition, identity, self._control),
+            task_log=self._committer.log_of,
             on_failure=self._fail,
             meters=self.meters,
         )
@@ -425,8 +442,7 @@ class ActorService(Service):  # type: ignore[misc]
             REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
-        if self._clock_watch is not None:
-            self._clock_watch.cancel()
+        await end(self._clock_watch)
         if self._source is not None:
             # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
             await self._source.close()
@@ -438,10 +454,11 @@ class ActorService(Service):  # type: ignore[misc]
         while self._views:
             await self._views.pop().close()
         await self.app.close_asks()
+        for part in (self._committer, self._control):
+            if part is not None:
+                await part.close()
         if self._cache is not None:
             self._cache.close()
-        if self._control is not None:
-            await self._control.close()
         if self._folder is not None:
             self._folder.close()
 

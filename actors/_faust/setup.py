@@ -29,8 +29,8 @@ from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.membership import GroupSettings, check_timeouts
-from actors._kafka.produce.ordered import OrderedLog
-from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.produce.ordered import OrderedWriter
+from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
@@ -41,13 +41,15 @@ from actors.declare.names import (
     owners_topic,
     reply_topic,
     transactional_id,
+    worker_transactional_id,
 )
 from actors.declare.options import milliseconds
 from actors.declare.publishing import publication, published_stores
 from actors.declare.values.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
-from actors.ports import Identity, TaskLog
+from actors.ports import Identity, TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
+from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
@@ -447,8 +449,16 @@ class Setup:
         """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
-    def task_settings(self) -> TaskSettings:
-        """Return the settings that all tasks share."""
+    def transactional_id(self, folder_id: str) -> str | None:
+        """Return the transactional id of the worker that has a data folder, None at least once."""
+        return worker_transactional_id(self.app.conf.id, folder_id) if self.exactly_once else None
+
+    def former_id(self, actor: str, partition: int) -> str:
+        """Return the transactional id that earlier releases used for a task."""
+        return transactional_id(self.app.conf.id, actor, partition)
+
+    def task_settings(self, transactional_id: str | None = None) -> TaskSettings:
+        """Return the settings that all tasks of a worker with this transactional id share."""
         conf, options = self.app.conf, self.app.actor_options
         return TaskSettings(
             worker=self.worker,
@@ -466,38 +476,29 @@ class Setup:
             queue_records=options.queue_records,
             checkpoint_refresh_s=options.checkpoint_refresh.total_seconds(),
             group=self.group,
+            transactional_id=transactional_id or "",
             clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
         )
 
-    def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
-        """Return the writing side of a task."""
-        if not self.exactly_once:
-            return OrderedLog(
-                self.connection,
-                name=transactional_id(self.app.conf.id, spec.name, partition),
-                group=self.group,
-                identity=identity,
-                control=control,
-                batch_bytes=self.batch_bytes,
-                compression=self.app.conf.producer_compression_type,
-                commit_deadline_s=self.app.actor_options.commit_deadline.total_seconds(),
-                wall_ms=self.app.actor_clock.wall_ms,
-            )
-        return self.transaction_log(spec.name, partition)
+    def writer(self, transactional_id: str | None) -> Writer:
+        """Return what commits, in transactions with this id, or at least once."""
+        common: dict[str, Any] = {
+            "connection": self.connection,
+            "group": self.group,
+            "batch_bytes": self.batch_bytes,
+            "compression": self.app.conf.producer_compression_type,
+            "commit_deadline_s": self.app.actor_options.commit_deadline.total_seconds(),
+            "wall_ms": self.app.actor_clock.wall_ms,
+        }
+        if transactional_id is None:
+            return OrderedWriter(**common)
+        timeout_ms = int(common["commit_deadline_s"] * 1000) + 10_000
+        return TransactionWriter(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **common)
 
-    def transaction_log(self, actor: str, partition: int) -> TransactionLog:
-        """Return the producer of a task that commits in transactions."""
-        deadline_s = self.app.actor_options.commit_deadline.total_seconds()
-        return TransactionLog(
-            self.connection,
-            transactional_id=transactional_id(self.app.conf.id, actor, partition),
-            group=self.group,
-            batch_bytes=self.batch_bytes,
-            compression=self.app.conf.producer_compression_type,
-            transaction_timeout_ms=int(deadline_s * 1000) + 10_000,
-            commit_deadline_s=deadline_s,
-            wall_ms=self.app.actor_clock.wall_ms,
-        )
+    def lone_log(self, actor: str, partition: int) -> TaskLog:
+        """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
+        writer = self.writer(transactional_id(self.app.conf.id, actor, partition))
+        return Committer(writer, self.app.actor_options.commit_max_bytes).log_of(Identity("", -1))
 
 
 class _Found(dict[Any, OutputTopic]):

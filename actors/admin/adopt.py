@@ -69,7 +69,7 @@ def _check_source(source: str, found: TopicInfo | None, partitions: int) -> None
 
 
 async def _copy(setup: Setup, logs: KafkaLogs, actor: str, source: TopicPartition, target: str) -> int:
-    log = setup.transaction_log(actor, source.partition)
+    log = setup.lone_log(actor, source.partition)
     input_ = TopicPartition(setup.app.actors[actor].topic_name, source.partition)
     count = 0
     try:

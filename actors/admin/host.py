@@ -9,9 +9,9 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.groups import member_count
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
-from actors._kafka.produce.transactions import TransactionLog
 from actors.declare.publishing import AppTopics
 from actors.errors import ConfigurationError
+from actors.ports import TaskLog
 from actors.runtime.commands import CommandKey
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec
@@ -48,8 +48,8 @@ class Setup(AppTopics, Protocol):
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
         """Return the key that signs admin commands to an input."""
 
-    def transaction_log(self, actor: str, partition: int) -> TransactionLog:
-        """Return a producer with the transactional id of a task."""
+    def lone_log(self, actor: str, partition: int) -> TaskLog:
+        """Return what a command writes with in transactions, beside no worker."""
 
 
 async def require_stopped(setup: Setup, advice: str = "") -> None:

@@ -34,6 +34,14 @@ def changelog_topic(app: DeclaredApp, store: str) -> str:
     return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
 
 
+def worker_transactional_id(app_id: str, folder_id: str) -> str:
+    """Return the transactional id of the worker that has a data folder. No task's id is like it: that has a number."""
+    return f"{app_id}:worker:w{folder_id}"
+
+
 def transactional_id(app_id: str, actor: str, partition: int) -> str:
-    """Return the transactional id of a task. Names can't contain colons, so no two tasks share an id."""
+    """Return the transactional id of a task in releases that had one for each; commands that write alone use it too.
+
+    Names can't contain colons, so no two tasks share an id.
+    """
     return f"{app_id}:{actor}:{partition}"

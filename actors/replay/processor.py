@@ -130,6 +130,9 @@ class MemoryLog:
     async def fence(self) -> None:
         """Do nothing: there is no other owner to fence."""
 
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """Do nothing: there is no other owner."""
+
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         """Look at what expires."""
         if self._expiries:

@@ -130,7 +130,8 @@ class TaskSettings:
     """What is the same for all tasks of a worker.
 
     `queue_records` bounds what is fetched ahead of the handler; clocks may differ by `clock_skew_margin_ms`. `group` is
-    the consumer group's name, for texts that tell an operator what to do.
+    the consumer group's name, for texts that tell an operator what to do. `transactional_id` is the worker's, "" at
+    least once.
     """
 
     worker: str
@@ -141,10 +142,19 @@ class TaskSettings:
     queue_records: int
     checkpoint_refresh_s: float
     group: str = "GROUP"
+    transactional_id: str = ""
     clock_skew_margin_ms: int = MARGIN_MS
 
     def owner_record(
-        self, spec: ActorSpec, partition: int, topics: TopicIds, *, epoch: int, at_ms: int, input_offset: int | None
+        self,
+        spec: ActorSpec,
+        partition: int,
+        topics: TopicIds,
+        *,
+        epoch: int,
+        at_ms: int,
+        input_offset: int | None,
+        member_id: str,
     ) -> OwnerRecord:
         """Return what the registry says when this worker takes a task over."""
         return OwnerRecord(
@@ -159,6 +169,8 @@ class TaskSettings:
             input_offset=input_offset,
             since=topics.since,
             is_recreated=topics.is_recreated,
+            transactional_id=self.transactional_id,
+            member_id=member_id,
         )
 
 
@@ -166,6 +178,7 @@ class TaskSettings:
 class TaskServices:
     """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
 
+    `former_id` gives the transactional id that earlier releases used for (actor, partition), None at least once.
     `reminders` limits the lines about errors that tasks meet again and again, see `is_repeated`; all tasks share it.
     """
 
@@ -180,4 +193,5 @@ class TaskServices:
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Requests | None = None
     release: Callable[[str, int], Awaitable[None]] | None = None
+    former_id: Callable[[str, int], str] | None = None
     reminders: Reminders = field(default_factory=lambda: Reminders(REMIND_S))

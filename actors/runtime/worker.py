@@ -95,7 +95,7 @@ class Worker:
         services: TaskServices,
         task_settings: TaskSettings,
         settings: WorkerSettings,
-        task_log: Callable[[ActorSpec, int, Identity], TaskLog],
+        task_log: Callable[[Identity], TaskLog],
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
     ) -> None:
@@ -193,7 +193,7 @@ class Worker:
                 spec,
                 source.partition,
                 identity=identity,
-                log=self._task_log(spec, source.partition, identity),
+                log=self._task_log(identity),
                 services=self._services,
                 settings=self._settings_of(source),
                 predecessor=self._ending.get(source),

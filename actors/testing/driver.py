@@ -18,7 +18,8 @@ from actors._faust.views import copy_stores
 from actors.declare.publishing import published_stores
 from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
-from actors.ports import ActorReply, ActorRequest, Headers, Identity, TaskLog, TopicPartition
+from actors.ports import ActorReply, ActorRequest, Headers, Identity, TopicPartition, Writer
+from actors.runtime.committer import Committer
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
@@ -35,9 +36,9 @@ from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
     FakeLogs,
-    FakeOrderedLog,
+    FakeOrderedWriter,
     FakeOwners,
-    FakeTaskLog,
+    FakeWriter,
     encode_owner,
 )
 from actors.testing.fakes.processes import Process, ProcessLoop
@@ -451,7 +452,7 @@ class ActorTestDriver:
             ),
             task_settings=self._setup.task_settings(),
             settings=PatientSettings(_STOP_S, is_settled=self._is_settled),
-            task_log=self._task_log,
+            task_log=Committer(self._writer(), self._app.actor_options.commit_max_bytes).log_of,
             on_failure=self._failures.append,
         )
         late.source = source = LoneSource(
@@ -470,11 +471,11 @@ class ActorTestDriver:
             logs = FakeTopicLogs(self._cluster, self._network)
             await view.open(ViewParts(logs, copy_stores(view.topic, None), self._clock, clock_skew_margin_ms=0))
 
-    def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
-        name = f"{self._app.conf.id}:{spec.name}:{partition}"
+    def _writer(self) -> Writer:
+        name = f"{self._app.conf.id}:worker"
         if self._setup.exactly_once:
-            return FakeTaskLog(self._cluster, self._network, transactional_id=name)
-        return FakeOrderedLog(self._cluster, self._network, name=name, identity=identity)
+            return FakeWriter(self._cluster, self._network, transactional_id=name)
+        return FakeOrderedWriter(self._cluster, self._network, name=name)
 
     async def _settle(self) -> None:
         """Wait until every record is handled and committed.

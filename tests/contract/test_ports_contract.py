@@ -4,59 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from actors._core.partitioner import partitioner_of
 from actors._core.task.takeover import LogBounds
-from actors.errors import CommitRefusedError, OutcomeUnknownError, ReplacedLogError, RestoreError
-from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
-from stores._core.record import METADATA_HEADER, encode_metadata
-from tests.contract.worlds import FakeWorld, RealWorld, World
+from actors.errors import (
+    ReplacedLogError,
+    RestoreError,
+)
+from actors.ports import Committed, OwnerRecord, TopicPartition
+from tests.contract.helpers import batch, read
+from tests.contract.worlds import World
 from tests.kafka.helpers import eventually, unique
 
-METADATA = encode_metadata(1, 0)
 COMPACTED_CONFIG = {
     "cleanup.policy": "compact",
     "segment.ms": "50",
     "min.cleanable.dirty.ratio": "0.001",
     "max.compaction.lag.ms": "100",
 }
-
-
-@pytest.fixture(params=["fake", "real"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    opened = FakeWorld() if request.param == "fake" else await RealWorld.open(request.getfixturevalue("brokers"))
-    try:
-        yield opened
-    finally:
-        await opened.close()
-
-
-@pytest.fixture
-async def topic(world: World) -> str:
-    name = unique("log")
-    await world.make_topic(name)
-    return name
-
-
-def batch(topic: str, offset: int = 7, **parts: Any) -> CommitBatch:
-    return CommitBatch(TopicPartition(topic, 0), offset, f"1;{offset};{uuid.uuid4().hex[:6]}", **parts)
-
-
-async def read(world: World, topic: str, start: int = 0, end: int | None = None) -> list[tuple[int, bytes | None]]:
-    source = TopicPartition(topic, 0)
-    end = (await world.logs.bounds(source)).end if end is None else end
-    found, reached = [], start
-    async for records, next_offset in world.logs.read(source, start, end):
-        assert reached < next_offset <= end
-        reached = next_offset
-        found += [(record.offset, record.value) for record in records]
-    assert reached == max(start, end)
-    return found
 
 
 async def test_a_log_is_read_by_its_topics_id(world: World, topic: str) -> None:
@@ -73,190 +40,6 @@ async def test_a_log_is_read_by_its_topics_id(world: World, topic: str) -> None:
     with pytest.raises(ReplacedLogError) as raised:
         await values(str(uuid.uuid4()))
     assert raised.value.source == source
-
-
-# --- commits ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_commit_is_there_as_a_whole(world: World, topic: str) -> None:
-    log = world.task_log("a")
-    await log.fence()
-    first = batch(
-        topic,
-        changelogs={topic: {b"k": (METADATA, b"v"), b"gone": (METADATA, None)}},
-        outputs=[Output(topic, 0, b"k", b"output", [("h", b"1")], None)],
-    )
-    receipt = await log.commit(first)
-    await log.fence()
-    assert await world.group.committed(first.source) == Committed(7, first.metadata)
-    assert [value for _, value in await read(world, topic)] == [b"v", None, b"output"]
-    assert receipt.changelog_offsets == {topic: 2}
-    assert (await world.logs.bounds(first.source)) == LogBounds(0, 4)
-    await log.close()
-    await log.close()
-
-
-async def test_a_changelog_record_has_its_metadata(world: World, topic: str) -> None:
-    log = world.task_log("a")
-    await log.fence()
-    await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}))
-    await log.fence()
-    async for records, _ in world.logs.read(TopicPartition(topic, 0), 0, 1):
-        assert [(record.key, list(record.headers)) for record in records] == [(b"k", [(METADATA_HEADER, METADATA)])]
-
-
-async def test_the_next_commit_begins_behind_the_marker(world: World, topic: str) -> None:
-    log = world.task_log("a")
-    await log.fence()
-    receipts = [
-        await log.commit(batch(topic, offset, changelogs={topic: {b"k": (METADATA, b"%d" % offset)}}))
-        for offset in (1, 2, 3)
-    ]
-    assert [receipt.changelog_offsets[topic] for receipt in receipts] == [1, 3, 5]
-    await log.fence()
-    assert await read(world, topic) == [(0, b"1"), (2, b"2"), (4, b"3")]
-
-
-async def test_a_commit_without_writes_moves_the_offset(world: World, topic: str) -> None:
-    log = world.task_log("a")
-    await log.fence()
-    empty = batch(topic, 11)
-    assert (await log.commit(empty)).changelog_offsets == {}
-    await log.fence()
-    assert await world.group.committed(empty.source) == Committed(11, empty.metadata)
-
-
-async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, topic: str) -> None:
-    small = unique("small")
-    await world.make_topic(small, **{"max.message.bytes": "1000"})
-    log, large = world.task_log("a"), Output(small, 0, b"k", bytes(2000), [], None)
-    await log.fence()
-    for _ in range(2):
-        with pytest.raises(CommitRefusedError):
-            await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[large]))
-        with pytest.raises(OutcomeUnknownError):
-            await log.commit(batch(topic))
-        await log.fence()
-    assert await read(world, topic) == []
-    assert await world.group.committed(TopicPartition(topic, 0)) is None
-    await log.commit(batch(topic, outputs=[Output(small, 0, b"k", b"small", [], None)]))
-    await log.fence()
-    assert [value for _, value in await read(world, small)] == [b"small"]
-
-
-def nowhere(key: bytes, partitions: int) -> int:
-    raise KeyError(key)
-
-
-async def test_a_record_that_no_partition_can_be_found_for_is_a_refusal(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    lost = Output(topic, partitioner_of(nowhere), b"k", b"v", [], None)
-    for log in (world.task_log("a"), world.ordered_log("b", member.identity)):
-        await log.fence()
-        with pytest.raises(CommitRefusedError, match="KeyError"):
-            await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[lost]))
-        await log.fence()
-        assert await read(world, topic) == []
-        assert await world.group.committed(TopicPartition(topic, 0)) is None
-
-
-# --- at least once ----------------------------------------------------------------------------------------------------
-
-
-async def test_an_ordered_commit_has_no_markers(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    log = world.ordered_log("a", member.identity)
-    await log.fence()
-    for offset in (1, 2):
-        written = batch(
-            topic,
-            offset,
-            changelogs={topic: {b"k": (METADATA, b"v%d" % offset)}},
-            outputs=[Output(topic, 0, b"k", b"output", [], None)],
-        )
-        receipt = await log.commit(written)
-        assert await world.group.committed(written.source) == Committed(offset, written.metadata)
-        assert receipt.changelog_offsets == {topic: 2 * offset}
-    assert await read(world, topic) == [(0, b"output"), (1, b"v1"), (2, b"output"), (3, b"v2")]
-
-
-async def test_an_ordered_commit_moves_the_offset_for_members_only(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    strangers = [
-        replace(member.identity, generation=member.identity.generation - 1),
-        replace(member.identity, member_id="nobody"),
-    ]
-    for number, identity in enumerate([*strangers, member.identity]):
-        log = world.ordered_log("a", identity)
-        await log.fence()
-        written = batch(topic, outputs=[Output(topic, 0, b"k", b"%d" % number, [], None)])
-        if identity is member.identity:
-            await log.commit(written)
-            assert await world.group.committed(written.source) == Committed(7, written.metadata)
-        else:
-            with pytest.raises(OutcomeUnknownError):
-                await log.commit(written)
-            assert await world.group.committed(written.source) is None
-    assert [value for _, value in await read(world, topic)] == [b"0", b"1", b"2"]
-
-
-async def test_an_ordered_log_fences_nobody(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    logs = [world.ordered_log("a", member.identity) for _ in range(2)]
-    for log in logs:
-        await log.fence()
-    for number, log in enumerate(logs):
-        await log.commit(batch(topic, number, changelogs={topic: {b"k": (METADATA, b"%d" % number)}}))
-    assert [value for _, value in await read(world, topic)] == [b"0", b"1"]
-
-
-async def test_an_ordered_commit_stops_where_it_is_refused(world: World, topic: str) -> None:
-    small = unique("small")
-    await world.make_topic(small, **{"max.message.bytes": "1000"})
-    member = await world.join(topic)
-    log = world.ordered_log("a", member.identity)
-    await log.fence()
-    outputs = [Output(topic, 0, b"k", b"output", [], None), Output(small, 0, b"k", bytes(2000), [], None)]
-    with pytest.raises(CommitRefusedError):
-        await log.commit(batch(topic, changelogs={small: {b"k": (METADATA, b"v")}}, outputs=outputs))
-    assert [value for _, value in await read(world, topic)] == [b"output"]
-    assert await read(world, small) == []
-    assert await world.group.committed(TopicPartition(topic, 0)) is None
-
-
-# --- fences -----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_fence_settles_what_the_id_left_open(world: World, topic: str) -> None:
-    left = await world.open_transaction("a", topic)
-    log = world.task_log("a")
-    await log.fence()
-    assert await read(world, topic) == []
-    with pytest.raises(Exception, match=r"(?i)fenced|invalid|epoch"):
-        await left.end(commit=True)
-    assert await read(world, topic) == []
-
-
-async def test_a_fenced_producer_commits_nothing(world: World, topic: str) -> None:
-    old, new = world.task_log("a"), world.task_log("a")
-    await old.fence()
-    await old.commit(batch(topic, 1, changelogs={topic: {b"k": (METADATA, b"old")}}))
-    await new.fence()
-    with pytest.raises(OutcomeUnknownError):
-        await old.commit(batch(topic, 2, changelogs={topic: {b"k": (METADATA, b"fenced")}}))
-    await new.commit(batch(topic, 3, changelogs={topic: {b"k": (METADATA, b"new")}}))
-    await new.fence()
-    assert [value for _, value in await read(world, topic)] == [b"old", b"new"]
-    committed = await world.group.committed(TopicPartition(topic, 0))
-    assert committed is not None
-    assert committed.offset == 3
-
-
-async def test_without_a_fence_nothing_is_committed(world: World, topic: str) -> None:
-    log = world.task_log("a")
-    with pytest.raises(OutcomeUnknownError):
-        await log.commit(batch(topic))
-    assert await world.group.committed(TopicPartition(topic, 0)) is None
 
 
 # --- the group --------------------------------------------------------------------------------------------------------

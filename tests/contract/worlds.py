@@ -25,8 +25,8 @@ from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.views import KafkaTopicLogs
-from actors._kafka.produce.ordered import OrderedLog
-from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.produce.ordered import OrderedWriter
+from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import (
     GroupView,
     Identity,
@@ -37,9 +37,11 @@ from actors.ports import (
     TaskLog,
     TopicLogs,
     TopicPartition,
+    Writer,
 )
+from actors.runtime.committer import Committer
 from actors.testing.fakes.errors import RefusedError
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedLog, FakeOwners, FakeTaskLog, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from actors.testing.fakes.views import FakeTopicLogs
 from tests.kafka.helpers import eventually, make_topics, unique
 from tests.sim.fakes.cluster import SimKafka
@@ -47,6 +49,9 @@ from tests.sim.fakes.network import Network
 from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 
 SESSION_MS = 6000
+NOBODY = Identity("", -1)
+"""Who commits offsets without being a member."""
+MAX_BYTES = 1_000_000
 
 
 class OpenTransaction(Protocol):
@@ -92,8 +97,9 @@ class World(Protocol):
     logs: Logs
 
     async def topic_logs(self) -> TopicLogs: ...
-    def task_log(self, transactional_id: str) -> TaskLog: ...
+    def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog: ...
     def ordered_log(self, name: str, identity: Identity) -> TaskLog: ...
+    def full_id(self, transactional_id: str) -> str: ...
     def owners(self, topic: str) -> Owners: ...
     def encode_owner(self, topic: str, record: OwnerRecord) -> Output: ...
     async def make_topic(self, name: str, **config: str) -> None: ...
@@ -125,11 +131,16 @@ class FakeWorld:
     async def topic_logs(self) -> TopicLogs:
         return FakeTopicLogs(self.cluster, self.network, chunk_records=2)
 
-    def task_log(self, transactional_id: str) -> TaskLog:
-        return FakeTaskLog(self.cluster, self.network, transactional_id=transactional_id)
+    def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog:
+        writer = FakeWriter(self.cluster, self.network, transactional_id=transactional_id)
+        return Committer(writer, MAX_BYTES).log_of(identity)
+
+    def full_id(self, transactional_id: str) -> str:
+        return transactional_id
 
     def ordered_log(self, name: str, identity: Identity) -> TaskLog:
-        return FakeOrderedLog(self.cluster, self.network, name=name, identity=identity)
+        writer = FakeOrderedWriter(self.cluster, self.network, name=name)
+        return Committer(writer, MAX_BYTES).log_of(identity)
 
     def owners(self, topic: str) -> Owners:
         return FakeOwners(topic, self.logs)
@@ -170,17 +181,14 @@ class FakeWorld:
     async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction:
         cluster, source = self.cluster, TopicPartition(topic, 0)
         epoch = cluster.transactions.init_producer_id(transactional_id, 30.0)
-        cluster.add_partitions(transactional_id, epoch, [source])
         cluster.produce_in_transaction(transactional_id, epoch, source, [(b"open", b"open", ())])
         return FakeTransaction(cluster, transactional_id, epoch)
 
     async def open_offset(self, transactional_id: str, topic: str, offset: int) -> OpenTransaction:
         transactions = self.cluster.transactions
         epoch = transactions.init_producer_id(transactional_id, 30.0)
-        transactions.add_offsets(transactional_id, epoch)
-        transactions.commit_offset(
-            transactional_id, epoch, self.cluster.group.name, TopicPartition(topic, 0), (offset, "")
-        )
+        offsets = {TopicPartition(topic, 0): (offset, "")}
+        transactions.commit_offsets(transactional_id, epoch, self.cluster.group.name, offsets)
         return FakeTransaction(self.cluster, transactional_id, epoch)
 
     async def set_offset(self, topic: str, offset: int) -> bool:
@@ -235,32 +243,30 @@ class RealWorld:
         self._opened.append(logs)
         return logs
 
-    def task_log(self, transactional_id: str) -> TaskLog:
-        log = TransactionLog(
-            self.connection,
-            transactional_id=f"{self._name}-{transactional_id}",
-            group=self._name,
-            batch_bytes=lambda topic: 900_000,
-            compression=None,
-            transaction_timeout_ms=30_000,
-            commit_deadline_s=10.0,
-        )
-        self._opened.append(log)
-        return log
+    def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog:
+        own_id = self.full_id(transactional_id)
+        writer = TransactionWriter(transactional_id=own_id, transaction_timeout_ms=30_000, **self._common())
+        return self._log(writer, identity)
+
+    def full_id(self, transactional_id: str) -> str:
+        return f"{self._name}-{transactional_id}"
 
     def ordered_log(self, name: str, identity: Identity) -> TaskLog:
-        log = OrderedLog(
-            self.connection,
-            name=name,
-            group=self._name,
-            identity=identity,
-            control=self.group,
-            batch_bytes=lambda topic: 900_000,
-            compression=None,
-            commit_deadline_s=10.0,
-        )
-        self._opened.append(log)
-        return log
+        return self._log(OrderedWriter(**self._common()), identity)
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "connection": self.connection,
+            "group": self._name,
+            "batch_bytes": lambda topic: 900_000,
+            "compression": None,
+            "commit_deadline_s": 10.0,
+        }
+
+    def _log(self, writer: Writer, identity: Identity) -> TaskLog:
+        committer = Committer(writer, MAX_BYTES)
+        self._opened.append(committer)
+        return committer.log_of(identity)
 
     def owners(self, topic: str) -> Owners:
         return KafkaOwners(topic, self.logs)

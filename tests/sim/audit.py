@@ -507,6 +507,11 @@ class WatchedLog:
         self._audit.note("fenced")
         _phase.set(Phase.FENCED)
 
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        self._audit.note(f"ends the transaction of {transactional_id}")
+        self._audit.counted["ended transactions"] += 1
+        await self._log.end_transaction_of(transactional_id)
+
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         self._audit._check_phase("commits")
         self._audit.owners[batch.metadata] = self._identity
@@ -547,6 +552,12 @@ class WatchedGroup:
 
     async def committed(self, source: TopicPartition) -> Any:
         return await self._group.committed(source)
+
+    async def stable_offset(self, source: TopicPartition) -> Any:
+        return await self._group.stable_offset(source)
+
+    async def knows(self, member_id: str) -> bool:
+        return bool(await self._group.knows(member_id))
 
     async def topic_ids(self, names: Iterable[str]) -> Any:
         return await self._group.topic_ids(names)

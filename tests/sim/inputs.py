@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -92,8 +93,8 @@ class Inputs:
         epoch = await self._insist(lambda: transactions.init_producer_id(name, 60.0))
         for some_input in burst:
             target, record = some_input(random)
-            await self._insist(lambda target=target: cluster.add_partitions(name, epoch, [target]))
-            cluster.produce_in_transaction(name, epoch, target, [record])
+            write = partial(cluster.produce_in_transaction, name, epoch, target, [record])
+            await self._insist(write)
         await asyncio.sleep(random.choice((0.0, 0.1, 3.0)))
         await self._insist(lambda: transactions.end(name, epoch, commit=random.random() < 0.7))
 

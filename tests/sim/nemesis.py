@@ -18,9 +18,7 @@ REQUESTS = (
     "OffsetFetch",
     "ListOffsets",
     "Read",
-    "AddOffsetsToTxn",
     "TxnOffsetCommit",
-    "AddPartitionsToTxn",
     "Produce",
     "EndTxn",
     "JoinGroup",
@@ -34,10 +32,10 @@ STEPS = (
     "disk called",
     "assigned",
 )
-TAKEOVER_STEPS = ("assigned", *STEPS[: 2 * REQUESTS.index("AddOffsetsToTxn")])
+TAKEOVER_STEPS = ("assigned", *STEPS[: 2 * REQUESTS.index("TxnOffsetCommit")])
 ENOUGH_S = 250.0
 """After so long no new fault comes: a run is short, and there are many."""
-COMMIT_REQUESTS = ("AddOffsetsToTxn", "TxnOffsetCommit", "AddPartitionsToTxn", "Produce", "EndTxn")
+COMMIT_REQUESTS = ("TxnOffsetCommit", "Produce", "EndTxn")
 ORDERED_COMMIT_REQUESTS = ("Produce", "OffsetCommit")
 ORDERED_STEPS = (
     *(step for step in STEPS if not step.startswith(tuple(set(COMMIT_REQUESTS) - {"Produce"}))),
@@ -365,7 +363,6 @@ class Nemesis:
             # Who reads what isn't committed would take its records for inputs.
             logs = [log for log in cluster.logs() if self._world.is_exactly_once or log.name.topic != app.INPUT]
             logs = [random.choice(logs) for _ in range(2)]
-            cluster.add_partitions(name, epoch, [log.name for log in logs])
             for log in logs:
                 cluster.produce_in_transaction(name, epoch, log.name, [(b"foreign", b"never to be seen", ())])
         except Exception as error:

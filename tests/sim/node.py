@@ -17,15 +17,16 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR
 from actors._core.task.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
-from actors.ports import Identity, TaskLog, TopicPartition
+from actors.ports import Identity, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
+from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedLog, FakeOwners, FakeTaskLog, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
@@ -115,6 +116,7 @@ class Node:
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
+        self._machines = 0
         self.disk = self._machine(world)
         self._copies: dict[Process | None, NodeCopies] = {}
         self.clock = MachineClock()
@@ -130,6 +132,8 @@ class Node:
 
     def _machine(self, world: World) -> Disk:
         disk = Disk()
+        self._machines += 1
+        disk.transactional_id = f"app:worker:{self.name}.{self._machines}"
         disk.on_write, disk.on_delete = self._written, self._deleted
         return disk
 
@@ -235,6 +239,7 @@ class Node:
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
         spec = _spec(world, Host(process.name, clock))
+        committer = Committer(self._writer(), world.commit_max_bytes)
         copies = self._copies[process] = NodeCopies(
             world,
             spec,
@@ -248,9 +253,9 @@ class Node:
             [spec],
             source=sink,
             services=self._services(logs, restorer, stores, sink, copies, clock),
-            task_settings=_task_settings(world, process.name),
+            task_settings=_task_settings(world, process.name, disk.transactional_id if world.is_exactly_once else ""),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
-            task_log=lambda spec, partition, identity: self._task_log(partition, identity),
+            task_log=lambda identity: WatchedLog(committer.log_of(identity), world.audit, identity),
             on_failure=failed,
         )
         keeps = "standbys" in world.features
@@ -376,6 +381,7 @@ class Node:
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),
             release=copies.release,
+            former_id=(lambda _, partition: app.transactional_id(partition)) if world.is_exactly_once else None,
         )
 
     def _end(self, process: Process) -> None:
@@ -394,26 +400,19 @@ class Node:
         self._world.audit.counted["lost membership"] += 1
         self._world.loop.create_task(end(), context=Context())
 
-    def _task_log(self, partition: int, identity: Identity) -> WatchedLog:
+    def _writer(self) -> Writer:
         world = self._world
-        log: TaskLog
         if world.is_exactly_once:
-            log = FakeTaskLog(
+            return FakeWriter(
                 world.cluster,
                 world.network,
-                transactional_id=app.transactional_id(partition),
+                transactional_id=self.disk.transactional_id,
                 transaction_timeout_s=world.commit_deadline_s + 7.0,
                 commit_deadline_s=world.commit_deadline_s,
             )
-        else:
-            log = FakeOrderedLog(
-                world.cluster,
-                world.network,
-                name=app.transactional_id(partition),
-                identity=identity,
-                commit_deadline_s=world.commit_deadline_s,
-            )
-        return WatchedLog(log, world.audit, identity)
+        return FakeOrderedWriter(
+            world.cluster, world.network, name=self.disk.transactional_id, commit_deadline_s=world.commit_deadline_s
+        )
 
 
 def _plain_topic(topic: str) -> OutputTopic:
@@ -476,7 +475,7 @@ def _spec(world: World, host: Host) -> ActorSpec:
     )
 
 
-def _task_settings(world: World, worker: str) -> TaskSettings:
+def _task_settings(world: World, worker: str, transactional_id: str) -> TaskSettings:
     missing = world.deployment.missing_offset
     return TaskSettings(
         worker=worker,
@@ -493,4 +492,5 @@ def _task_settings(world: World, worker: str) -> TaskSettings:
         backoff=Backoff(),
         queue_records=world.queue_records,
         checkpoint_refresh_s=10.0,
+        transactional_id=transactional_id,
     )

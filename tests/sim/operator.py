@@ -215,11 +215,8 @@ class Operator:
         self._tools += 1
         name = f"tool-{self._tools}"
         epoch = await self._insist(lambda: transactions.init_producer_id(name, 60.0))
-        await self._insist(lambda: transactions.add_offsets(name, epoch))
-        offset = self._some_offset(source)
-        if offset is None:
-            offset = 0
-        await self._insist(lambda: transactions.commit_offset(name, epoch, app.GROUP, source, (offset, "")))
+        offset = self._some_offset(source) or 0
+        await self._insist(lambda: transactions.commit_offsets(name, epoch, app.GROUP, {source: (offset, "")}))
         await asyncio.sleep(self._random.choice((0.0, 0.3)))
         await self._insist(lambda: transactions.end(name, epoch, commit=True))
 

@@ -15,14 +15,27 @@ import actors.runtime.task.task as task
 import actors.runtime.threads as threads
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.takeover import Contradiction, Restore, Start
-from actors.errors import CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
-from actors.ports import CommitReceipt, TopicPartition
+from actors.errors import (
+    BatchesRefusedError,
+    CommitRefusedError,
+    HandlerFailedError,
+    OutcomeUnknownError,
+    UndecodableRecordError,
+)
+from actors.ports import CommitReceipt, Identity, TopicPartition
+from actors.runtime.committer import Committer
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.task import Task
-from actors.testing.fakes.ports import BrokerUnavailableError, FakeLogs, FakeOrderedLog, FakeTaskLog, _receipt
-from actors.testing.fakes.transactions import TransactionCoordinator
+from actors.testing.fakes.ports import (
+    BrokerUnavailableError,
+    FakeGroupView,
+    FakeLogs,
+    FakeOrderedWriter,
+    FakeWriter,
+    _receipt,
+)
 from stores._core.overlay import MessageScope, Overlay
 from tests.sim.fakes.disk import Disk
 from tests.sim.fakes.group import Group
@@ -81,13 +94,20 @@ def confirm_before_fence_only(patch: Patch) -> None:
     )
 
 
-def never_confirm(patch: Patch) -> None:
-    """A zombie isn't asked whether it is one."""
+def any_generation_commits(patch: Patch) -> None:
+    """The coordinator takes the offsets of a member of any generation: that check is what exactly once rests on."""
+    patch.setattr(Group, "check_member", lambda *_: None)
 
-    async def confirm(self: TaskContext) -> None:
-        """Believe it."""
 
-    patch.setattr(TaskContext, "confirm", confirm)
+def commit_as_nobody(patch: Patch) -> None:
+    """Offsets are committed without the member and its generation, as clients did before KIP-447."""
+    original = Committer.log_of
+    patch.setattr(Committer, "log_of", lambda self, _: original(self, Identity("", -1)))
+
+
+def read_unstable_offsets(patch: Patch) -> None:
+    """The takeover doesn't wait for a former owner's open transaction."""
+    patch.setattr(FakeGroupView, "stable_offset", FakeGroupView.committed)
 
 
 def restore_to_last_stable(patch: Patch) -> None:
@@ -101,35 +121,18 @@ def restore_to_last_stable(patch: Patch) -> None:
     patch.setattr(FakeLogs, "bounds", bounds)
 
 
-def bounds_before_fence(patch: Patch) -> None:
-    """The restore goes to where the changelog ended before the others were fenced."""
-
-    async def fence(self: Any) -> None:
-        for store in ("counts", "firsts"):
-            name = TopicPartition(f"app-{store}-changelog", int(self._id[-1]))
-            ends[name] = self._cluster.log(name).end
-        await asyncio.sleep(0.05)
-        await original_fence(self)
-
-    async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
-        found = await original_bounds(self, partition)
-        return replace(found, end=min(found.end, ends.get(partition, found.end)))
-
-    ends: dict[TopicPartition, int] = {}
-    original_fence, original_bounds = FakeTaskLog.fence, FakeLogs.bounds
-    patch.setattr(FakeTaskLog, "fence", fence)
-    patch.setattr(FakeLogs, "bounds", bounds)
-
-
 def commit_without_waiting(patch: Patch) -> None:
     """A commit is taken for done once its records are written: the transaction's end isn't waited for."""
 
-    async def end(self: FakeTaskLog, epoch: int) -> None:
-        ending = asyncio.create_task(original(self, epoch))
+    async def ask(self: FakeWriter, request: str, function: Any, *args: Any) -> Any:
+        if request != "EndTxn":
+            return await original(self, request, function, *args)
+        ending = asyncio.create_task(original(self, request, function, *args))
         ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return 0
 
-    original = FakeTaskLog._end
-    patch.setattr(FakeTaskLog, "_end", end)
+    original = FakeWriter._ask
+    patch.setattr(FakeWriter, "_ask", ask)
 
 
 def never_missed_tombstones(patch: Patch) -> None:
@@ -188,29 +191,22 @@ def thread_left_behind(patch: Patch) -> None:
 def unread_commit_errors(patch: Patch) -> None:
     """A commit that failed is taken for one that went well."""
 
-    async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
+    async def write(self: FakeWriter, identity: Any, batches: Any) -> list[CommitReceipt]:
         try:
-            return await original(self, batch)
+            return await original(self, identity, batches)
         except OutcomeUnknownError:
-            ends = {
-                topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
-                for topic in batch.changelogs
-            }
-            return CommitReceipt(ends)
+            return [
+                CommitReceipt(
+                    {
+                        topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
+                        for topic in batch.changelogs
+                    }
+                )
+                for batch in batches
+            ]
 
-    original = FakeTaskLog.commit
-    patch.setattr(FakeTaskLog, "commit", commit)
-
-
-def broker_that_fences_nobody(patch: Patch) -> None:
-    """The cluster takes requests of old producer epochs: the fence is what exactly once rests on."""
-    patch.setattr(
-        TransactionCoordinator,
-        "_checked",
-        rewritten(
-            TransactionCoordinator._checked, ("if producer is None or producer.epoch != epoch:", "if producer is None:")
-        ),
-    )
+    original = FakeWriter.write
+    patch.setattr(FakeWriter, "write", write)
 
 
 def coordinator_that_says_none(patch: Patch) -> None:
@@ -223,8 +219,8 @@ def coordinator_that_says_none(patch: Patch) -> None:
         except (TimeoutError, BrokerUnavailableError):
             return None
 
-    original = FakeGroupView.committed
-    patch.setattr(FakeGroupView, "committed", committed)
+    original = FakeGroupView.stable_offset
+    patch.setattr(FakeGroupView, "stable_offset", committed)
 
 
 def stop_at_the_first_failure(patch: Patch) -> None:
@@ -358,14 +354,14 @@ def halt_without_commit(patch: Patch) -> None:
 def retry_what_is_refused(patch: Patch) -> None:
     """A commit that the broker refuses is one of unknown outcome."""
 
-    async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
+    async def write(self: FakeWriter, identity: Any, batches: Any) -> Any:
         try:
-            return await original(self, batch)
-        except CommitRefusedError as error:
+            return await original(self, identity, batches)
+        except BatchesRefusedError as error:
             raise OutcomeUnknownError(str(error)) from error
 
-    original = FakeTaskLog.commit
-    patch.setattr(FakeTaskLog, "commit", commit)
+    original = FakeWriter.write
+    patch.setattr(FakeWriter, "write", write)
 
 
 def blame_the_last(patch: Patch) -> None:
@@ -449,15 +445,15 @@ def go_on_behind_a_failure(patch: Patch) -> None:
 def changelog_first(patch: Patch) -> None:
     """State is durable before the outputs that it stands for."""
     patch.setattr(
-        FakeOrderedLog,
+        FakeOrderedWriter,
         "_in_order",
         rewritten(
-            FakeOrderedLog._in_order,
-            ("    await self._send(producer, replace(batch, changelogs={}))\n", ""),
+            FakeOrderedWriter._in_order,
+            ("    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n", "    pass\n"),
             (
-                "    identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)\n",
-                "    await self._send(producer, replace(batch, changelogs={}))\n"
-                "    identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)\n",
+                "    group = self._cluster.group\n",
+                "    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n"
+                "    group = self._cluster.group\n",
             ),
         ),
     )
@@ -466,24 +462,26 @@ def changelog_first(patch: Patch) -> None:
 def changelog_last(patch: Patch) -> None:
     """The offset is committed before the changelog has the writes."""
 
-    async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
-        await original(self, producer, replace(batch, changelogs={}, steps=()))
-        return _receipt(batch, await self._send(producer, replace(batch, outputs=())))
+    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
+        await original(self, producer, identity, [replace(batch, changelogs={}, steps=()) for batch in batches])
+        bases = await self._send(producer, [replace(batch, outputs=()) for batch in batches])
+        return [_receipt(batch, bases) for batch in batches]
 
-    original = FakeOrderedLog._in_order
-    patch.setattr(FakeOrderedLog, "_in_order", in_order)
+    original = FakeOrderedWriter._in_order
+    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
 
 
 def outputs_last(patch: Patch) -> None:
     """The offset is committed before the outputs are there."""
 
-    async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
-        receipt = await original(self, producer, replace(batch, changelogs={}, steps=(), outputs=()))
-        await self._send(producer, batch)
-        return receipt
+    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
+        bare = [replace(batch, changelogs={}, steps=(), outputs=()) for batch in batches]
+        await original(self, producer, identity, bare)
+        bases = await self._send(producer, batches)
+        return [_receipt(batch, bases) for batch in batches]
 
-    original = FakeOrderedLog._in_order
-    patch.setattr(FakeOrderedLog, "_in_order", in_order)
+    original = FakeOrderedWriter._in_order
+    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
 
 
 def lose_a_write(patch: Patch) -> None:
@@ -538,6 +536,7 @@ def use_any_folder(patch: Patch) -> None:
     patch.setattr(Disk, "_open", open_any)
 
 
+UNSTABLE = ("wake_in_takeover", "slow_markers", "pause_at_step")
 DISK_AND_REBALANCE = ("slow_disk", "rebalance", "damage_disk")
 PLANTED = (
     Planted(store_before_commit, "disk ahead"),
@@ -549,14 +548,14 @@ PLANTED = (
     Planted(ignore_committed_offset, "exactly once"),
     Planted(skip_to_the_end, "exactly once"),
     Planted(confirm_before_fence_only, "after a fence"),
-    Planted(never_confirm, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(any_generation_commits, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(commit_as_nobody, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(read_unstable_offsets, "", UNSTABLE, first_seed=30, check_phases=False),
     Planted(same_epoch, "one owner"),
-    Planted(broker_that_fences_nobody, "one owner", ("wake_in_takeover", "pause_at_step", "pause"), first_seed=58),
     Planted(one_offset_too_far, "state isn't the fold", ("crash", "rebalance"), first_seed=20),
     Planted(restore_to_last_stable, "progress", ("foreign_transaction", "rebalance")),
-    Planted(bounds_before_fence, "state isn't the fold", ("wake_in_takeover", "bounce"), first_seed=29),
     Planted(thread_left_behind, "state isn't the fold", DISK_AND_REBALANCE, first_seed=194),
-    Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=801),
+    Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=10),
     Planted(never_missed_tombstones, "a deleted key came back", ("long_absence",), first_seed=28),
     Planted(refresh_without_asking, "a deleted key came back", ("long_cut_off",), first_seed=84),
     Planted(coordinator_that_says_none, "progress", ("move_group_coordinator_at_step", "rebalance")),
@@ -587,7 +586,7 @@ PLANTED = (
     Planted(skip_to_the_end, "at least once", features=("at_least_once",)),
     Planted(lose_a_write, "exactly once"),
     Planted(lose_a_write, "at least once", first_seed=5, features=("at_least_once",)),
-    Planted(never_confirm, "one owner", ("move",), check_phases=False, features=("static",)),
+    Planted(any_generation_commits, "one owner", ("move",), check_phases=False, features=("static",)),
     Planted(leave_although_static, "static", ("bounce",), features=("static",)),
     Planted(join_as_a_stranger, "static", ("quick_restart",), features=("static",)),
     Planted(another_assignment, "static", ("quick_restart",), features=("static",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import Waiting
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.timers.timers import Timers
-from actors.testing.fakes.ports import FakeTaskLog
+from actors.testing.fakes.ports import FakeWriter
 from stores.errors import StoreCorruptedError
 from tests.sim.asks import REPLIES
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -41,17 +42,20 @@ def keep_no_answer(patch: Patch) -> None:
 
 def answer_before_the_commit(patch: Patch) -> None:
     """Replies go out in front of the commit that has what they tell of."""
-    original = FakeTaskLog.commit
+    original = FakeWriter.write
 
-    async def commit(self: FakeTaskLog, batch: CommitBatch) -> Any:
-        for answer in batch.outputs:
-            if answer.topic == REPLIES:
-                home = TopicPartition(REPLIES, answer.partition)
-                self._cluster.produce(home, [(answer.key, answer.value, answer.headers)])
-        kept = [output for output in batch.outputs if output.topic != REPLIES]
-        return await original(self, replace(batch, outputs=kept))
+    async def write(self: FakeWriter, identity: Any, batches: Sequence[CommitBatch]) -> Any:
+        kept = []
+        for batch in batches:
+            for answer in batch.outputs:
+                if answer.topic == REPLIES:
+                    home = TopicPartition(REPLIES, answer.partition)
+                    self._cluster.produce(home, [(answer.key, answer.value, answer.headers)])
+            outputs = [output for output in batch.outputs if output.topic != REPLIES]
+            kept.append(replace(batch, outputs=outputs))
+        return await original(self, identity, kept)
 
-    patch.setattr(FakeTaskLog, "commit", commit)
+    patch.setattr(FakeWriter, "write", write)
 
 
 def give_an_answer_to_all(patch: Patch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from actors.runtime.quarantine.quarantine import CONTROL_HEADER, Parked
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.timers.timers import Timers
-from actors.testing.fakes.ports import FakeTaskLog
+from actors.testing.fakes.ports import FakeWriter
 from tests.sim.expiry import READERS
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
@@ -192,17 +193,20 @@ def publish_no_deletes(patch: Patch) -> None:
 
 def publish_outside_of_the_transaction(patch: Patch) -> None:
     """What is published goes out at once, in front of the commit."""
-    original = FakeTaskLog.commit
+    original = FakeWriter.write
 
-    async def commit(self: FakeTaskLog, batch: CommitBatch) -> Any:
-        shown = [output for output in batch.outputs if output.topic == READERS]
-        for _, _, key, value, *_ in shown:
-            home = partition_for(key, len(self._cluster.topic(READERS).partitions))
-            self._cluster.produce(TopicPartition(READERS, home), [(key, value, [])])
-        kept = [output for output in batch.outputs if output.topic != READERS]
-        return await original(self, dataclasses.replace(batch, outputs=kept))
+    async def write(self: FakeWriter, identity: Any, batches: Sequence[CommitBatch]) -> Any:
+        kept = []
+        for batch in batches:
+            shown = [output for output in batch.outputs if output.topic == READERS]
+            for _, _, key, value, *_ in shown:
+                home = partition_for(key, len(self._cluster.topic(READERS).partitions))
+                self._cluster.produce(TopicPartition(READERS, home), [(key, value, [])])
+            outputs = [output for output in batch.outputs if output.topic != READERS]
+            kept.append(dataclasses.replace(batch, outputs=outputs))
+        return await original(self, identity, kept)
 
-    patch.setattr(FakeTaskLog, "commit", commit)
+    patch.setattr(FakeWriter, "write", write)
 
 
 def call_the_hook_only(patch: Patch) -> None:

@@ -23,23 +23,25 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
+from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
-from actors.errors import BrokerUnavailableError
+from actors._kafka.transaction_requests import OffsetsRequest
+from actors.errors import BrokerUnavailableError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
 AGREE_S = 5.0
 """How long brokers may take that are asked side by side."""
 _EARLIEST, _LATEST = -2, -1
-_READ_UNCOMMITTED = 0
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FENCED_INSTANCE_ID = 82
+_NO_GENERATION = -2
 _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
 _REPLICAS = 4
 """Where a partition's replicas are in an answer about its topic."""
@@ -94,24 +96,48 @@ class ControlPlane(BrokerClient):
 
     async def committed(self, source: TopicPartition) -> Committed | None:
         """Return the group's committed offset, None only if the coordinator answers that there is none."""
+        return await self._offset_of(source, require_stable=False)
 
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
+        """See `actors.ports.GroupView.stable_offset`."""
+        return await self._offset_of(source, require_stable=True)
+
+    async def _offset_of(self, source: TopicPartition, *, require_stable: bool) -> Committed | None:
         async def ask() -> Committed | None:
-            request = OffsetFetchRequest(self._group, [(source.topic, [source.partition])])
+            request = OffsetsRequest(self._group, [source], require_stable=require_stable)
             response = await self.ask_coordinator(request)
             self.check(response.error_code)
-            for topic, partitions in response.topics:
-                for partition, offset, metadata, code in partitions:
-                    if (topic, partition) == source:
-                        self.check(code, topic)
-                        return None if offset == -1 else Committed(offset, metadata or "")
+            for topic, partitions, _ in response.topics:
+                for partition, offset, _, metadata, code, _ in partitions:
+                    if (topic, partition) != source:
+                        continue
+                    if code == UNSTABLE_OFFSET_COMMIT:
+                        raise UnstableOffsetError(f"{source}: an open transaction may change the committed offset")
+                    self.check(code, topic)
+                    return None if offset == -1 else Committed(offset, metadata or "")
             raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
 
         return await self._answered(f"committed offset of {source} in group {self._group}", ask)
+
+    async def knows(self, member_id: str) -> bool:
+        """Tell whether the group has this member, in whatever generation. This doesn't keep its session alive."""
+
+        async def ask() -> bool:
+            error = await self._heartbeat(Identity(member_id, _NO_GENERATION))
+            if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
+                return error is not UnknownMemberIdError
+            raise self._moved(error)
+
+        return await self._answered(f"is {member_id} in group {self._group}", ask)
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Return the partition's start and its high watermark (not the last stable offset), from its leader."""
         start = await self._offset(partition, _EARLIEST)
         return LogBounds(start, await self._offset(partition, _LATEST))
+
+    async def last_stable(self, partition: TopicPartition) -> int:
+        """Return the offset of the partition's oldest open transaction, or its end, from its leader."""
+        return await self._offset(partition, _LATEST, _READ_COMMITTED)
 
     async def cluster_id(self) -> str:
         """Return the cluster's id, "" where its brokers have none."""
@@ -227,13 +253,13 @@ class ControlPlane(BrokerClient):
                     f"{' and '.join(sorted(said))}: one of them is behind"
                 )
 
-    async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
+    async def _offset(self, partition: TopicPartition, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         async def ask() -> int:
             await self._client._wait_on_metadata(partition.topic)
             leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == -1:
                 raise await self._stale(f"{partition} has no leader")
-            request = OffsetRequest(-1, _READ_UNCOMMITTED, [(partition.topic, [(partition.partition, timestamp)])])
+            request = OffsetRequest(-1, isolation, [(partition.topic, [(partition.partition, timestamp)])])
             response = await self._client.send(leader, request)
             for topic, answers in response.topics:
                 for number, code, _, offset in answers:

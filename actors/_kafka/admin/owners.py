@@ -7,8 +7,9 @@ continues where it stopped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -104,6 +105,18 @@ class KafkaOwners:
         """Return the newest committed record of a task."""
         await self.refresh()
         return self._records.get(f"{actor}/{partition}".encode())
+
+    async def open_claims(self) -> Sequence[OwnerRecord] | None:
+        """See `actors.ports.Owners.open_claims`."""
+        records = await self._logs.open_records(self._source)
+        if records is None:
+            return None
+        claims = []
+        for record in records:
+            if record.key is not None and record.value is not None and not record.key.startswith(_STORE):
+                with contextlib.suppress(*MALFORMED):
+                    claims.append(_decode_owner(record.key, record.value))
+        return claims
 
     async def all(self) -> list[OwnerRecord]:
         """Return the newest committed record of every task."""

@@ -41,6 +41,7 @@ class KafkaFollowing:
         *,
         role: str,
         fetch_bytes: int,
+        isolation_level: str = "read_committed",
     ) -> KafkaFollowing:
         """Begin to read at `positions`, of the topics with these ids; `fetch_bytes` is the most for one partition.
 
@@ -50,7 +51,7 @@ class KafkaFollowing:
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(positions)))
         consumer = AIOKafkaConsumer(
             **connection.arguments(role),
-            isolation_level="read_committed",
+            isolation_level=isolation_level,
             enable_auto_commit=False,
             auto_offset_reset="none",
             max_partition_fetch_bytes=min(fetch_bytes, share),

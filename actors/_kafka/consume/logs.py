@@ -58,6 +58,25 @@ class KafkaLogs:
         finally:
             await following.close()
 
+    async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
+        """See `actors.ports.Logs.open_records`."""
+        stable = await self._control.last_stable(partition)
+        end = (await self._control.bounds(partition)).end
+        if stable >= end:
+            return None
+        following = await KafkaFollowing.open(
+            self._connection,
+            {partition: stable},
+            {},
+            role="open",
+            fetch_bytes=FETCH_BYTES,
+            isolation_level="read_uncommitted",
+        )
+        try:
+            return [record async for records, _ in _until(following, partition, stable, end) for record in records]
+        finally:
+            await following.close()
+
 
 async def _until(
     following: KafkaFollowing, partition: TopicPartition, start: int, end: int

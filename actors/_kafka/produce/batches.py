@@ -6,18 +6,21 @@ Hot: a record passes from here straight to aiokafka's compiled batch builder.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.client import AIOKafkaClient
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from actors._core.partitioner import Partitioner, partitions_for
-from actors.ports import ChangelogWrites, Headers, Output
+from actors.ports import ChangelogWrites, Headers, Output, TopicPartition
 from stores._core.record import METADATA_HEADER
 
 MAX_BATCH_BYTES = 900_000
+_MAGIC = 2
 
 Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 """Key, value, headers, timestamp in Unix milliseconds."""
@@ -37,6 +40,63 @@ def _packing(topic: str | None = None) -> Iterator[None]:
         raise UnpackableError(f"a record can't be sent{where}: {type(error).__name__}: {error}") from error
 
 
+@dataclass(slots=True)
+class Batch:
+    """A batch that is full, and how many records it has."""
+
+    builder: DefaultRecordBatchBuilder
+    count: int
+    _encoded: bytes | None = None
+
+    def encode(self, producer_id: int, epoch: int, sequence: int) -> bytes:
+        """Return the batch as it is sent, once and for all; `sequence` is that of its first record."""
+        if self._encoded is None:
+            self.builder.set_producer_state(producer_id, epoch, sequence)
+            self._encoded = bytes(self.builder.build())
+        return self._encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """Makes batches of at most `batch_bytes(topic)` bytes; `codec` is the attribute of their compression."""
+
+    batch_bytes: Callable[[str], int]
+    codec: int
+    is_transactional: bool
+
+    def pack(self, topic: str, records: Iterable[Packable]) -> list[Batch]:
+        """Return batches in order. One record fits by itself, whatever its size."""
+        size = min(self.batch_bytes(topic), MAX_BATCH_BYTES)
+        packed, builder, count = [], self._builder(size), 0
+        append = builder.append
+        with _packing():
+            for key, value, headers, timestamp_ms in records:
+                if append(count, timestamp_ms, key, value, headers) is None:
+                    packed.append(Batch(builder, count))
+                    builder, count = self._builder(size), 0
+                    append = builder.append
+                    append(0, timestamp_ms, key, value, headers)
+                count += 1
+        packed.append(Batch(builder, count))
+        return packed
+
+    def _builder(self, size: int) -> DefaultRecordBatchBuilder:
+        return DefaultRecordBatchBuilder(
+            _MAGIC,
+            self.codec,
+            is_transactional=self.is_transactional,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=0,
+            batch_size=size,
+        )
+
+
+def codec_of(compression: str | None) -> int:
+    """Return the attribute of a compression; its library is there, as the start has checked."""
+    return 0 if compression is None else int(AIOKafkaProducer._COMPRESSORS[compression][1])
+
+
 def changelog_records(writes: ChangelogWrites, now_ms: int) -> Iterator[Packable]:
     """Yield the changelog's records for the last write of each key."""
     for key, (metadata, value) in writes.items():
@@ -49,54 +109,21 @@ def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]
         yield key, value, headers, now_ms if timestamp_ms is None else timestamp_ms
 
 
-def pack(producer: AIOKafkaProducer, batch_bytes: int, records: Iterable[Packable]) -> list[BatchBuilder]:
-    """Return batches of at most `batch_bytes`, ready to be sent with `send_batch`; one record fits by itself.
-
-    Batches have the topic's size; the client's own `create_batch` has one size for all topics.
-    """
-    packed = [_builder(producer, batch_bytes)]
-    append, count = packed[0]._builder.append, 0
-    with _packing():
-        for key, value, headers, timestamp_ms in records:
-            if append(count, timestamp_ms, key, value, headers) is None:
-                _seal(packed[-1], count)
-                packed.append(_builder(producer, batch_bytes))
-                append, count = packed[-1]._builder.append, 0
-                append(0, timestamp_ms, key, value, headers)
-            count += 1
-    _seal(packed[-1], count)
-    return packed
-
-
-def _seal(builder: BatchBuilder, count: int) -> None:
-    builder._relative_offset = count
-    builder.close()
-
-
-def _builder(producer: AIOKafkaProducer, batch_bytes: int) -> BatchBuilder:
-    accumulator, transactions = producer._message_accumulator, producer._txn_manager
-    return BatchBuilder(
-        min(batch_bytes, MAX_BATCH_BYTES),
-        accumulator._compression_type,
-        is_transactional=transactions is not None and transactions.transactional_id is not None,
-    )
-
-
-async def by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) -> Mapping[tuple[str, int], list[Output]]:
+async def by_partition(client: AIOKafkaClient, outputs: Iterable[Output]) -> Mapping[TopicPartition, list[Output]]:
     """Return the outputs by topic and partition, each in their order."""
     by_topic: dict[str, list[Output]] = defaultdict(list)
     for output in outputs:
         by_topic[output.topic].append(output)
-    found: dict[tuple[str, int], list[Output]] = defaultdict(list)
+    found: dict[TopicPartition, list[Output]] = defaultdict(list)
     for topic, group in by_topic.items():
-        count = len(await producer.client._wait_on_metadata(topic))
+        count = len(await client._wait_on_metadata(topic))
         with _packing(topic):
             homes = partitions_for([_placed_by(output) for output in group], count)
             for output, home in zip(group, homes, strict=True):
                 place = output.partition
                 if isinstance(place, Partitioner):
                     place = home if output.key is None else place.home(output.key, count)
-                found[topic, home if place is None else place].append(output)
+                found[TopicPartition(topic, home if place is None else place)].append(output)
     return found
 
 

@@ -1,28 +1,23 @@
-"""Why a commit failed: the client's errors as errors of ours that say what the task has to do."""
+"""Why a commit failed: the brokers' answers as errors of ours that say what the task has to do."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
-    IllegalOperation,
     InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
 )
-from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.connection import words_of
-from actors._kafka.permissions import READ, WRITE, lacking
-from actors._kafka.produce.batches import UnpackableError
 from actors._kafka.protocol import InvalidRecordError
-from actors.ports import CommitBatch
+from actors.ports import TopicPartition
 
 FENCED = "fenced"
 _REFUSED = (
@@ -37,29 +32,27 @@ administrator can change those, and then the brokers take the same records."""
 
 
 class TransportFaultError(Exception):
-    """A transactional request got no answer. No error of the client's own: the client would send the request again."""
+    """A transactional request got no answer."""
 
 
-class ProduceError(KafkaError):  # type: ignore[misc]
-    """The broker's answer to a produce, which is the cause, with the partition that gave it.
+class ProducerOverError(Exception):
+    """A broker doesn't take this producer's epoch any more; the cause says why."""
 
-    `has_own_time` says whether a handler set the timestamp of a record of the batch.
+
+class PartsFailedError(Exception):
+    """What brokers answered about some partitions of a transaction, nothing of which can be committed then.
+
+    `may_be_late`: a request may still be under way to them.
     """
 
-    def __init__(self, partition: KafkaPartition, error: Exception, *, has_own_time: bool) -> None:
-        super().__init__(f"{partition.topic}[{partition.partition}]: {_described(error)}")
-        self.has_own_time = has_own_time
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-# A batch that comes after its transaction failed meets IllegalOperation, which is no KafkaError.
-FAILED = (KafkaError, IllegalOperation, TransportFaultError, UnpackableError, OSError, TimeoutError, AssertionError)
+    def __init__(self, errors: Mapping[TopicPartition, KafkaError], *, may_be_late: bool = False) -> None:
+        super().__init__("; ".join(f"{part}: {described(error)}" for part, error in errors.items()))
+        self.errors = errors
+        self.may_be_late = may_be_late
 
 
 class Throttle:
-    """What brokers said of a producer's quota: they answer, and then don't read its next request for a while."""
+    """What brokers said of a client's quota: they answer, and then don't read its next request for a while."""
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self._send = client.send
@@ -80,47 +73,15 @@ class Throttle:
         return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Tell whether nothing was appended because of the records themselves, so that another try is refused too.
+def is_refusal(error: KafkaError, *, has_own_time: bool) -> bool:
+    """Tell whether a leader refused the records themselves, so that another try is refused too.
 
     A timestamp is the records' own if a handler set it; else it is this worker's clock, which may be corrected.
     """
-    if not isinstance(error, ProduceError):
-        return isinstance(error, UnpackableError)
-    answer = error.__cause__
-    return isinstance(answer, _REFUSED) or (isinstance(answer, InvalidTimestampError) and error.has_own_time)
+    return isinstance(error, _REFUSED) or (isinstance(error, InvalidTimestampError) and has_own_time)
 
 
-def cause_of(error: BaseException) -> BaseException:
-    """Return why a commit failed. An error that ends the client's sender is the cause of a KafkaError without text."""
-    return error.__cause__ if type(error) is KafkaError and error.__cause__ is not None else error
-
-
-def missing_permission(
-    error: BaseException | None, principal: str, batch: CommitBatch, group: str, transactional_id: str
-) -> str:
-    """Return which permission made a commit fail, "" if none did."""
-    if isinstance(error, ProduceError):
-        error = error.__cause__
-    # The answer to an offset names no topic: it is the input's, which needs Read.
-    is_input = isinstance(error, TopicAuthorizationFailedError) and not error.args
-    name = batch.source.topic if is_input else group
-    if isinstance(error, TransactionalIdAuthorizationFailed):
-        name = transactional_id
-    return lacking(error, principal, READ if is_input else WRITE, name=name)
-
-
-def reason_of(error: BaseException, deadline_s: float, throttle: Throttle | None) -> str:
-    """Return why a commit failed, for people."""
-    if isinstance(error, TransportFaultError | ProduceError):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        quota = "" if throttle is None else throttle.told(deadline_s)
-        return f"the brokers didn't finish it within {deadline_s:g} s{quota}"
-    return _described(error)
-
-
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """Return an error's text, explained where the client's own words don't say enough."""
     if isinstance(error, InvalidTimestampError):
         return f"{words_of(error)}: the topic's limits don't allow the records' time; is a clock wrong?"

@@ -1,60 +1,75 @@
-"""A task's writes at least once: outputs, changelog and offset, each acknowledged before the next."""
+"""The commits of a worker at least once: outputs, changelogs and offsets, each acknowledged before the next.
+
+A crash between the writes repeats outputs and changelog records, and loses none. Nobody is fenced: a task and its
+zombie both write.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import NoError, for_code
+from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest
 
-from actors._kafka.permissions import UNAUTHORIZED
-from actors._kafka.produce import sending
-from actors._kafka.produce.transactions import TaskProducer
-from actors.ports import CommitBatch, CommitReceipt, Identity
+from actors._kafka.codes import OF_A_PARTITION, OK, error_of
+from actors._kafka.produce.failures import PartsFailedError
+from actors._kafka.produce.sending import Sequences, append
+from actors._kafka.produce.writer import BatchWriter, receipt
+from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 
 
 @dataclass(kw_only=True, eq=False)
-class OrderedLog(TaskProducer):
-    """`actors.ports.TaskLog` without transactions.
+class OrderedWriter(BatchWriter):
+    """`actors.ports.Writer` without transactions: an idempotent producer."""
 
-    A crash between the writes repeats outputs and changelog records, and loses none. Nobody is fenced: a task and its
-    zombie both write.
-    """
+    transactional_id: None = field(default=None)
+    transaction_timeout_ms: int = -1
 
-    name: str
-    identity: Identity
-    control: Any
+    async def _write(
+        self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> list[CommitReceipt]:
+        # What can't be packed is found before anything is sent.
+        writes = [await self._packed(part) for part in _in_order(batches)]
+        ends: dict[TopicPartition, int] = {}
+        try:
+            for packed in writes:
+                ends |= await append(self.client, sequences, packed, transactional_id=None)
+            await self._commit_offsets(identity, batches)
+        except PartsFailedError:
+            await self.fence()
+            raise
+        self._sequences = sequences
+        return [receipt(batch, ends) for batch in batches]
 
-    async def fence(self) -> None:
-        """Start a new idempotent producer; this fences nobody."""
-        await self.close()
-        await self._start(self._make(enable_idempotence=True))
+    async def _commit_offsets(self, identity: Identity, batches: Iterable[CommitBatch]) -> None:
+        topics: dict[str, list[Any]] = defaultdict(list)
+        for batch in batches:
+            topics[batch.source.topic].append((batch.source.partition, batch.next_offset, batch.metadata))
+        request = OffsetCommitRequest(self.group, identity.generation, identity.member_id, -1, list(topics.items()))
+        place = (CoordinationType.GROUP, self.group)
+        await self._ask(place, request, _code_of_offsets, may_repeat=True)
 
-    async def _write(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
-        now_ms = self.wall_ms()
-        await sending.send_all(producer, replace(batch, changelogs={}), self.batch_bytes, now_ms)
-        offsets: dict[str, int] = {}
-        for step in batch.steps or [batch.changelogs]:
-            written = await sending.send_all(
-                producer, replace(batch, changelogs=step, outputs=()), self.batch_bytes, now_ms
-            )
-            offsets |= written.changelog_offsets
-        await self._commit_offset(batch)
-        return CommitReceipt(offsets)
 
-    async def _commit_offset(self, batch: CommitBatch) -> None:
-        request = OffsetCommitRequest(
-            self.group,
-            self.identity.generation,
-            self.identity.member_id,
-            -1,
-            [(batch.source.topic, [(batch.source.partition, batch.next_offset, batch.metadata)])],
-        )
-        response = await self.control.ask_coordinator(request)
-        for _, partitions in response.topics:
-            for _, code in partitions:
-                error = for_code(code)
-                if error is not NoError:
-                    raise error() if error in UNAUTHORIZED else error(f"offset of {batch.source}")
+def _in_order(batches: Sequence[CommitBatch]) -> Iterator[list[CommitBatch]]:
+    """Yield what has to be durable before the next: all outputs, then one step of all changelogs after the other."""
+    yield [replace(batch, changelogs={}) for batch in batches]
+    steps = zip_longest(*(batch.steps or [batch.changelogs] for batch in batches), fillvalue={})
+    for step in steps:
+        yield [replace(batch, changelogs=writes, outputs=()) for batch, writes in zip(batches, step, strict=True)]
+
+
+def _code_of_offsets(answer: Any) -> int:
+    failed = {}
+    for topic, partitions in answer.topics:
+        for partition, code in partitions:
+            if code in OF_A_PARTITION:
+                failed[TopicPartition(topic, partition)] = error_of(code, topic)
+            elif code != OK:
+                return int(code)
+    if failed:
+        raise PartsFailedError(failed)
+    return OK

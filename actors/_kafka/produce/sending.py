@@ -1,67 +1,151 @@
-"""Sends what a commit writes: batches, partition by partition, and waits for every acknowledgement."""
+"""Appends record batches to their leaders: those of a partition in order, those of different leaders side by side."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import BrokerResponseError, KafkaError
-from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.structs import TopicPartition as KafkaPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 
-from actors._kafka.produce.batches import by_partition, changelog_records, output_records, pack
-from actors._kafka.produce.failures import ProduceError
-from actors._kafka.produce.stopping import looked_at
-from actors.ports import CommitBatch, CommitReceipt
+from actors._core.backoff import Backoff
+from actors._kafka.codes import LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
+from actors._kafka.produce.batches import Batch
+from actors._kafka.produce.failures import PartsFailedError, ProducerOverError, described
+from actors._kafka.transaction_requests import ProduceRequest
+from actors.ports import TopicPartition
+
+BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
+UNKNOWN_TOPIC, UNKNOWN_TOPIC_S = 3, 3.0
+"""How long a partition may be unknown: its topic was deleted, unless the leader hasn't heard of it yet."""
+AWAY_S = 5.0
+"""How long the others of a transaction wait for a leader that is away, or doesn't answer."""
+_SEQUENCES = 2**31
 
 
-async def send_all(
-    producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int], now_ms: int
-) -> CommitReceipt:
-    """Send changelogs and outputs, wait for every acknowledgement, and return the changelogs' next offsets.
+@dataclass(slots=True)
+class Sequences:
+    """A producer's id, its epoch, and the sequence number that each partition's next record has."""
+
+    producer_id: int
+    epoch: int
+    _next: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def encode(self, partition: TopicPartition, batch: Batch) -> bytes:
+        """Return the batch with the partition's next sequence number, again the same until `sent`."""
+        return batch.encode(self.producer_id, self.epoch, self._next.get(partition, 0))
+
+    def sent(self, partition: TopicPartition, count: int) -> None:
+        """Go on behind records that were appended."""
+        self._next[partition] = (self._next.get(partition, 0) + count) % _SEQUENCES
+
+
+async def append(
+    client: AIOKafkaClient,
+    sequences: Sequences,
+    packed: Mapping[TopicPartition, Sequence[Batch]],
+    *,
+    transactional_id: str | None,
+    is_version_2: bool = False,
+) -> dict[TopicPartition, int]:
+    """Append batches; return the next offset of each partition. A batch without an answer is sent again.
+
+    The caller sets the deadline.
 
     Raises:
-        KafkaError: a produce failed; nothing may be committed then.
-        UnpackableError: nothing was sent, and never can be.
+        PartsFailedError: leaders refused batches, or are away while others appended theirs.
+        ProducerOverError: nothing can be sent any more.
     """
-    targets, packed = [], []
-    for topic, writes in batch.changelogs.items():
-        targets.append(KafkaPartition(topic, batch.source.partition))
-        packed.append(pack(producer, batch_bytes(topic), changelog_records(writes, now_ms)))
-    by_target = await by_partition(producer, batch.outputs)
-    for (topic, number), outputs in by_target.items():
-        targets.append(KafkaPartition(topic, number))
-        packed.append(pack(producer, batch_bytes(topic), output_records(outputs, now_ms)))
-    sends = [_send(producer, target, builders) for target, builders in zip(targets, packed, strict=True)]
-    results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
-    for target, result in zip(targets, results, strict=True):
-        if isinstance(result, BrokerResponseError):
-            own = any(output.timestamp_ms is not None for output in by_target.get(tuple(target), ()))
-            raise ProduceError(target, result, has_own_time=own) from result
-        if isinstance(result, BaseException):
-            raise result
-    return CommitReceipt(_next_offsets(batch.changelogs, results))
+    left = {partition: list(batches) for partition, batches in packed.items()}
+    ends: dict[TopicPartition, int] = {}
+    loop = asyncio.get_running_loop()
+    began_s, tries = loop.time(), 0
+    while left:
+        answers = await _round(client, sequences, left, transactional_id, is_version_2)
+        waiting = _settle(sequences, left, ends, answers, waited_s=loop.time() - began_s)
+        if not waiting:
+            continue
+        if ends and loop.time() - began_s > AWAY_S:
+            raise PartsFailedError({part: error_of(code) for part, code in waiting.items()}, may_be_late=True)
+        if not LEADER_MOVED.isdisjoint(waiting.values()):
+            client.force_metadata_update()
+        tries += 1
+        await asyncio.sleep(BACKOFF.delay_s(tries))
+    return ends
 
 
-async def _send(
-    producer: AIOKafkaProducer, partition: KafkaPartition, builders: Sequence[BatchBuilder]
-) -> tuple[int, int]:
-    """Send full batches in order, and return the offset and the length of the last one."""
-    sent = []
-    for builder in builders:
-        sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
-        # If a later one can't be sent, nobody waits for this one.
-        sent[-1].add_done_callback(looked_at)
-    await asyncio.gather(*sent)
-    return int(sent[-1].result().offset), int(builders[-1].record_count())
+def _settle(
+    sequences: Sequences,
+    left: dict[TopicPartition, list[Batch]],
+    ends: dict[TopicPartition, int],
+    answers: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    waited_s: float,
+) -> dict[TopicPartition, int]:
+    """Move what was appended from `left` to `ends`; return the codes of the partitions that have to be tried again."""
+    codes = {}
+    for partition in left.copy():
+        code, offset = answers.get(partition, (UNKNOWN_TOPIC, -1))
+        if code != OK:
+            codes[partition] = code
+            continue
+        batch = left[partition].pop(0)
+        sequences.sent(partition, batch.count)
+        ends[partition] = offset + batch.count if offset >= 0 else -1
+        if not left[partition]:
+            del left[partition]
+    failed = {}
+    for partition, code in codes.items():
+        if code in PRODUCER_IS_OVER:
+            raise ProducerOverError(f"{partition}: {described(error_of(code))}") from error_of(code)
+        if code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC and waited_s > UNKNOWN_TOPIC_S):
+            failed[partition] = error_of(code)
+    if failed:
+        raise PartsFailedError(failed)
+    return codes
 
 
-def _next_offsets(changelogs: Iterable[str], results: Iterable[tuple[int, int]]) -> dict[str, int]:
-    found = {}
-    for topic, (base_offset, count) in zip(changelogs, results, strict=False):
-        if base_offset < 0:
-            raise KafkaError(f"{topic} took a batch without saying where: it may be a repeat")
-        found[topic] = base_offset + count
+async def _round(
+    client: AIOKafkaClient,
+    sequences: Sequences,
+    left: Mapping[TopicPartition, Sequence[Batch]],
+    transactional_id: str | None,
+    is_version_2: bool,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Send the first batch of each partition to its leader; return (error code, base offset) of each."""
+    by_leader: dict[int, dict[TopicPartition, bytes]] = defaultdict(dict)
+    for partition, batches in left.items():
+        leader = client.cluster.leader_for_partition(partition)
+        if leader is None or leader == -1:
+            await client.add_topic(partition.topic)
+            client.force_metadata_update()
+        else:
+            by_leader[leader][partition] = sequences.encode(partition, batches[0])
+
+    async def send(leader: int, batches: dict[TopicPartition, bytes]) -> dict[TopicPartition, tuple[int, int]]:
+        try:
+            timeout_ms = client._request_timeout_ms
+            request = ProduceRequest(transactional_id, timeout_ms, batches, is_version_2=is_version_2)
+            async with asyncio.timeout(AWAY_S):
+                answer = await client.send(leader, request)
+        except (KafkaError, OSError, TimeoutError):
+            # Whether they were appended isn't known: the sequence numbers let the leader recognise them.
+            client.force_metadata_update()
+            return dict.fromkeys(batches, (7, -1))
+        return _codes(answer)
+
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for answers in await asyncio.gather(*(send(leader, batches) for leader, batches in by_leader.items())):
+        found |= answers
     return found
+
+
+def _codes(answer: Any) -> dict[TopicPartition, tuple[int, int]]:
+    return {
+        TopicPartition(topic, partition): (code, offset)
+        for topic, partitions, _ in answer.topics
+        for partition, code, offset, *_ in partitions
+    }

@@ -482,8 +482,9 @@ class TaskProcessor:
         context.advance(Event.COMMIT)
         began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
         handled, self._handled = self._handled, 0
+        size = self.held_bytes
         frozen = [(topic, held, overlay, overlay.freeze()) for topic, held, overlay in self._parts]
-        batch = self._batch_of({topic: writes for topic, _, _, writes in frozen if writes})
+        batch = self._batch_of({topic: writes for topic, _, _, writes in frozen if writes}, size)
         source_offset = self._completed.reached
         receipt = await context.log.commit(batch)
         context.is_storing = True
@@ -503,7 +504,7 @@ class TaskProcessor:
         for punctuator in self._punctuators:
             punctuator.committed()
 
-    def _batch_of(self, changelogs: dict[str, Writes]) -> CommitBatch:
+    def _batch_of(self, changelogs: dict[str, Writes], size: int) -> CommitBatch:
         """Return what is committed with these writes: the input's offset, the outputs, and what the stores publish."""
         context, messages, completed = self._context, self._messages, self._completed
         outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
@@ -513,7 +514,7 @@ class TaskProcessor:
         completed.skip_to(self.next_offset)
         context.now_ms = max(context.now_ms, self._scope.now_ms, messages.tools.latest_ms)
         steps = () if context.settings.rules.exactly_once else in_steps(self._spec, changelogs)
-        return CommitBatch(self._source, self.next_offset, context.mark(completed), changelogs, outputs, steps)
+        return CommitBatch(self._source, self.next_offset, context.mark(completed), changelogs, outputs, steps, size)
 
 
 async def store_commit(

@@ -55,6 +55,7 @@ from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import Inbox, PoisonTracking, TaskContext
+from actors.runtime.task.former_owners import settled_offset, settled_owner
 from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
 from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
@@ -380,7 +381,7 @@ class Task:
         await self.context.confirm()
         self.context.advance(Event.CONFIRMED)
         topics = await identify(self.spec, self._services.group)
-        committed = await self._services.group.committed(self.source)
+        committed, owner = await self._settled()
         bounds = await self._services.logs.bounds(self.source)
         self.context.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
@@ -388,7 +389,7 @@ class Task:
         if self._services.release is not None:
             await self._services.release(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
-        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
+        owner = None if mark is not None else owner
         try:
             require_changelogs(self.spec, topics)
             self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
@@ -435,6 +436,16 @@ class Task:
         await self._claim(completed, epoch, is_first=facts.is_first)
         self.context.advance(Event.CLAIMED)
         return self._begin(completed)
+
+    async def _settled(self) -> tuple[Committed | None, OwnerRecord | None]:
+        """Return the committed offset and the last owner once no former owner can change them any more."""
+        group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
+        owner = await settled_owner(group, self._services.owners, self._log, clock, self.spec.name, self.partition)
+        is_of_earlier_release = owner is not None and not owner.transactional_id
+        if former_id is not None and (is_of_earlier_release or self.spec.published):
+            # Earlier releases had a transactional id for each task; commands that publish what was there still have.
+            await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
+        return await settled_offset(group, self._log, clock, self.source, owner), owner
 
     def _tell_if_ahead(self) -> None:
         """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
@@ -512,6 +523,7 @@ class Task:
             epoch=epoch,
             at_ms=self._services.clock.wall_ms(),
             input_offset=input_offset,
+            member_id=self.context.identity.member_id,
         )
         await self._log.commit(
             CommitBatch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from actors.testing.fakes.errors import (
     OutOfOrderSequenceError,
     RecordRefusedError,
     UnknownTopicIdError,
+    UnstableOffsetsError,
 )
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction
 from actors.testing.fakes.offsets import GroupOffsets
@@ -156,9 +157,27 @@ class MemoryKafka:
             observe(log, base)
         return base
 
-    def add_partitions(self, transactional_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> None:
-        """Announce partitions to the id's transaction, which begins with it."""
-        self.transactions.add_partitions(transactional_id, epoch, [self.log(partition) for partition in partitions])
+    def commit_offsets_in_transaction(
+        self,
+        transactional_id: str,
+        epoch: int,
+        member: tuple[str, int],
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+    ) -> None:
+        """Add offsets to the id's transaction, as a member in its generation (KIP-447)."""
+        self.group.check_member(*member)
+        self.transactions.commit_offsets(transactional_id, epoch, self.group.name, offsets)
+
+    def stable_offset(self, source: TopicPartition) -> Committed | None:
+        """Return the committed offset.
+
+        Raises:
+            UnstableOffsetsError: an open transaction may change it.
+        """
+        found = self.group.committed(source)
+        if self.transactions.is_pending(self.group.name, source):
+            raise UnstableOffsetsError(str(source))
+        return found
 
     def _commit_offsets(self, transaction: Transaction) -> None:
         for (group, source), (offset, metadata) in transaction.offsets.items():
@@ -179,6 +198,13 @@ class MemoryKafka:
         """Return both."""
         log = self.log(partition)
         return LogBounds(log.start, log.end)
+
+    def open_records(self, partition: TopicPartition) -> list[StoredRecord] | None:
+        """Return the records from the oldest open transaction on, None where none is open."""
+        log = self.log(partition)
+        if log.last_stable >= log.end:
+            return None
+        return log.read(log.last_stable, max_records=log.end, committed=False)[0]
 
     def fetch(
         self, partition: TopicPartition, start: int, max_records: int, topic_id: str = "", *, committed: bool = True

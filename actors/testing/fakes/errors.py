@@ -64,6 +64,10 @@ class CoordinatorMovedError(RefusedError):
     is_retriable = True
 
 
+class UnstableOffsetsError(RefusedError):
+    """An open transaction may change the committed offset."""
+
+
 class RebalanceInProgressError(RefusedError):
     """The member has to join again."""
 

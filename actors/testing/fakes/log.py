@@ -33,6 +33,7 @@ class Transaction:
         logs: the partitions it was announced for.
         offsets: by group and partition, the offset and metadata it commits.
         appended: by the same, when that was written into the group's log.
+        has_pending_offsets: whether the offsets have no marker yet.
     """
 
     transactional_id: str
@@ -42,6 +43,7 @@ class Transaction:
     offsets: dict[tuple[str, TopicPartition], tuple[int, str]] = field(default_factory=dict)
     appended: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     unmarked: int = 0
+    has_pending_offsets: bool = False
 
 
 @dataclass(slots=True, eq=False)

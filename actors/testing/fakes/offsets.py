@@ -27,6 +27,13 @@ class GroupOffsets:
     def heartbeat(self, member_id: str, generation: int) -> None:
         """Keep the session alive."""
 
+    def check_member(self, member_id: str, generation: int) -> None:
+        """Refuse a member that isn't one, or is of another generation: this one always is."""
+
+    def knows(self, member_id: str) -> bool:
+        """Tell whether this is a member, in whatever generation."""
+        return True
+
     def committed(self, source: TopicPartition) -> Committed | None:
         """Return the committed offset; one of a transaction without its marker is not."""
         return self.offsets.get(source)

@@ -6,23 +6,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import zip_longest
 from typing import Any
 
 from actors._core.partitioner import MURMUR2
 from actors._core.task.takeover import LogBounds
 from actors.errors import (
+    BatchesRefusedError,
     BrokerUnavailableError,
     CommitRefusedError,
     OutcomeUnknownError,
     ReplacedLogError,
     RestoreError,
+    TaskError,
+    UnstableOffsetError,
 )
 from actors.ports import (
+    NO_OFFSET,
     CommitBatch,
     CommitReceipt,
     Committed,
@@ -45,6 +51,7 @@ from actors.testing.fakes.errors import (
     RefusedError,
     UnknownMemberError,
     UnknownTopicIdError,
+    UnstableOffsetsError,
 )
 from actors.testing.fakes.log import StoredRecord
 from stores._core.record import METADATA_HEADER
@@ -82,8 +89,8 @@ class FakeClock:
         await asyncio.sleep(seconds)
 
 
-class _FakeLog:
-    """A `actors.ports.TaskLog`: after a commit that failed it has no producer."""
+class _FakeWriter:
+    """`actors.ports.Writer`: after a failure it can't write until it is fenced."""
 
     def __init__(self, cluster: MemoryKafka, network: DirectNetwork, name: str, commit_deadline_s: float) -> None:
         self._cluster = cluster
@@ -92,32 +99,42 @@ class _FakeLog:
         self._commit_deadline_s = commit_deadline_s
         self._producer: int | None = None
 
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`."""
-        if self._producer is None:
-            raise OutcomeUnknownError(f"{self._name} has no producer")
-        what = f"commit of {self._name} at {batch.next_offset}"
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        """See `actors.ports.Writer.write`."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
         try:
             async with asyncio.timeout(self._commit_deadline_s):
-                return await self._in_order(self._producer, batch)
-        except RecordRefusedError as error:
-            self._producer = None
-            raise CommitRefusedError(f"{what}: {_said(error)}") from error
+                return await self._in_order(producer, identity, batches)
         except (RefusedError, NoAnswerError, TimeoutError) as error:
-            self._producer = None
             kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
-            raise OutcomeUnknownError(f"{what}: {kind}") from error
+            raise OutcomeUnknownError(f"commit of {self._name}: {kind}") from error
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """See `actors.ports.TaskLog.end_transaction_of`."""
+        await self._init(transactional_id, 30.0)
 
     async def close(self) -> None:
-        """See `actors.ports.TaskLog.close`."""
+        """See `actors.ports.Writer.close`."""
         self._producer = None
 
-    async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:
+    async def _init(self, transactional_id: str, timeout_s: float) -> int:
+        init = self._cluster.transactions.init_producer_id
+        found: int = await _answered(
+            f"InitProducerId of {transactional_id}",
+            lambda: self._network.ask("InitProducerId", init, transactional_id, timeout_s),
+        )
+        return found
+
+    async def _in_order(
+        self, producer: int, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> Sequence[CommitReceipt]:
         raise NotImplementedError
 
 
-class FakeTaskLog(_FakeLog):
-    """`actors.ports.TaskLog` with one transaction per commit, request for request as `TransactionLog` makes them."""
+class FakeWriter(_FakeWriter):
+    """`actors.ports.Writer` with transactions, request for request as `TransactionWriter` makes them."""
 
     def __init__(
         self,
@@ -133,144 +150,177 @@ class FakeTaskLog(_FakeLog):
         self._transaction_timeout_s = transaction_timeout_s
 
     async def fence(self) -> None:
-        """See `actors.ports.TaskLog.fence`."""
-        await self.close()
-        transactions = self._cluster.transactions
-        try:
-            self._producer = await retried(
-                lambda: self._network.ask(
-                    "InitProducerId", transactions.init_producer_id, self._id, self._transaction_timeout_s
-                ),
-                retry_s=0.02,
-                deadline_s=asyncio.get_running_loop().time() + ANSWER_S,
-            )
-        except (RefusedError, NoAnswerError) as error:
-            raise BrokerUnavailableError(f"starting the producer {self._id}: {_said(error)}") from error
+        """See `actors.ports.Writer.fence`."""
+        self._producer = None
+        self._producer = await self._init(self._id, self._transaction_timeout_s)
 
-    async def _in_order(self, epoch: int, batch: CommitBatch) -> CommitReceipt:
-        transactions, group = self._cluster.transactions, self._cluster.group.name
-        offset = (batch.next_offset, batch.metadata)
-        await self._ask("AddOffsetsToTxn", transactions.add_offsets, self._id, epoch)
-        await self._ask("TxnOffsetCommit", transactions.commit_offset, self._id, epoch, group, batch.source, offset)
-        writes = _writes(self._cluster, batch)
-        if writes:
-            await self._ask("AddPartitionsToTxn", self._cluster.add_partitions, self._id, epoch, list(writes))
-        bases = await asyncio.gather(*(self._produce(epoch, target, records) for target, records in writes.items()))
-        await self._end(epoch)
-        return _receipt(batch, dict(zip(writes, bases, strict=True)))
+    async def _in_order(
+        self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> Sequence[CommitReceipt]:
+        refused = _misplaced(self._cluster, batches)
+        if refused:
+            self._producer = epoch
+            raise BatchesRefusedError(refused)
+        offsets = {
+            batch.source: (batch.next_offset, batch.metadata) for batch in batches if batch.next_offset != NO_OFFSET
+        }
+        if offsets:
+            member = identity.member_id, identity.generation
+            commit = self._cluster.commit_offsets_in_transaction
+            await self._ask("TxnOffsetCommit", commit, self._id, epoch, member, offsets)
+        writes = _writes(self._cluster, batches)
+        sent = await asyncio.gather(
+            *(self._produce(epoch, target, records) for target, records in writes.items()), return_exceptions=True
+        )
+        ends: dict[TopicPartition, Any] = dict(zip(writes, sent, strict=True))
+        refusals = {target: error for target, error in ends.items() if isinstance(error, RecordRefusedError)}
+        for error in sent:
+            if isinstance(error, BaseException) and not isinstance(error, RecordRefusedError):
+                raise error
+        end = self._cluster.transactions.end
+        self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
+        if refusals:
+            raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
+        return [_receipt(batch, ends) for batch in batches]
 
     async def _produce(self, epoch: int, target: TopicPartition, records: list[Any]) -> int:
-        base: int = await self._network.ask(
-            "Produce", self._cluster.produce_in_transaction, self._id, epoch, target, records
-        )
-        return base
+        """Write in the transaction, and return the offset behind the records.
 
-    async def _end(self, epoch: int) -> None:
-        transactions = self._cluster.transactions
-        await self._ask("EndTxn", lambda: transactions.end(self._id, epoch, commit=True))
+        While the markers of the transaction before are written, the leader refuses.
+        """
+        base: int = await self._ask("Produce", self._cluster.produce_in_transaction, self._id, epoch, target, records)
+        return base + len(records)
 
-    async def _ask(self, request: str, function: Any, *args: Any) -> None:
+    async def _ask(self, request: str, function: Any, *args: Any) -> Any:
         """Ask again when refused for now; the first time without an answer is the last (see `actors._kafka`)."""
         backoff_s = QUICK_BACKOFF_S
         while True:
             try:
-                await self._network.ask(request, function, *args)
+                return await self._network.ask(request, function, *args)
             except RefusedError as error:
                 if not error.is_retriable:
                     raise
-            else:
-                return
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 1.5, SLOW_BACKOFF_S)
 
 
-class FakeOrderedLog(_FakeLog):
-    """`actors.ports.TaskLog` for at-least-once: outputs, changelog, offset, each acknowledged before the next."""
+class FakeOrderedWriter(_FakeWriter):
+    """`actors.ports.Writer` at least once: outputs, changelogs, offsets, each acknowledged before the next."""
 
     def __init__(
-        self,
-        cluster: MemoryKafka,
-        network: DirectNetwork,
-        *,
-        name: str,
-        identity: Identity,
-        commit_deadline_s: float = 10.0,
+        self, cluster: MemoryKafka, network: DirectNetwork, *, name: str, commit_deadline_s: float = 10.0
     ) -> None:
         super().__init__(cluster, network, name, commit_deadline_s)
-        self._identity = identity
         self._sequences: dict[TopicPartition, int] = {}
 
     async def fence(self) -> None:
         """Start a new idempotent producer; no producer is fenced."""
-        await self.close()
+        self._producer, self._sequences = None, {}
         self._producer = await _answered(
-            f"starting the producer {self._name}",
+            f"InitProducerId of {self._name}",
             lambda: self._network.ask("InitProducerId", self._cluster.new_producer_id),
         )
 
-    async def close(self) -> None:
-        """See `actors.ports.TaskLog.close`."""
-        await super().close()
-        self._sequences = {}
-
-    async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:
-        await self._send(producer, replace(batch, changelogs={}))
-        offsets: dict[str, int] = {}
-        for step in batch.steps or [batch.changelogs]:
-            written = replace(batch, changelogs=step, outputs=())
-            offsets |= _receipt(written, await self._send(producer, written)).changelog_offsets
-        identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)
+    async def _in_order(
+        self, producer: int, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> Sequence[CommitReceipt]:
+        refused = _misplaced(self._cluster, batches)
+        if refused:
+            self._producer = producer
+            raise BatchesRefusedError(refused)
+        ends: dict[TopicPartition, int] = {}
+        try:
+            await self._send(producer, [replace(batch, changelogs={}) for batch in batches])
+            steps = zip_longest(*(batch.steps or [batch.changelogs] for batch in batches), fillvalue={})
+            for step in steps:
+                ends |= await self._send(
+                    producer,
+                    [
+                        replace(batch, changelogs=writes, outputs=())
+                        for batch, writes in zip(batches, step, strict=True)
+                    ],
+                )
+        except RecordRefusedError as error:
+            self._producer = producer
+            targets = {target: error for batch in batches for target in _writes(self._cluster, [batch])}
+            raise BatchesRefusedError(_concerned(self._cluster, batches, targets)) from error
         group = self._cluster.group
-        await self._network.ask(
-            "OffsetCommit", group.commit, identity.member_id, identity.generation, batch.source, committed
-        )
-        return CommitReceipt(offsets)
+        for batch in batches:
+            committed = Committed(batch.next_offset, batch.metadata)
+            member = identity.member_id, identity.generation
+            await self._network.ask("OffsetCommit", group.commit, *member, batch.source, committed)
+        self._producer = producer
+        return [_receipt(batch, ends) for batch in batches]
 
-    async def _send(self, producer: int, batch: CommitBatch) -> Mapping[TopicPartition, int]:
-        writes = _writes(self._cluster, batch)
+    async def _send(self, producer: int, batches: Sequence[CommitBatch]) -> Mapping[TopicPartition, int]:
+        writes = _writes(self._cluster, batches)
         sends = (self._produce(producer, target, records) for target, records in writes.items())
-        bases = {}
+        ends = {}
         for target, sent in zip(writes, await asyncio.gather(*sends, return_exceptions=True), strict=True):
             if isinstance(sent, BaseException):
                 raise sent
-            bases[target] = sent
-        return bases
+            ends[target] = sent
+        return ends
 
     async def _produce(self, producer: int, target: TopicPartition, records: list[Any]) -> int:
-        """Send one batch again until it is acknowledged: the broker knows a repeat by its sequence number."""
-        sequence = self._sequences[target] = self._sequences.get(target, -1) + 1
+        """Send one batch again until it is acknowledged; return the offset behind it.
+
+        The broker knows a repeat by its sequence number.
+        """
+        sequence = self._sequences.get(target, -1) + 1
         base: int = await retried(
             lambda: self._network.ask("Produce", self._cluster.produce_idempotent, producer, sequence, target, records),
             retry_s=SLOW_BACKOFF_S,
             deadline_s=math.inf,
         )
-        return base
+        self._sequences[target] = sequence
+        return base + len(records)
 
 
-def _writes(cluster: MemoryKafka, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
+def _misplaced(cluster: MemoryKafka, batches: Sequence[CommitBatch]) -> dict[int, TaskError]:
+    """Return the refusals of batches with a record that has no partition."""
+    found: dict[int, TaskError] = {}
+    for place, batch in enumerate(batches):
+        try:
+            _writes(cluster, [batch])
+        except RecordRefusedError as error:
+            found[place] = CommitRefusedError(f"commit of {batch.source} at {batch.next_offset}: {_said(error)}")
+    return found
+
+
+def _concerned(
+    cluster: MemoryKafka, batches: Sequence[CommitBatch], refusals: Mapping[TopicPartition, Exception]
+) -> dict[int, TaskError]:
+    """Return the refusals of the batches that write to one of the partitions."""
+    found: dict[int, TaskError] = {}
+    for place, batch in enumerate(batches):
+        for target in _writes(cluster, [batch]):
+            if target in refusals:
+                what = f"commit of {batch.source} at {batch.next_offset}"
+                found[place] = CommitRefusedError(f"{what}: {_said(refusals[target])}")
+    return found
+
+
+def _writes(cluster: MemoryKafka, batches: Iterable[CommitBatch]) -> Mapping[TopicPartition, list[Any]]:
     writes: dict[TopicPartition, list[Any]] = defaultdict(list)
-    for topic, changelog in batch.changelogs.items():
-        writes[TopicPartition(topic, batch.source.partition)] += [
-            (key, value, [(METADATA_HEADER, metadata)], None) for key, (metadata, value) in changelog.items()
-        ]
-    for topic, partition, key, value, headers, timestamp_ms in batch.outputs:
-        if not isinstance(partition, int):
-            count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
-            try:
-                partition = place.home(key, count) if key is not None else len(value or b"") % count
-            except Exception as error:
-                raise RecordRefusedError(f"a record can't be sent: {type(error).__name__}: {error}") from error
-        writes[TopicPartition(topic, partition)].append((key, value, headers, timestamp_ms))
+    for batch in batches:
+        for topic, changelog in batch.changelogs.items():
+            writes[TopicPartition(topic, batch.source.partition)] += [
+                (key, value, [(METADATA_HEADER, metadata)], None) for key, (metadata, value) in changelog.items()
+            ]
+        for topic, partition, key, value, headers, timestamp_ms in batch.outputs:
+            if not isinstance(partition, int):
+                count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
+                try:
+                    partition = place.home(key, count) if key is not None else len(value or b"") % count
+                except Exception as error:
+                    raise RecordRefusedError(f"a record can't be sent: {type(error).__name__}: {error}") from error
+            writes[TopicPartition(topic, partition)].append((key, value, headers, timestamp_ms))
     return writes
 
 
-def _receipt(batch: CommitBatch, bases: Mapping[TopicPartition, int]) -> CommitReceipt:
-    return CommitReceipt(
-        {
-            topic: bases[TopicPartition(topic, batch.source.partition)] + len(changelog)
-            for topic, changelog in batch.changelogs.items()
-        }
-    )
+def _receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
+    return CommitReceipt({topic: ends[TopicPartition(topic, batch.source.partition)] for topic in batch.changelogs})
 
 
 class FakeGroupView:
@@ -301,6 +351,26 @@ class FakeGroupView:
             f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", self._group.committed, source)
         )
         return found
+
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
+        """See `actors.ports.GroupView.stable_offset`."""
+        ask = self._cluster.stable_offset
+        try:
+            found: Committed | None = await _answered(
+                f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", ask, source)
+            )
+        except BrokerUnavailableError as error:
+            if isinstance(error.__cause__, UnstableOffsetsError):
+                raise UnstableOffsetError(f"{source}: an open transaction may change the committed offset") from error
+            raise
+        return found
+
+    async def knows(self, member_id: str) -> bool:
+        """See `actors.ports.GroupView.knows`."""
+        ask = self._group.knows
+        return bool(
+            await _answered(f"is {member_id} in the group", lambda: self._network.ask("Knows?", ask, member_id))
+        )
 
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
         """See `actors.ports.GroupView.topic_ids`."""
@@ -361,6 +431,13 @@ class FakeLogs:
                 raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
             await asyncio.sleep(POLL_S)
 
+    async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
+        """See `actors.ports.Logs.open_records`."""
+        ask = self._cluster.open_records
+        found: Sequence[LogRecord] | None
+        found = await _answered(f"open transactions of {partition}", lambda: self._network.ask("Read", ask, partition))
+        return found
+
     async def _fetch(self, partition: TopicPartition, position: int, topic_id: str) -> tuple[list[StoredRecord], int]:
         try:
             found: tuple[list[StoredRecord], int] = await self._network.ask(
@@ -393,6 +470,18 @@ class FakeOwners:
                 if record.key == wanted and record.value is not None:
                     found = OwnerRecord(**json.loads(record.value))
         return found
+
+    async def open_claims(self) -> Sequence[OwnerRecord] | None:
+        """See `actors.ports.Owners.open_claims`."""
+        records = await self._logs.open_records(TopicPartition(self.topic, 0))
+        if records is None:
+            return None
+        claims = []
+        for record in records:
+            # Others may write there too.
+            with contextlib.suppress(ValueError, TypeError):
+                claims.append(OwnerRecord(**json.loads(record.value or b"")))
+        return claims
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:

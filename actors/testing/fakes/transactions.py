@@ -1,18 +1,21 @@
 """The transaction coordinator.
 
-    EMPTY ──add──► ONGOING ──end──► PREPARED ──markers──► COMPLETE ──add──► ONGOING
+    EMPTY ─write─► ONGOING ──end──► PREPARED ─markers──► COMPLETE ─write─► ONGOING
                       │ init, timeout: epoch + 1, abort      ▲
                       └──────────────► PREPARED ─────────────┘
 
 An end is acknowledged in PREPARED: the decision holds, the markers are written to each partition by and by. Until all
 are written the id can't begin again, and `init_producer_id` isn't answered.
+
+These are transactions of version 2 (KIP-890): the first offset or record begins one, writing to a partition adds it,
+and each end raises the producer epoch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 
@@ -80,43 +83,43 @@ class TransactionCoordinator:
         producer.state, producer.transaction, producer.timeout_s = _State.EMPTY, None, timeout_s
         return producer.epoch
 
-    def add_partitions(self, transactional_id: str, epoch: int, logs: Iterable[PartitionLog]) -> None:
-        """Announce partitions, which begins a transaction if none is open."""
-        transaction = self._begin(transactional_id, epoch)
-        transaction.logs.update(dict.fromkeys(logs))
-
-    def add_offsets(self, transactional_id: str, epoch: int) -> None:
-        """Announce offsets of a group, which begins a transaction if none is open."""
-        self._begin(transactional_id, epoch)
-
-    def commit_offset(
-        self, transactional_id: str, epoch: int, group: str, source: TopicPartition, offset: tuple[int, str]
+    def commit_offsets(
+        self, transactional_id: str, epoch: int, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
     ) -> None:
-        """Add an offset with its metadata to the open transaction; it is pending until the end."""
-        transaction = self._ongoing(transactional_id, epoch)
-        transaction.offsets[group, source] = offset
-        transaction.appended[group, source] = self._appended()
+        """Add offsets with their metadata to the transaction, which begins with it; they are pending until the end."""
+        transaction = self._begin(transactional_id, epoch)
+        transaction.has_pending_offsets = True
+        for source, offset in offsets.items():
+            transaction.offsets[group, source] = offset
+            transaction.appended[group, source] = self._appended()
+
+    def is_pending(self, group: str, source: TopicPartition) -> bool:
+        """Tell whether a transaction that isn't at its end may change the group's offset."""
+        transactions = (producer.transaction for producer in self._producers.values())
+        return any(
+            transaction.has_pending_offsets and (group, source) in transaction.offsets
+            for transaction in transactions
+            if transaction is not None
+        )
 
     def writing(self, transactional_id: str, epoch: int, log: PartitionLog) -> Transaction:
-        """Return the open transaction if it was announced for this partition (KIP-890 has leaders ask this)."""
-        transaction = self._ongoing(transactional_id, epoch)
-        if log not in transaction.logs:
-            raise InvalidTransactionStateError(f"{log.name} isn't in the transaction of {transactional_id}")
+        """Return the open transaction, which begins with the first write; the partition is in it from now on."""
+        transaction = self._begin(transactional_id, epoch)
+        transaction.logs[log] = None
         return transaction
 
-    def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
-        """Decide the open transaction. The same request again is acknowledged, the opposite one refused."""
+    def end(self, transactional_id: str, epoch: int, *, commit: bool) -> int:
+        """Decide the open transaction; return the epoch of the next one."""
         producer = self._checked(transactional_id, epoch)
-        decision = Decision.COMMIT if commit else Decision.ABORT
         transaction = producer.transaction
-        if producer.state is _State.EMPTY or transaction is None:
-            raise InvalidTransactionStateError(f"{transactional_id} has no transaction")
-        if producer.state is _State.ONGOING:
-            self._decide(producer, transaction, decision)
-        elif transaction.decision is not decision:
-            raise InvalidTransactionStateError(f"{transactional_id}: {transaction.decision.value} already")
-        elif producer.state is _State.PREPARED:
+        if producer.state is _State.PREPARED:
             raise ConcurrentTransactionsError(transactional_id)
+        if producer.state is _State.ONGOING and transaction is not None:
+            self._decide(producer, transaction, Decision.COMMIT if commit else Decision.ABORT)
+        elif commit:
+            raise InvalidTransactionStateError(f"{transactional_id} has no transaction")
+        producer.epoch += 1
+        return producer.epoch
 
     def _begin(self, transactional_id: str, epoch: int) -> Transaction:
         producer = self._checked(transactional_id, epoch)
@@ -129,12 +132,6 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         loop.call_later(producer.timeout_s, self._expire, producer, transaction, context=self._context)
         return transaction
-
-    def _ongoing(self, transactional_id: str, epoch: int) -> Transaction:
-        producer = self._checked(transactional_id, epoch)
-        if producer.state is not _State.ONGOING or producer.transaction is None:
-            raise InvalidTransactionStateError(f"{transactional_id} has no open transaction")
-        return producer.transaction
 
     def _checked(self, transactional_id: str, epoch: int) -> _Producer:
         self._check_available()
@@ -161,14 +158,19 @@ class TransactionCoordinator:
         for observe in self.on_decision:
             observe(transaction)
         writes: list[Callable[[], None]] = [self._marker(log, transaction) for log in transaction.logs]
-        if transaction.offsets and decision is Decision.COMMIT:
-            writes.append(lambda: self._complete(transaction))
+        if transaction.offsets:
+            writes.append(lambda: self._mark_offsets(transaction))
         transaction.unmarked = len(writes)
         if not writes:
             producer.state = _State.COMPLETE
         loop = asyncio.get_running_loop()
         for write in writes:
             loop.call_later(self.marker_s(), self._write, producer, transaction, write, context=self._context)
+
+    def _mark_offsets(self, transaction: Transaction) -> None:
+        transaction.has_pending_offsets = False
+        if transaction.decision is Decision.COMMIT:
+            self._complete(transaction)
 
     def _marker(self, log: PartitionLog, transaction: Transaction) -> Callable[[], None]:
         return lambda: log.mark(transaction, self._wall_ms())

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from actors import App, Context
-from actors._kafka.produce import sending, transactions
+from actors._kafka.produce import writer
 from actors.runtime.task.processor import TaskProcessor
 from stores.rocks import RocksStore
 
@@ -63,10 +63,10 @@ def _pass(point: str) -> None:
 
 
 def _crash_points() -> None:
-    commit, send_all, log_commit, apply = (
+    commit, append, write_all, apply = (
         TaskProcessor._commit,
-        sending.send_all,
-        transactions.TransactionLog.commit,
+        writer.append,
+        writer.TransactionWriter.write,
         RocksStore.apply,
     )
 
@@ -75,23 +75,24 @@ def _crash_points() -> None:
         await commit(self)
         _pass("stored")
 
-    async def send(producer: Any, batch: Any, *more: Any) -> Any:
-        receipt = await send_all(producer, batch, *more)
-        _pass("inside" if batch.changelogs else "claim")
-        return receipt
+    async def send(client: Any, sequences: Any, packed: Any, **options: Any) -> Any:
+        ends = await append(client, sequences, packed, **options)
+        has_changes = any(partition.topic.endswith("-changelog") for partition in packed)
+        _pass("inside" if has_changes else "claim")
+        return ends
 
-    async def end(self: Any, batch: Any) -> Any:
-        receipt = await log_commit(self, batch)
-        if batch.changelogs:
+    async def end(self: Any, identity: Any, batches: Any) -> Any:
+        receipts = await write_all(self, identity, batches)
+        if any(batch.changelogs for batch in batches):
             _pass("ended")
-        return receipt
+        return receipts
 
     def write(self: RocksStore, writes: Any, position: Any) -> None:
         apply(self, writes, position)
 
     TaskProcessor._commit = commit_task
-    sending.send_all = send
-    transactions.TransactionLog.commit = end
+    writer.append = send
+    writer.TransactionWriter.write = end
     RocksStore.apply = write
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors import Actor, App, Context, Rejected, query, receive
-from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.produce.writer import TransactionWriter
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.context import TaskContext
 
@@ -120,15 +120,15 @@ class Account(Actor[Balance]):
 
 
 def _slow_commits(seconds: float) -> None:
-    commit = TransactionLog.commit
+    write = TransactionWriter.write
 
-    async def commit_slowly(self: TransactionLog, batch: Any) -> Any:
-        receipt = await commit(self, batch)
-        if batch.changelogs:
+    async def write_slowly(self: TransactionWriter, identity: Any, batches: Any) -> Any:
+        receipts = await write(self, identity, batches)
+        if any(batch.changelogs for batch in batches):
             await asyncio.sleep(seconds)
-        return receipt
+        return receipts
 
-    TransactionLog.commit = commit_slowly
+    TransactionWriter.write = write_slowly
 
 
 def _plant(damage: str) -> None:

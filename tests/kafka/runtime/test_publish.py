@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,9 @@ from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
-from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.produce.writer import TransactionWriter
 from actors.admin import backfill
-from actors.ports import CommitBatch, CommitReceipt
+from actors.ports import CommitBatch, Identity
 from tests.kafka import forked
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -164,16 +165,17 @@ async def overtaken_by_a_worker(brokers: str, name: str, patch: pytest.MonkeyPat
     async def count(ctx: Context, value: str) -> None:
         pass
 
-    setup, commit = Setup(app), TransactionLog.commit
+    setup, write = Setup(app), TransactionWriter.write
 
-    async def followed(self: TransactionLog, batch: CommitBatch) -> CommitReceipt:
-        receipt = await commit(self, batch)
-        other = setup.transaction_log("count", batch.source.partition)
+    async def followed(self: TransactionWriter, identity: Identity, batches: list[CommitBatch]) -> Any:
+        receipts = await write(self, identity, batches)
+        other = setup.writer("other")
         await other.fence()
+        await other.end_transaction_of(setup.former_id("count", batches[0].source.partition))
         await other.close()
-        return receipt
+        return receipts
 
-    patch.setattr(TransactionLog, "commit", followed)
+    patch.setattr(TransactionWriter, "write", followed)
     patch.setattr(backfill, "CHUNK_RECORDS", 2)
     async with backfill.Backfill.connect(setup, "counts", "count") as run:
         with pytest.raises(ActorsError, match="Was a worker started meanwhile"):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaError, ProducerFenced
 
-from actors._core.task.lifecycle import State
-from actors._kafka.admin import control
+from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce import sending, transactions
-from actors._kafka.produce.transactions import TransactionLog
-from actors.errors import MigratedError, OutcomeUnknownError
-from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
+from actors._kafka.produce import writer
+from actors._kafka.produce.failures import PartsFailedError, ProducerOverError
+from actors._kafka.produce.writer import BatchWriter, TransactionWriter
+from actors._kafka.transaction_requests import OffsetsRequest
+from actors.errors import FencedError, MigratedError, OutcomeUnknownError
+from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TopicPartition
+from actors.runtime.task import former_owners, task
 from actors.runtime.task.context import TaskContext
 from tests.kafka.wire.world import World
 
@@ -43,47 +44,56 @@ def assert_damage(found: list[str], removed: Damage | None) -> None:
 
 
 def produce_unchecked(patch: Patch, world: World) -> None:
-    """What a produce came to isn't looked at before the transaction's end, as with aiokafka alone."""
-    send_all = sending.send_all
+    """What a produce came to isn't looked at before the transaction's end."""
+    append, ends = writer.append, dict[TopicPartition, int]()
 
-    async def unchecked(*args: Any) -> CommitReceipt:
+    async def unchecked(client: Any, sequences: Any, packed: Any, **options: Any) -> dict[TopicPartition, int]:
         try:
-            return await send_all(*args)
-        except KafkaError:
-            return CommitReceipt({})
+            ends.update(await append(client, sequences, packed, **options))
+        except (PartsFailedError, ProducerOverError):
+            for part, batches in packed.items():
+                ends[part] = ends.get(part, 0) + sum(batch.count for batch in batches)
+        return ends
 
-    patch.setattr(sending, "send_all", unchecked)
+    patch.setattr(writer, "append", unchecked)
 
 
 def requests_sent_again(patch: Patch, world: World) -> None:
-    """The client sends a transactional request again after a transport error, with the same epoch."""
-    patch.setattr(transactions, "_guard", lambda _: None)
+    """A transactional request is sent again after a transport error, with the same epoch."""
+    ask = BatchWriter._ask
+
+    async def again(self: BatchWriter, place: Any, request: Any, code_of: Any, **_: bool) -> Any:
+        return await ask(self, place, request, code_of, may_repeat=True)
+
+    patch.setattr(BatchWriter, "_ask", again)
 
 
-def _on_unknown_outcome(patch: Patch, decide: Callable[[TransactionLog, CommitBatch], Any]) -> None:
-    commit = TransactionLog.commit
+Write = Callable[[TransactionWriter, Identity, Sequence[CommitBatch]], Awaitable[Sequence[CommitReceipt]]]
 
-    async def deciding(self: TransactionLog, batch: CommitBatch) -> CommitReceipt:
+
+def _on_unknown_outcome(patch: Patch, decide: Write) -> None:
+    write = TransactionWriter.write
+
+    async def deciding(self: TransactionWriter, identity: Identity, batches: Any) -> Any:
         try:
-            return await commit(self, batch)
+            return await write(self, identity, batches)
         except OutcomeUnknownError:
             await self.fence()
-            return await decide(self, batch)
+            return await decide(self, identity, batches)
 
-    patch.setattr(TransactionLog, "commit", deciding)
+    patch.setattr(TransactionWriter, "write", deciding)
 
 
 def unknown_is_aborted(patch: Patch, world: World) -> None:
     """A commit that got no answer is taken for one that failed: the same batch once more."""
-    commit = TransactionLog.commit
-    _on_unknown_outcome(patch, commit)
+    _on_unknown_outcome(patch, TransactionWriter.write)
 
 
 def unknown_is_committed(patch: Patch, world: World) -> None:
     """A commit that got no answer is taken for one that went through."""
 
-    async def committed(_: TransactionLog, batch: CommitBatch) -> CommitReceipt:
-        return CommitReceipt({})
+    async def committed(_: TransactionWriter, __: Identity, batches: Sequence[CommitBatch]) -> list[CommitReceipt]:
+        return [CommitReceipt({}) for _ in batches]
 
     _on_unknown_outcome(patch, committed)
 
@@ -91,9 +101,9 @@ def unknown_is_committed(patch: Patch, world: World) -> None:
 def decided_by_the_offset(patch: Patch, world: World) -> None:
     """A commit that got no answer is taken for one that went through if the committed offset is the one it had."""
 
-    async def by_offset(_: TransactionLog, batch: CommitBatch) -> CommitReceipt:
-        if await world.committed() == batch.next_offset:
-            return CommitReceipt({})
+    async def by_offset(_: TransactionWriter, __: Identity, batches: Sequence[CommitBatch]) -> list[CommitReceipt]:
+        if await world.committed() == batches[0].next_offset:
+            return [CommitReceipt({}) for _ in batches]
         raise OutcomeUnknownError("the offset is another one")
 
     _on_unknown_outcome(patch, by_offset)
@@ -101,61 +111,85 @@ def decided_by_the_offset(patch: Patch, world: World) -> None:
 
 def fenced_is_migrated(patch: Patch, world: World) -> None:
     """Who is fenced believes that there is another owner, and ends."""
-    commit = TransactionLog.commit
+    write = TransactionWriter.write
 
-    async def believing(self: TransactionLog, batch: CommitBatch) -> CommitReceipt:
+    async def believing(self: TransactionWriter, identity: Identity, batches: Any) -> Any:
         try:
-            return await commit(self, batch)
-        except OutcomeUnknownError as error:
-            if isinstance(error.__cause__, ProducerFenced):
-                raise MigratedError("somebody else has the id") from error
-            raise
+            return await write(self, identity, batches)
+        except FencedError as error:
+            raise MigratedError("somebody else has the id") from error
 
-    patch.setattr(TransactionLog, "commit", believing)
+    patch.setattr(TransactionWriter, "write", believing)
 
 
 def top_level_unchecked(patch: Patch, world: World) -> None:
     """Only what stands beside a partition is looked at, as aiokafka's `committed()` does."""
 
-    async def committed(self: ControlPlane, source: TopicPartition) -> Committed | None:
-        response = await self.ask_coordinator(
-            control.OffsetFetchRequest(self._group, [(source.topic, [source.partition])])
-        )
-        for _, partitions in response.topics:
-            for _, offset, metadata, code in partitions:
+    async def stable_offset(self: ControlPlane, source: TopicPartition) -> Committed | None:
+        response = await self.ask_coordinator(OffsetsRequest(self._group, [source], require_stable=True))
+        for _, partitions, _ in response.topics:
+            for _, offset, _, metadata, code, _ in partitions:
                 if code == 0 and offset >= 0:
                     return Committed(offset, metadata or "")
         return None
 
-    patch.setattr(ControlPlane, "committed", committed)
+    patch.setattr(ControlPlane, "stable_offset", stable_offset)
 
 
-def confirmed_before_the_fence_only(patch: Patch, world: World) -> None:
-    """The group is asked before the producer starts, and not after."""
-    confirm = TaskContext.confirm
-
-    async def early(self: TaskContext) -> None:
-        if self.state is State.FENCING:
-            await confirm(self)
-
-    patch.setattr(TaskContext, "confirm", early)
+def unstable_offsets(patch: Patch, world: World) -> None:
+    """The takeover doesn't wait for a transaction that may change the committed offset."""
+    patch.setattr(ControlPlane, "stable_offset", ControlPlane.committed)
 
 
-def confirmed_after_the_fence_only(patch: Patch, world: World) -> None:
-    """The group is asked after the producer started, and not before."""
-    confirm = TaskContext.confirm
+def bounds_before_the_offset(patch: Patch, world: World) -> None:
+    """The restore ends where the changelog ended before the committed offset was stable."""
+    settled, bounds = task.settled_offset, ControlPlane.bounds
+    ends: dict[TopicPartition, int] = {}
 
-    async def late(self: TaskContext) -> None:
-        if self.state is not State.FENCING:
-            await confirm(self)
+    async def offset(group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any) -> Committed | None:
+        changelog = TopicPartition(world.changelog, source.partition)
+        ends[changelog] = (await bounds(group, changelog)).end
+        return await settled(group, log, clock, source, owner)
 
-    patch.setattr(TaskContext, "confirm", late)
+    async def former(self: ControlPlane, partition: TopicPartition) -> LogBounds:
+        found = await bounds(self, partition)
+        return LogBounds(found.start, min(found.end, ends.get(partition, found.end)))
+
+    patch.setattr(task, "settled_offset", offset)
+    patch.setattr(ControlPlane, "bounds", former)
+
+
+def committed_as_nobody(patch: Patch, world: World) -> None:
+    """Offsets are committed without the member and its generation, as before KIP-447."""
+    write = TransactionWriter.write
+
+    async def as_nobody(self: TransactionWriter, identity: Identity, batches: Any) -> Any:
+        return await write(self, Identity("", -1), batches)
+
+    async def confirm(self: TaskContext) -> None:
+        """Believe it."""
+
+    patch.setattr(TransactionWriter, "write", as_nobody)
+    patch.setattr(TaskContext, "confirm", confirm)
+
+
+def transactions_of_the_dead_left_open(patch: Patch, world: World) -> None:
+    """Nobody ends what a dead owner left open."""
+
+    async def nothing(*_: Any) -> None:
+        """Wait for the time-out."""
+
+    patch.setattr(former_owners, "_end_of_dead", nothing)
 
 
 def restored_to_the_last_stable_offset(patch: Patch, world: World) -> None:
     """The restore ends where a read-committed reader would say that the log ends."""
-    read_committed = 1
-    patch.setattr(control, "_READ_UNCOMMITTED", read_committed)
+    bounds = ControlPlane.bounds
+
+    async def stable(self: ControlPlane, partition: TopicPartition) -> LogBounds:
+        return LogBounds((await bounds(self, partition)).start, await self.last_stable(partition))
+
+    patch.setattr(ControlPlane, "bounds", stable)
 
 
 def resumed_without_seek(patch: Patch, world: World) -> None:

@@ -10,10 +10,11 @@ from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.membership import GroupSettings
+from actors.runtime.committer import Committer
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from tests.kafka.helpers import eventually
-from tests.kafka.wire.world import ACTOR, PROGRESS_S, Stores, World
+from tests.kafka.wire.world import ACTOR, MAX_RECORD_BYTES, PROGRESS_S, Stores, World
 
 
 class Node:
@@ -30,8 +31,8 @@ class Node:
 
     @property
     def producer(self) -> str:
-        """The client id of its transactional producer."""
-        return f"{self.name}-{self._world.transactional_id}"
+        """The client id of what it commits with."""
+        return f"{self.name}-commits"
 
     @property
     def task(self) -> Task | None:
@@ -42,6 +43,8 @@ class Node:
         world = self._world
         control = await ControlPlane.open(self._connection, world.group)
         self._open.push_async_callback(control.close)
+        committer = Committer(world.writer(self._connection), MAX_RECORD_BYTES)
+        self._open.push_async_callback(committer.close)
         sink = LateSource()
         spec = world.spec(self.name)
         self._worker = worker = Worker(
@@ -50,7 +53,7 @@ class Node:
             services=world.services(self._connection, control, self.stores, sink),
             task_settings=world.settings(self.name),
             settings=WorkerSettings(revoke_s=2.0),
-            task_log=lambda *_: world.log(self._connection),
+            task_log=committer.log_of,
             on_failure=self.failures.append,
         )
         sink.source = source = await self._join(worker)

@@ -20,15 +20,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
-from aiokafka.protocol.produce import ProduceRequest_v7
-from aiokafka.protocol.transaction import (
-    AddOffsetsToTxnRequest_v0,
-    AddPartitionsToTxnRequest_v0,
-    EndTxnRequest_v0,
-    InitProducerIdRequest_v0,
-    TxnOffsetCommitRequest_v0,
-)
+from aiokafka.protocol.transaction import AddOffsetsToTxnRequest_v0, AddPartitionsToTxnRequest_v0, EndTxnRequest_v0
 
+from actors._kafka.transaction_requests import (
+    EndTxnRequest_v5,
+    InitProducerIdRequest_v3,
+    OffsetFetchRequest_v7,
+    ProduceRequest_v9,
+    ProduceRequest_v12,
+    TxnOffsetCommitRequest_v3,
+    TxnOffsetCommitRequest_v5,
+)
 from tests.kafka.helpers import eventually
 
 HOST = "127.0.0.1"
@@ -54,7 +56,9 @@ class Api(enum.IntEnum):
     TXN_OFFSET_COMMIT = 28
 
 
-TRANSACTIONAL = (Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN)
+TRANSACTIONAL = (Api.TXN_OFFSET_COMMIT, Api.END_TXN)
+TRANSACTIONAL_1 = (Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, *TRANSACTIONAL)
+"""What is sent in transactions of version 1."""
 
 
 class Cut(Exception):  # noqa: N818  an order to the proxy, not an error
@@ -98,9 +102,44 @@ class Exchange:
         return self.frame[4:8]
 
     @property
-    def body(self) -> bytes:
-        """What follows the request's header, of a version whose header has no tags."""
-        return self.frame[10 + max(0, int.from_bytes(self.frame[8:10], "big", signed=True)) :]
+    def kind(self) -> Any:
+        """The request's structure, of one of those that commits and takeovers send."""
+        return _REQUESTS[self.api, self.version]
+
+    @property
+    def asked(self) -> Any:
+        """What is asked, decoded."""
+        end = 10 + max(0, int.from_bytes(self.frame[8:10], "big", signed=True))
+        return self.kind.decode(self.frame[end + self.kind.FLEXIBLE_VERSION :])
+
+    def answer(self, *fields: Any) -> bytes:
+        """Return a reply with these fields."""
+        return self.correlation + b"\0" * self.kind.FLEXIBLE_VERSION + self.kind.RESPONSE_TYPE(*fields).encode()
+
+    def answer_with(self, code: int) -> bytes:
+        """Return a reply that says the same of everything that was asked for."""
+        api, tags = self.api, [{}] * self.kind.FLEXIBLE_VERSION
+        if api in (Api.INIT_PRODUCER_ID, Api.END_TXN) and tags:
+            return self.answer(0, code, -1, -1, {})
+        if api in (Api.ADD_OFFSETS_TO_TXN, Api.END_TXN):
+            return self.answer(0, code)
+        if api == Api.FIND_COORDINATOR:
+            return self.answer(0, code, None, -1, "", -1)
+        if api == Api.ADD_PARTITIONS_TO_TXN:
+            return self.answer(0, [(topic, [(number, code) for number in parts]) for topic, parts in self.asked.topics])
+        if api == Api.PRODUCE:
+            parts = {topic: [part for part, *_ in parts] for topic, parts, _ in self.asked.topics}
+            return self.produced({topic: (numbers, code) for topic, numbers in parts.items()})
+        topics = [(topic, [(part, code, {}) for part, *_ in parts], {}) for topic, parts, _ in self.asked.topics]
+        return self.answer(0, topics, {})
+
+    def produced(self, codes: dict[str, tuple[list[int], int]]) -> bytes:
+        """Return a reply to a produce, with a code for the partitions of each topic."""
+        topics = [
+            (topic, [(number, code, -1, -1, -1, [], None, {}) for number in numbers], {})
+            for topic, (numbers, code) in codes.items()
+        ]
+        return self.answer(topics, 0, {})
 
     async def ask(self) -> bytes:
         """Let the request reach the broker, and give the reply."""
@@ -309,11 +348,11 @@ def delayed(seconds: float) -> Action:
     return action
 
 
-def answered(body: Callable[[Exchange], bytes]) -> Action:
-    """The broker never has the request; the client gets this answer."""
+def answered(reply: Callable[[Exchange], bytes]) -> Action:
+    """The broker never has the request; the client gets this reply."""
 
     async def action(exchange: Exchange) -> bytes:
-        return exchange.correlation + body(exchange)
+        return reply(exchange)
 
     return action
 
@@ -322,44 +361,31 @@ def coded(code: int) -> Action:
     """The broker does what it was asked, and the reply of this transactional request says that it didn't."""
 
     async def action(exchange: Exchange) -> bytes:
-        return (await exchange.ask())[:-2] + code.to_bytes(2, "big")
+        await exchange.ask()
+        return exchange.answer_with(code)
 
     return action
 
 
 def refused(code: int) -> Action:
     """The broker never has the request; the client gets the answer that it is refused with this code, all of it."""
-
-    async def action(exchange: Exchange) -> bytes:
-        kind = _REQUESTS[exchange.api, exchange.version]
-        asked = kind.decode(exchange.body)
-        if exchange.api in (Api.ADD_OFFSETS_TO_TXN, Api.END_TXN):
-            answer = [0, code]
-        elif exchange.api == Api.INIT_PRODUCER_ID:
-            answer = [0, code, -1, -1]
-        elif exchange.api == Api.FIND_COORDINATOR:
-            answer = [0, code, None, -1, "", -1]
-        elif exchange.api == Api.PRODUCE:
-            answer = [[(topic, [(one[0], code, -1, -1, -1) for one in parts]) for topic, parts in asked.topics], 0]
-        elif exchange.api == Api.ADD_PARTITIONS_TO_TXN:
-            answer = [0, [(topic, [(number, code) for number in parts]) for topic, parts in asked.topics]]
-        else:
-            answer = [0, [(topic, [(one[0], code) for one in parts]) for topic, parts in asked.topics]]
-        return exchange.correlation + kind.RESPONSE_TYPE(*answer).encode()
-
-    return action
+    return answered(lambda exchange: exchange.answer_with(code))
 
 
 _REQUESTS: dict[tuple[int, int], Any] = {
     (kind.API_KEY, kind.API_VERSION): kind
     for kind in (
-        ProduceRequest_v7,
+        ProduceRequest_v9,
+        ProduceRequest_v12,
+        OffsetFetchRequest_v7,
         FindCoordinatorRequest_v1,
-        InitProducerIdRequest_v0,
+        InitProducerIdRequest_v3,
         AddPartitionsToTxnRequest_v0,
         AddOffsetsToTxnRequest_v0,
         EndTxnRequest_v0,
-        TxnOffsetCommitRequest_v0,
+        EndTxnRequest_v5,
+        TxnOffsetCommitRequest_v3,
+        TxnOffsetCommitRequest_v5,
     )
 }
 
@@ -378,9 +404,13 @@ class Hold:
         """Let the request reach the broker now; give the error code of a transactional request's reply."""
         assert self._held is not None, "nothing is held"
         reply = await self._held.ask_late()
-        # Behind the correlation id and the throttle time, or, where nothing follows it, at the end.
-        code = reply[8:10] if self._held.api == Api.INIT_PRODUCER_ID else reply[-2:]
-        return int.from_bytes(code, "big", signed=True)
+        kind = self._held.kind
+        said = kind.RESPONSE_TYPE.decode(reply[4 + kind.FLEXIBLE_VERSION :])
+        if self._held.api == Api.TXN_OFFSET_COMMIT:
+            return max(code for _, parts, _ in said.topics for _, code, _ in parts)
+        if self._held.api == Api.ADD_PARTITIONS_TO_TXN:
+            return max(code for _, parts in said.errors for _, code in parts)
+        return -1 if self._held.api == Api.PRODUCE else int(said.error_code)
 
 
 class Gate:

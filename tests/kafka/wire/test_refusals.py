@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from aiokafka.protocol.produce import ProduceResponse_v7
 
 from actors._core.task.lifecycle import State
 from actors.errors import RefusedRecordError
 from tests.kafka.helpers import eventually
-from tests.kafka.wire.proxy import Action, Api, Exchange, answered, refused
+from tests.kafka.wire.proxy import Action, Api, answered, refused
 from tests.kafka.wire.world import Owner, World
 
-NONE = -1, -1, -1
 INVALID_TIMESTAMP = 32
 TOPIC_AUTHORIZATION, GROUP_AUTHORIZATION, TRANSACTIONAL_ID_AUTHORIZATION = 29, 30, 53
 BLAMES_THE_MESSAGE = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC", 18: "RECORD_LIST", 87: "RECORD"}
@@ -28,11 +26,7 @@ REFUSALS = 3
 def refusing(world: World, code: int, *topics: str) -> Action:
     """Answer a produce with a code for each of these topics, and with success for the others."""
 
-    def body(exchange: Exchange) -> bytes:
-        assert exchange.version == ProduceResponse_v7.API_VERSION
-        return ProduceResponse_v7(topics=[(topic, [(0, code, *NONE)]) for topic in topics], throttle_time_ms=0).encode()
-
-    return answered(body)
+    return answered(lambda exchange: exchange.produced({topic: ([0], code) for topic in topics}))
 
 
 async def one_more(world: World, owner: Owner) -> None:
@@ -83,13 +77,10 @@ async def test_no_message_is_blamed_for_an_answer_that_leaves_it_open_who_is_to_
 @pytest.mark.parametrize(
     ("api", "code", "says"),
     [
-        (Api.ADD_PARTITIONS_TO_TXN, TOPIC_AUTHORIZATION, "isn't allowed Write on topic"),
-        (Api.ADD_OFFSETS_TO_TXN, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
         (Api.TXN_OFFSET_COMMIT, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
         (Api.TXN_OFFSET_COMMIT, TOPIC_AUTHORIZATION, "isn't allowed Read on topic"),
         (Api.END_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
-        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
-        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
+        (Api.TXN_OFFSET_COMMIT, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
     ],
 )
 async def test_a_permission_that_is_taken_away_stops_nothing_for_good(

@@ -34,9 +34,7 @@ def assert_nothing_else_was_said(caplog: pytest.LogCaptureFixture) -> None:
     ("api", "codes"),
     [
         (Api.PRODUCE, LEADER),
-        (Api.ADD_OFFSETS_TO_TXN, (*COORDINATOR, CONCURRENT_TRANSACTIONS)),
-        (Api.TXN_OFFSET_COMMIT, (*COORDINATOR, UNKNOWN_TOPIC)),
-        (Api.ADD_PARTITIONS_TO_TXN, (*COORDINATOR, CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC)),
+        (Api.TXN_OFFSET_COMMIT, (*COORDINATOR, CONCURRENT_TRANSACTIONS)),
         (Api.END_TXN, (*COORDINATOR, CONCURRENT_TRANSACTIONS)),
     ],
 )
@@ -73,9 +71,7 @@ async def test_a_commit_waits_for_a_coordinator_that_takes_no_connection(
     """No request was sent, so none can arrive late."""
     owner = await world.sole_owner(1)
     await one_more(world, owner)
-    producer = owner.log._producer
-    assert producer is not None
-    for (_, group), connection in list(producer.client._conns.items()):
+    for (_, group), connection in list(owner.writer.client._conns.items()):
         if group == ConnectionGroup.COORDINATION:
             connection.close()
     refusals = world.proxy.on(Api.API_VERSIONS, lose_request, client=owner.producer, times=3)

@@ -23,9 +23,10 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
+from actors.runtime.committer import Committer
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
@@ -143,18 +144,15 @@ class Owner:
         self.stores = Stores()
         self.control: ControlPlane | None = None
         self.task: Task | None = None
+        self.writer = world.writer(self.connection)
+        self._committer = Committer(self.writer, MAX_RECORD_BYTES)
         self._world = world
         self._identity = identity
 
     @property
     def producer(self) -> str:
-        """The client id of its transactional producer."""
-        return f"{self.name}-{self._world.transactional_id}"
-
-    @property
-    def log(self) -> TransactionLog:
-        """Its writing side."""
-        return self.running._log  # type: ignore[return-value]
+        """The client id of what it commits with."""
+        return f"{self.name}-commits"
 
     @property
     def running(self) -> Task:
@@ -171,7 +169,7 @@ class Owner:
             world.spec(self.name),
             0,
             identity=self._identity,
-            log=world.log(self.connection),
+            log=self._committer.log_of(self._identity),
             services=world.services(self.connection, self.control, self.stores, self.feed),
             settings=world.settings(self.name),
         )
@@ -205,6 +203,7 @@ class Owner:
             if not await self.task.is_over(PROGRESS_S):
                 self.task.abandon()
                 await self.task.is_over(PROGRESS_S)
+        await self._committer.close()
         if self.control is not None:
             await self.control.close()
 
@@ -222,7 +221,6 @@ class World:
         self.proxy = proxy
         self.name = unique("wire")
         self.group = f"{self.name}-actors"
-        self.transactional_id = f"{self.name}:{ACTOR}:0"
         self.input, self.out = f"{self.name}-in", f"{self.name}-out"
         self.changelog, self.registry = f"{self.name}-{STORE}-changelog", f"{self.name}-actors-owners"
         self.source = TopicPartition(self.input, 0)
@@ -230,6 +228,7 @@ class World:
         self.has_store = True
         self.timestamp_ms: int | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
+        self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
         self._open = contextlib.AsyncExitStack()
         self._direct: ControlPlane | None = None
@@ -284,14 +283,18 @@ class World:
 
     # --- what an owner is made of ----------------------------------------------------------------------------------
 
-    def log(self, connection: Connection) -> TransactionLog:
-        return TransactionLog(
-            connection,
-            transactional_id=self.transactional_id,
+    def id_of(self, owner: str) -> str:
+        """The transactional id of an owner."""
+        return f"{self.name}:worker:{owner}"
+
+    def writer(self, connection: Connection) -> TransactionWriter:
+        return TransactionWriter(
+            connection=connection,
+            transactional_id=self.id_of(connection.client_id),
             group=self.group,
             batch_bytes=lambda topic: MAX_RECORD_BYTES,
             compression=None,
-            transaction_timeout_ms=int(self.commit_deadline_s * 1000) + 10_000,
+            transaction_timeout_ms=self.transaction_timeout_ms,
             commit_deadline_s=self.commit_deadline_s,
         )
 
@@ -320,6 +323,7 @@ class World:
             backoff=Backoff(),
             queue_records=1000,
             checkpoint_refresh_s=3600.0,
+            transactional_id=self.id_of(worker),
         )
 
     def spec(self, owner: str) -> ActorSpec:

@@ -58,12 +58,14 @@ class Disk:
 
     Attributes:
         is_full: writes are refused while it is true.
+        transactional_id: what the workers with this disk commit with.
         on_write: called after each write with the kind ("apply", "load", "snapshot" or "wipe") and the files.
         on_delete: called with the files when a store is deleted.
     """
 
     def __init__(self) -> None:
         self.is_full = False
+        self.transactional_id = ""
         self.on_write: Callable[[str, Files], None] | None = None
         self.on_delete: Callable[[Files], None] | None = None
         self._files: dict[tuple[str, int], Files] = {}

@@ -182,6 +182,16 @@ class Group(GroupOffsets):
             self._changed("leaves", self._members[member_id].client)
             self._remove(self._members[member_id])
 
+    def check_member(self, member_id: str, generation: int) -> None:
+        """Refuse who isn't a member in the current generation; during a rebalance that is still the last one's."""
+        if member_id or generation >= 0:
+            self._checked(member_id, generation)
+
+    def knows(self, member_id: str) -> bool:
+        """Tell whether this is a member, in whatever generation."""
+        self._check_available()
+        return member_id in self._members
+
     def committed(self, source: TopicPartition) -> Committed | None:
         """Return the committed offset; one of a transaction without its marker is not."""
         self._check_available()

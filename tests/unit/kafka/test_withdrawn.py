@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.client import CoordinationType
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
@@ -29,9 +30,7 @@ from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.membership import prepare_join
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
-from actors._kafka.produce.sending import _send
-from actors._kafka.produce.stopping import drop_unsent
-from actors._kafka.produce.transactions import BACKOFF, _guard
+from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
 from actors.ports import ActorRequest, TopicPartition
@@ -159,79 +158,25 @@ async def producer() -> Any:
     made._closed = True
 
 
-async def queued(producer: AIOKafkaProducer, topic: str) -> asyncio.Future[Any]:
-    builder = producer.create_batch()
-    builder.append(key=b"k", value=b"v", timestamp=1)
-    future = await producer._message_accumulator.add_batch(builder, KafkaPartition(topic, 0), 1.0)
-    assert isinstance(future, asyncio.Future)
-    return future
-
-
-async def test_a_transaction_that_failed_sends_nothing_more(producer: AIOKafkaProducer) -> None:
-    """Partitions that weren't added to it would get records that no marker ends."""
-    _guard(producer)
-    futures = [await queued(producer, topic) for topic in ("changelog", "out")]
-    denied = TopicAuthorizationFailedError({"out"})
-    producer._txn_manager.error_transaction(denied)
-    assert await asyncio.gather(*futures, return_exceptions=True) == [denied, denied]
-    producer.client.cluster.leader_for_partition = lambda _: 1  # type: ignore[method-assign]
-    assert producer._message_accumulator.drain_by_nodes(set()) == ({}, False)
-    assert producer._txn_manager.wait_for_transaction_end().exception() is denied
-
-
-async def test_a_batch_that_waits_to_be_sent_again_is_dropped_without_an_error_in_a_callback(
-    producer: AIOKafkaProducer,
-) -> None:
-    reported: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    future = await queued(producer, "out")
-    accumulator = producer._message_accumulator
-    batch = accumulator._pop_batch(KafkaPartition("out", 0))
-    accumulator.reenqueue(batch)
-    drop_unsent(producer, KafkaError("dropped"))
-    with pytest.raises(KafkaError, match="dropped"):
-        await future
-    await asyncio.sleep(0)
-    assert reported == []
-    assert not accumulator._pending_batches
-
-
-async def test_only_a_request_that_may_have_been_sent_is_fatal(producer: AIOKafkaProducer) -> None:
+async def test_only_a_request_that_may_have_been_sent_is_fatal() -> None:
     errors: list[Exception] = [NodeNotReadyError("no connection"), KafkaConnectionError("closed")]
+    writer = TransactionWriter(
+        connection=Connection(("127.0.0.1:9",)),
+        group="g",
+        transactional_id="t",
+        transaction_timeout_ms=1000,
+        batch_bytes=lambda _: 1000,
+        compression=None,
+        commit_deadline_s=1.0,
+    )
 
-    async def send(*_: Any, **__: Any) -> None:
+    async def asked(*_: Any) -> None:
         raise errors.pop(0)
 
-    producer.client.send = send
-    _guard(producer)
-    request = EndTxnRequest("t", 1, 0, True)
-    backoff_s = producer._sender._retry_backoff = BACKOFF.first_s
-    with pytest.raises(NodeNotReadyError):
-        await producer.client.send(1, request)
-    assert producer._sender._retry_backoff > backoff_s
+    writer._asked = asked  # type: ignore[method-assign]
     with pytest.raises(TransportFaultError):
-        await producer.client.send(1, request)
-
-
-async def test_a_batch_whose_successor_is_not_taken_leaves_no_error_behind(producer: AIOKafkaProducer) -> None:
-    reported: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    first = asyncio.get_running_loop().create_future()
-    answers: list[Any] = [first, KafkaError("not taken")]
-
-    async def send_batch(*_: Any, **__: Any) -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    producer.send_batch = send_batch
-    with pytest.raises(KafkaError, match="not taken"):
-        await _send(producer, INPUT, [producer.create_batch(), producer.create_batch()])
-    first.set_exception(KafkaError("dropped"))
-    await asyncio.sleep(0)
-    del first
-    assert reported == []
+        await writer._ask((CoordinationType.TRANSACTION, "t"), EndTxnRequest("t", 1, 0, True), lambda _: 0)
+    assert errors == []
 
 
 async def test_a_quota_is_named_while_it_may_be_the_cause(producer: AIOKafkaProducer) -> None:

@@ -218,7 +218,6 @@ def test_nothing_is_written_that_isnt_committed(world: World) -> None:
         world.copies.assign(standby(ZERO))
         transactions, home = world.cluster.transactions, TopicPartition(LOG, 0)
         epoch = transactions.init_producer_id("p", 60.0)
-        world.cluster.add_partitions("p", epoch, [home])
         world.cluster.produce_in_transaction("p", epoch, home, [(b"a", b"no", [])])
         await asyncio.sleep(5)
         assert world.copies.lags() == {ZERO: 1}
@@ -455,7 +454,6 @@ def test_a_leader_with_a_smaller_limit_isnt_asked_in_vain(world: World, caplog: 
     async def test() -> None:
         transactions, home = world.cluster.transactions, TopicPartition(LOG, 0)
         epoch = transactions.init_producer_id("p", 1e9)
-        world.cluster.add_partitions("p", epoch, [home])
         world.cluster.produce_in_transaction("p", epoch, home, [(b"open", b"1", [])] * 50)
         for _ in range(10):
             world.copies.assign(replace(warm_up(ZERO), acceptable_lag=10))

@@ -116,7 +116,6 @@ def test_what_isnt_committed_isnt_seen(world: World):
         home = TopicPartition("t", partition_for(b"a", 2))
         async with world.view() as view:
             for end, seen in ((False, None), (True, "new")):
-                world.cluster.add_partitions("p", epoch, [home])
                 world.cluster.produce_in_transaction("p", epoch, home, [(b"a", b"new", [])])
                 with pytest.raises(ViewTimeoutError, match="isn't caught up after 2 s"):
                     await view.caught_up(timeout=2 * SECOND)
@@ -357,7 +356,6 @@ def test_a_view_that_is_always_a_little_behind_stays_current(caplog):
         async with world.view() as view:
             for number in range(60):
                 epoch = transactions.init_producer_id("p", 100.0)
-                world.cluster.add_partitions("p", epoch, [source])
                 world.cluster.produce_in_transaction("p", epoch, source, [(b"a", b"%d" % number, [])])
                 # Whenever somebody looks, an open transaction is in front of the log's end.
                 await asyncio.sleep(20)

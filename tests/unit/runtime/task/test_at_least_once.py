@@ -16,7 +16,7 @@ from actors.ports import TopicPartition
 from actors.runtime.task.steps import in_steps
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.errors import NoAnswerError
-from actors.testing.fakes.ports import FakeOrderedLog
+from actors.testing.fakes.ports import FakeOrderedWriter
 from tests.unit.runtime.quarantine.test_parked import Standing
 
 
@@ -55,14 +55,14 @@ class World:
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], bool]:
     """Let the produce of a changelog with that number be lost, and give what tells whether it was."""
-    count, sent = itertools.count(), FakeOrderedLog._produce
+    count, sent = itertools.count(), FakeOrderedWriter._produce
 
     async def produce(self: Any, producer: int, target: TopicPartition, records: list[Any]) -> int:
         if target.topic.endswith("-changelog") and next(count) == number:
             raise NoAnswerError("lost")
         return await sent(self, producer, target, records)
 
-    monkeypatch.setattr(FakeOrderedLog, "_produce", produce)
+    monkeypatch.setattr(FakeOrderedWriter, "_produce", produce)
     return lambda: next(count) > number
 
 

@@ -11,7 +11,7 @@ from actors import App, Context
 from actors._kafka.connection import broker_errors
 from actors.errors import BrokerUnavailableError
 from actors.testing import ActorTestDriver
-from actors.testing.fakes.ports import FakeTaskLog
+from actors.testing.fakes.ports import FakeWriter
 
 
 async def wait_for(future: asyncio.Future[None]) -> None:
@@ -52,15 +52,15 @@ def test_a_task_takes_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(ctx: Context, value: str) -> None:
         ctx.send(done, key=ctx.key, value=value)
 
-    fence, given_up = FakeTaskLog.fence, []
+    fence, given_up = FakeWriter.fence, []
 
-    async def fence_or_give_up(log: FakeTaskLog) -> None:
+    async def fence_or_give_up(log: FakeWriter) -> None:
         if not given_up:
             given_up.append(log)
             raise asyncio.CancelledError
         await fence(log)
 
-    monkeypatch.setattr(FakeTaskLog, "fence", fence_or_give_up)
+    monkeypatch.setattr(FakeWriter, "fence", fence_or_give_up)
     with ActorTestDriver(app) as driver:
         driver.post(topic, key="a", value="b")
         driver.settle()

@@ -95,9 +95,12 @@ class Replaced(Group):
     async def is_member(self, identity: Identity) -> bool:
         return True
 
-    async def committed(self, source: TopicPartition) -> Committed | None:
+    async def stable_offset(self, source: TopicPartition) -> Committed | None:
         self._at("committed")
         return None
+
+    async def open_claims(self) -> None:
+        """No transaction is open."""
 
     async def bounds(self, source: TopicPartition) -> LogBounds:
         self._at("bounds")
@@ -130,7 +133,14 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
     of = as_spec((SimpleNamespace(name="one"),), {"one": changelog})
     clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
     services: Any = SimpleNamespace(
-        group=world, logs=world, stores=world, restorer=world, owners=world, clock=clock, release=None
+        group=world,
+        logs=world,
+        stores=world,
+        restorer=world,
+        owners=world,
+        clock=clock,
+        release=None,
+        former_id=None,
     )
     services.encode_owner = world.encode_owner
     rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)

@@ -49,7 +49,7 @@ def make_worker() -> Worker:
     settings: Any = SimpleNamespace(queue_records=100, backoff=None, rules=None)
     nothing: Any = None
 
-    def log(spec: Any, partition: int, identity: Identity) -> Any:
+    def log(identity: Identity) -> Any:
         return Log(identity)
 
     def failed(error: BaseException) -> None:
@@ -108,6 +108,7 @@ def test_the_group_is_left_before_the_copies_are_stopped() -> None:
         app=SimpleNamespace(close_asks=part("asks").close),
         _cache=SimpleNamespace(close=lambda: done.append("stores")),
         _collector=None,
+        _committer=part("commits"),
         _control=None,
         _dispatcher=None,
         _folder=None,
@@ -118,4 +119,4 @@ def test_the_group_is_left_before_the_copies_are_stopped() -> None:
         _views=[],
     )
     asyncio.run(ActorService._close_parts(service))
-    assert done == ["group", "copies", "asks", "stores"]
+    assert done == ["group", "copies", "asks", "commits", "stores"]

@@ -1,0 +1,411 @@
+"""The commits of a worker, exactly once: one transaction at a time, each with the batches of some tasks.
+
+    TxnOffsetCommit    the offsets of all tasks, with the member and its generation. A coordinator that has another
+                       generation refuses them, and then nothing else was sent
+    Produce            to each leader, side by side
+    EndTxn             the outcome
+
+Transactions of version 2 (KIP-890) raise the producer epoch with each transaction, so that brokers refuse what arrives
+late. In those of version 1 a late request can reach the next transaction. So a transactional request without an answer
+is never sent again: `fence` comes first, which raises the epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
+from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest
+
+from actors._core.backoff import Backoff
+from actors._kafka.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
+from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.permissions import READ, WRITE, lacking
+from actors._kafka.produce.batches import (
+    Batch,
+    Packable,
+    Packer,
+    UnpackableError,
+    by_partition,
+    changelog_records,
+    codec_of,
+    output_records,
+)
+from actors._kafka.produce.failures import (
+    PartsFailedError,
+    ProducerOverError,
+    Throttle,
+    TransportFaultError,
+    described,
+    is_refusal,
+)
+from actors._kafka.produce.sending import Sequences, append
+from actors._kafka.transaction_requests import (
+    ApiVersionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    finalized_features,
+)
+from actors.errors import BatchesRefusedError, CommitRefusedError, FencedError, OutcomeUnknownError, TaskError
+from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity, TopicPartition
+from actors.runtime.clock import machine_ms
+
+BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
+_FEATURE, _VERSION_2 = "transaction.version", 2
+_OPERATION_NOT_ATTEMPTED = 55
+_FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
+Place = tuple[Any, str]
+"""What is asked: the coordinator of a group or of a transactional id."""
+
+
+@dataclass(kw_only=True, eq=False)
+class BatchWriter(ABC):
+    """`actors.ports.Writer` over a broker, with what both guarantees share.
+
+    `batch_bytes` returns how large a batch a topic takes; `wall_ms` the time of records whose handler gave none, in
+    Unix milliseconds. `transactional_id` is None at least once.
+    """
+
+    connection: Connection
+    group: str
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    batch_bytes: Callable[[str], int]
+    compression: str | None
+    commit_deadline_s: float
+    wall_ms: Callable[[], int] = machine_ms
+    _client: AIOKafkaClient | None = field(default=None, init=False)
+    _throttle: Throttle | None = field(default=None, init=False)
+    _sequences: Sequences | None = field(default=None, init=False)
+    _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
+
+    async def fence(self) -> None:
+        """See `actors.ports.Writer.fence`."""
+        self._sequences = None
+        with broker_errors(f"InitProducerId of {self._name}", self.connection, WRITE):
+            if self._client is None:
+                await self._connect()
+            self._sequences = Sequences(*await self._init(self.transactional_id))
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """See `actors.ports.TaskLog.end_transaction_of`."""
+        with broker_errors(f"ending the transaction of {transactional_id}", self.connection, WRITE):
+            await self._init(transactional_id)
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        """See `actors.ports.Writer.write`."""
+        sequences, self._sequences = self._sequences, None
+        if sequences is None:
+            raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
+        try:
+            async with asyncio.timeout(self.commit_deadline_s):
+                return await self._write(sequences, identity, batches)
+        except UnpackableError:
+            self._sequences = sequences
+            raise await self._unpackable(batches) from None
+        except PartsFailedError as failed:
+            raise await self._refused(batches, failed.errors) from failed
+        except _FAILED as error:
+            raise self._unknown(error) from error
+
+    async def close(self) -> None:
+        """See `actors.ports.Writer.close`. What is open is ended by the next `fence` with the id."""
+        self._sequences = None
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    @abstractmethod
+    async def _write(
+        self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> list[CommitReceipt]:
+        """Make the batches durable, and set `_sequences` if the writer can go on."""
+
+    @property
+    def _name(self) -> str:
+        return self.transactional_id or f"the writer of group {self.group}"
+
+    @property
+    def client(self) -> AIOKafkaClient:
+        """The connection, after the first `fence`."""
+        if self._client is None:
+            raise AssertionError("fence() connects")
+        return self._client
+
+    async def _connect(self) -> None:
+        client = AIOKafkaClient(**self.connection.arguments("commits"))
+        self.connection.outages.watch(client)
+        self._throttle = Throttle(client)
+        try:
+            await client.bootstrap()
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+
+    async def _init(self, transactional_id: str | None) -> tuple[int, int]:
+        request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
+        if transactional_id is None:
+            answer = await self._any(request)
+        else:
+            answer = await self._ask((CoordinationType.TRANSACTION, transactional_id), request, _code, may_repeat=True)
+        return answer.producer_id, answer.producer_epoch
+
+    async def _any(self, request: Any) -> Any:
+        node = self.client.get_random_node()
+        if node is None:
+            raise NodeNotReadyError("no broker is known")
+        answer = await self.client.send(node, request)
+        if answer.error_code != OK:
+            raise error_of(answer.error_code)
+        return answer
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    async def _packed(self, batches: Iterable[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
+        """Return record batches by partition; tasks that write to one partition share them."""
+        now_ms = self.wall_ms()
+        records: dict[TopicPartition, list[Iterable[Packable]]] = defaultdict(list)
+        for batch in batches:
+            for topic, writes in batch.changelogs.items():
+                records[TopicPartition(topic, batch.source.partition)].append(changelog_records(writes, now_ms))
+        outputs = await by_partition(self.client, (output for batch in batches for output in batch.outputs))
+        for partition, sent in outputs.items():
+            records[partition].append(output_records(sent, now_ms))
+        packer = Packer(self.batch_bytes, codec_of(self.compression), self.transactional_id is not None)
+        return {
+            partition: packer.pack(partition.topic, (record for part in parts for record in part))
+            for partition, parts in records.items()
+        }
+
+    # --- coordinators ----------------------------------------------------------------------------------------------
+
+    async def _ask(self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> Any:
+        """Send a request to a coordinator until it is done; the caller sets the deadline.
+
+        Raises:
+            TransportFaultError: there was no answer, and the request must not be sent again.
+            ProducerOverError: nothing can be sent any more.
+            KafkaError: what else the coordinator answered.
+        """
+        tries = 0
+        while True:
+            try:
+                answer = await self._asked(place, request)
+            except (KafkaError, OSError, TimeoutError) as error:
+                self._coordinators.pop(place, None)
+                # Without a connection nothing was sent.
+                if not (may_repeat or isinstance(error, NodeNotReadyError)):
+                    said = f"{type(request).__name__}: {type(error).__name__}: {error}"
+                    raise TransportFaultError(said) from error
+            else:
+                code = OK if answer is None else code_of(answer)
+                if answer is not None and code == OK:
+                    return answer
+                if code in PRODUCER_IS_OVER:
+                    raise ProducerOverError(f"{type(request).__name__}: {described(error_of(code))}") from error_of(
+                        code
+                    )
+                if code != OK and code not in COORDINATOR_WAITS:
+                    raise error_of(code)
+                if code in NOT_HERE:
+                    self._coordinators.pop(place, None)
+            tries += 1
+            await asyncio.sleep(BACKOFF.delay_s(tries))
+
+    async def _asked(self, place: Place, request: Any) -> Any:
+        """Return the coordinator's answer, None if none is known at the moment."""
+        node = self._coordinators.get(place)
+        if node is None:
+            try:
+                node = self._coordinators[place] = await self.client.coordinator_lookup(*place)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                return None
+        return await self.client.send(node, request, group=ConnectionGroup.COORDINATION)
+
+    # --- failures --------------------------------------------------------------------------------------------------
+
+    async def _unpackable(self, batches: Sequence[CommitBatch]) -> BatchesRefusedError:
+        errors: dict[int, TaskError] = {}
+        for place, batch in enumerate(batches):
+            try:
+                await self._packed([batch])
+            except UnpackableError as error:
+                errors[place] = CommitRefusedError(f"{_what(batch)}: {error}")
+        return BatchesRefusedError(errors)
+
+    async def _refused(
+        self, batches: Sequence[CommitBatch], errors: Mapping[TopicPartition, KafkaError]
+    ) -> BatchesRefusedError:
+        found: dict[int, TaskError] = {}
+        for place, batch in enumerate(batches):
+            outputs = await by_partition(self.client, batch.outputs)
+            changelogs = [TopicPartition(topic, batch.source.partition) for topic in batch.changelogs]
+            for part in (batch.source, *changelogs, *outputs):
+                if part in errors:
+                    has_own_time = any(output.timestamp_ms is not None for output in outputs.get(part, ()))
+                    found[place] = self._refusal(batch, part, errors[part], has_own_time=has_own_time)
+                    break
+        return BatchesRefusedError(found)
+
+    def _refusal(
+        self, batch: CommitBatch, part: TopicPartition, error: KafkaError, *, has_own_time: bool
+    ) -> CommitRefusedError | OutcomeUnknownError:
+        what = f"{_what(batch)}: {part}: {described(error)}"
+        if is_refusal(error, has_own_time=has_own_time):
+            return CommitRefusedError(what)
+        if part == batch.source and isinstance(error, TopicAuthorizationFailedError):
+            # An offset needs Read on its topic.
+            missing = lacking(error, self.connection.principal, READ, name=part.topic)
+        else:
+            missing = lacking(error, self.connection.principal, WRITE, name=part.topic)
+        return OutcomeUnknownError(f"{_what(batch)}: {missing}" if missing else what, missing=missing)
+
+    def _unknown(self, error: Exception) -> OutcomeUnknownError:
+        what = f"commit of {self._name}"
+        if isinstance(error, ProducerOverError) and getattr(error.__cause__, "errno", None) in FENCED:
+            return FencedError(f"{what}: {error}: another process has its transactional id, or it was too slow")
+        name = self._name if self.transactional_id else ""
+        missing = lacking(error, self.connection.principal, WRITE, name=name)
+        if missing:
+            return OutcomeUnknownError(f"{what}: {missing}", missing=missing)
+        if isinstance(error, TimeoutError):
+            quota = "" if self._throttle is None else self._throttle.told(self.commit_deadline_s)
+            return OutcomeUnknownError(
+                f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s{quota}"
+            )
+        return OutcomeUnknownError(f"{what}: {described(error) if isinstance(error, KafkaError) else error}")
+
+
+@dataclass(kw_only=True, eq=False)
+class TransactionWriter(BatchWriter):
+    """`actors.ports.Writer` with transactions."""
+
+    transactional_id: str
+    _is_version_2: bool = field(default=False, init=False)
+
+    async def _connect(self) -> None:
+        await super()._connect()
+        features = finalized_features(await self._any(ApiVersionsRequest("faust-actors", "1", {})))
+        self._is_version_2 = features.get(_FEATURE, 0) >= _VERSION_2
+
+    @property
+    def _place(self) -> Place:
+        return CoordinationType.TRANSACTION, self.transactional_id
+
+    async def _write(
+        self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> list[CommitReceipt]:
+        packed = await self._packed(batches)
+        try:
+            await self._add_offsets(sequences, identity, batches)
+            await self._add_partitions(sequences, packed)
+            ends = await append(
+                self.client,
+                sequences,
+                packed,
+                transactional_id=self.transactional_id,
+                is_version_2=self._is_version_2,
+            )
+        except PartsFailedError as failed:
+            if failed.may_be_late:
+                await self.fence()
+            else:
+                self._sequences = await self._end(sequences, is_committed=False)
+            raise
+        after = await self._end(sequences, is_committed=True)
+        receipts = [receipt(batch, ends) for batch in batches]
+        self._sequences = after
+        return receipts
+
+    async def _add_offsets(self, sequences: Sequences, identity: Identity, batches: Iterable[CommitBatch]) -> None:
+        topics: dict[str, list[Any]] = defaultdict(list)
+        for batch in batches:
+            if batch.next_offset != NO_OFFSET:
+                offset: Any = (batch.source.partition, batch.next_offset, -1, batch.metadata, {})
+                topics[batch.source.topic].append(offset)
+        if not topics:
+            return
+        producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
+        if not self._is_version_2:
+            await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
+        offsets: Any = [(topic, each, {}) for topic, each in topics.items()]
+        member = (identity.generation, identity.member_id, None)
+        request = TxnOffsetCommitRequest(
+            self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
+        )
+        await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
+
+    async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
+        """Add the partitions to a transaction of version 1."""
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            topics[topic].append(partition)
+        if topics and not self._is_version_2:
+            request = AddPartitionsToTxnRequest(
+                self.transactional_id, sequences.producer_id, sequences.epoch, list(topics.items())
+            )
+            await self._ask(self._place, request, _code_of_partitions)
+
+    async def _end(self, sequences: Sequences, *, is_committed: bool) -> Sequences:
+        """End the transaction; return the producer for the next one."""
+        producer = (self.transactional_id, sequences.producer_id, sequences.epoch, is_committed)
+        answer = await self._ask(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
+        return Sequences(answer.producer_id, answer.producer_epoch) if self._is_version_2 else sequences
+
+
+def _code(answer: Any) -> int:
+    return int(answer.error_code)
+
+
+def _code_of_offsets(answer: Any) -> int:
+    return _common_code(
+        (name, partition, code) for name, partitions, _ in answer.topics for partition, code, _ in partitions
+    )
+
+
+def _code_of_partitions(answer: Any) -> int:
+    return _common_code((name, partition, code) for name, partitions in answer.errors for partition, code in partitions)
+
+
+def _common_code(codes: Iterable[tuple[str, int, int]]) -> int:
+    """Return what a coordinator says of the whole transaction.
+
+    Raises:
+        PartsFailedError: it says something of some partitions.
+    """
+    failed = {}
+    for topic, partition, code in codes:
+        if code in OF_A_PARTITION:
+            failed[TopicPartition(topic, partition)] = error_of(code, topic)
+        elif code not in (OK, _OPERATION_NOT_ATTEMPTED):
+            return code
+    if failed:
+        raise PartsFailedError(failed)
+    return OK
+
+
+def receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
+    """Return where a batch's changelog records end.
+
+    Raises:
+        KafkaError: a leader took records without saying where: they may be a repeat.
+    """
+    offsets = {topic: ends[TopicPartition(topic, batch.source.partition)] for topic in batch.changelogs}
+    unknown = [topic for topic, end in offsets.items() if end < 0]
+    if unknown:
+        raise KafkaError(f"{unknown[0]} took a batch without saying where: it may be a repeat")
+    return CommitReceipt(offsets)
+
+
+def _what(batch: CommitBatch) -> str:
+    return f"commit of {batch.source} at {batch.next_offset}"

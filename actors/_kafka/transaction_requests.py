@@ -1,0 +1,376 @@
+"""The requests of a transaction, in the versions that aiokafka lacks.
+
+Version 2 of transactions (KIP-890) is chosen by the versions of the requests: `Produce` 12, `TxnOffsetCommit` 5 and
+`EndTxn` 5. A coordinator adds partitions and groups by itself then, and raises the producer epoch with each
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from typing import Any
+
+from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.transaction import EndTxnRequest_v0
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+
+from actors.ports import TopicPartition
+
+_TEXT = CompactString("utf-8")
+_TAGS = ("tags", TaggedFields)
+_RESULT = (("throttle_time_ms", Int32), ("error_code", Int16))
+_PRODUCER = (("producer_id", Int64), ("producer_epoch", Int16))
+
+
+class _OneVersion(Request[RequestStruct]):  # type: ignore[misc]
+    """A request in the one version that it is written for."""
+
+    API_KEY = -1
+    STRUCT: type[RequestStruct]
+
+    def __init__(self, *fields: Any) -> None:
+        self._fields = fields
+
+    def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
+        """Return what is sent; whether the broker knows the version was asked before."""
+        return self.build(self.STRUCT)
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the fields as a request."""
+        return request_struct_class(*self._fields)
+
+
+class ApiVersionsResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
+    """ApiVersions v3, with the cluster's finalised features among the tags."""
+
+    API_KEY = 18
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("error_code", Int16),
+        ("api_keys", CompactArray(("api_key", Int16), ("lowest", Int16), ("highest", Int16), _TAGS)),
+        ("throttle_time_ms", Int32),
+        _TAGS,
+    )
+
+
+class ApiVersionsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """ApiVersions v3."""
+
+    API_KEY = 18
+    API_VERSION = 3
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = ApiVersionsResponse_v3
+    SCHEMA = Schema(("client_software_name", _TEXT), ("client_software_version", _TEXT), _TAGS)
+
+    def parse_response_header(self, read_buffer: BytesIO | bytes) -> Any:
+        """Read the header, which has no tags in any version of this request (KIP-511)."""
+        return ResponseHeader_v0.decode(read_buffer)
+
+
+class ApiVersionsRequest(_OneVersion):
+    """Asks for the versions of requests, and for the cluster's features."""
+
+    API_KEY = 18
+    STRUCT = ApiVersionsRequest_v3
+
+
+_FINALIZED = 2
+_FEATURES = CompactArray(("name", _TEXT), ("highest", Int16), ("lowest", Int16), _TAGS)
+
+
+def finalized_features(response: Any) -> dict[str, int]:
+    """Return the level of each feature that the cluster has finalised (KIP-584)."""
+    raw = response.tags.get(_FINALIZED)
+    return {} if raw is None else {name: level for name, level, _, _ in _FEATURES.decode(BytesIO(raw)) or ()}
+
+
+class InitProducerIdResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
+    """InitProducerId v3."""
+
+    API_KEY = 22
+    API_VERSION = 3
+    SCHEMA = Schema(*_RESULT, *_PRODUCER, _TAGS)
+
+
+class InitProducerIdRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """InitProducerId v3: since Kafka 2.5."""
+
+    API_KEY = 22
+    API_VERSION = 3
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = InitProducerIdResponse_v3
+    SCHEMA = Schema(("transactional_id", _TEXT), ("transaction_timeout_ms", Int32), *_PRODUCER, _TAGS)
+
+
+class InitProducerIdRequest(_OneVersion):
+    """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before.
+
+    Without a transactional id (None) it gives an id for idempotent writes.
+    """
+
+    API_KEY = 22
+    STRUCT = InitProducerIdRequest_v3
+
+    def __init__(self, transactional_id: str | None, timeout_ms: int) -> None:
+        super().__init__(transactional_id, timeout_ms, -1, -1, {})
+
+
+class TxnOffsetCommitResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
+    """TxnOffsetCommit v3."""
+
+    API_KEY = 28
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("name", _TEXT),
+                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """TxnOffsetCommit v3: the first with the member and its generation (KIP-447)."""
+
+    API_KEY = 28
+    API_VERSION = 3
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = TxnOffsetCommitResponse_v3
+    SCHEMA = Schema(
+        ("transactional_id", _TEXT),
+        ("group_id", _TEXT),
+        *_PRODUCER,
+        ("generation_id", Int32),
+        ("member_id", _TEXT),
+        ("group_instance_id", _TEXT),
+        (
+            "topics",
+            CompactArray(
+                ("name", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("metadata", _TEXT),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class TxnOffsetCommitResponse_v5(TxnOffsetCommitResponse_v3):  # noqa: N801
+    """TxnOffsetCommit v5."""
+
+    API_VERSION = 5
+
+
+class TxnOffsetCommitRequest_v5(TxnOffsetCommitRequest_v3):  # noqa: N801
+    """TxnOffsetCommit v5: the group is added to the transaction by it."""
+
+    API_VERSION = 5
+    RESPONSE_TYPE = TxnOffsetCommitResponse_v5
+
+
+class TxnOffsetCommitRequest(_OneVersion):
+    """Commits offsets in a transaction."""
+
+    API_KEY = 28
+
+    def __init__(self, *fields: Any, is_version_2: bool) -> None:
+        super().__init__(*fields)
+        self.STRUCT = TxnOffsetCommitRequest_v5 if is_version_2 else TxnOffsetCommitRequest_v3
+
+
+class EndTxnResponse_v5(Response):  # type: ignore[misc]  # noqa: N801
+    """EndTxn v5: with the producer id and epoch to go on with."""
+
+    API_KEY = 26
+    API_VERSION = 5
+    SCHEMA = Schema(*_RESULT, *_PRODUCER, _TAGS)
+
+
+class EndTxnRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """EndTxn v5."""
+
+    API_KEY = 26
+    API_VERSION = 5
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = EndTxnResponse_v5
+    SCHEMA = Schema(("transactional_id", _TEXT), *_PRODUCER, ("committed", Boolean), _TAGS)
+
+
+class EndTxnRequest(_OneVersion):
+    """Ends a transaction."""
+
+    API_KEY = 26
+
+    def __init__(self, *fields: Any, is_version_2: bool) -> None:
+        super().__init__(*fields, *([{}] if is_version_2 else []))
+        self.STRUCT = EndTxnRequest_v5 if is_version_2 else EndTxnRequest_v0
+
+
+class ProduceResponse_v9(Response):  # type: ignore[misc]  # noqa: N801
+    """Produce v9: the first with tags."""
+
+    API_KEY = 0
+    API_VERSION = 9
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("name", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("base_offset", Int64),
+                        ("log_append_time_ms", Int64),
+                        ("log_start_offset", Int64),
+                        ("record_errors", CompactArray(("index", Int32), ("message", _TEXT), _TAGS)),
+                        ("error_message", _TEXT),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        ("throttle_time_ms", Int32),
+        _TAGS,
+    )
+
+
+class ProduceRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """Produce v9: since Kafka 2.8."""
+
+    API_KEY = 0
+    API_VERSION = 9
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = ProduceResponse_v9
+    SCHEMA = Schema(
+        ("transactional_id", _TEXT),
+        ("acks", Int16),
+        ("timeout_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("name", _TEXT),
+                ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class ProduceResponse_v12(ProduceResponse_v9):  # noqa: N801
+    """Produce v12."""
+
+    API_VERSION = 12
+
+
+class ProduceRequest_v12(ProduceRequest_v9):  # noqa: N801
+    """Produce v12: the partition is added to the transaction by it."""
+
+    API_VERSION = 12
+    RESPONSE_TYPE = ProduceResponse_v12
+
+
+class ProduceRequest(_OneVersion):
+    """Appends a batch to each of some partitions, and waits for all replicas. The broker has `timeout_ms` for them."""
+
+    API_KEY = 0
+
+    def __init__(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        batches: Mapping[TopicPartition, bytes],
+        *,
+        is_version_2: bool,
+    ) -> None:
+        topics: dict[str, list[Any]] = {}
+        for (topic, partition), records in batches.items():
+            topics.setdefault(topic, []).append((partition, records, {}))
+        super().__init__(transactional_id, -1, timeout_ms, [(name, each, {}) for name, each in topics.items()], {})
+        self.STRUCT = ProduceRequest_v12 if is_version_2 else ProduceRequest_v9
+
+
+class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801
+    """OffsetFetch v7."""
+
+    API_KEY = 9
+    API_VERSION = 7
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("name", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("metadata", _TEXT),
+                        ("error_code", Int16),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        ("error_code", Int16),
+        _TAGS,
+    )
+
+
+class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """OffsetFetch v7: the first that can ask for stable offsets (KIP-447)."""
+
+    API_KEY = 9
+    API_VERSION = 7
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = OffsetFetchResponse_v7
+    SCHEMA = Schema(
+        ("group_id", _TEXT),
+        ("topics", CompactArray(("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+        ("require_stable", Boolean),
+        _TAGS,
+    )
+
+
+class OffsetsRequest(_OneVersion):
+    """Asks for committed offsets; with `require_stable` a partition's error is 88 while a transaction may change it."""
+
+    API_KEY = 9
+    STRUCT = OffsetFetchRequest_v7
+
+    def __init__(self, group: str, partitions: Iterable[TopicPartition], *, require_stable: bool) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        super().__init__(group, [(name, each, {}) for name, each in topics.items()], require_stable, {})
