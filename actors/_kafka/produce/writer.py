@@ -316,8 +316,11 @@ class TransactionWriter(BatchWriter):
                 transactional_id=self.transactional_id,
                 is_version_2=self._is_version_2,
             )
-        except PartsFailedError:
-            self._sequences = await self._end(sequences, is_committed=False)
+        except PartsFailedError as failed:
+            if failed.may_be_late:
+                await self.fence()
+            else:
+                self._sequences = await self._end(sequences, is_committed=False)
             raise
         after = await self._end(sequences, is_committed=True)
         receipts = [receipt(batch, ends) for batch in batches]
