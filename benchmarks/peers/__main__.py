@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -18,12 +17,11 @@ from rich.console import Console
 
 from benchmarks.faults import takeover
 from benchmarks.peers import latency, rate
-from benchmarks.peers.broker import delete_topics, load, make_topics
+from benchmarks.peers.broker import delete_topics, load, make_topics, start_cluster
 from benchmarks.peers.scenarios import FAST_ONES, LATENCY, NAMES, RESTORE, SCENARIOS, Scenario
 from benchmarks.peers.summary import ratios, tables
 from benchmarks.peers.systems import EXACTLY_ONCE, FAUST, KAFKA_STREAMS, OURS, QUIX, SYSTEMS, Job, prepare
 from benchmarks.peers.tables import machine, write_readme
-from dev.kafka import Cluster
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "peers.json"
 LATENCY_RATES = {
@@ -88,12 +86,10 @@ def main(quick: bool, write: bool, keep: bool, **options: Any) -> None:
         plan = replace(plan, restore_keys=(50_000,), latency_s=4.5)
     for system in plan.systems:
         prepare(system)
-    # The broker as it would run for real: the flags for a quick start cost it its best compiler.
-    os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     runs: list[dict[str, Any]] = []
     try:
-        with Cluster.up(folder / "kafka") as cluster:
+        with start_cluster(folder) as cluster:
             asyncio.run(_Bench(cluster.bootstrap, folder, plan, runs).run())
     finally:
         if runs and not quick:

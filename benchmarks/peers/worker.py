@@ -72,8 +72,7 @@ class Worker:
     @property
     def cpu_s(self) -> float:
         """CPU seconds of all its threads so far, in user and kernel."""
-        fields = self._proc("stat").rpartition(")")[2].split()
-        return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.pid)
 
     @property
     def max_rss_mb(self) -> float:
@@ -86,10 +85,18 @@ class Worker:
         return self._status_mb("VmRSS")
 
     def _status_mb(self, name: str) -> float:
-        line = next(line for line in self._proc("status").splitlines() if line.startswith(name))
+        line = next(line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith(name))
         return int(line.split()[1]) / 1024
 
-    def _proc(self, name: str) -> str:
+    @property
+    def pid(self) -> int:
+        """Its process id."""
         if self._process is None:
             raise RuntimeError("not started")
-        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+        return self._process.pid
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of all threads of a process so far, in user and kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
