@@ -40,11 +40,15 @@ class ProducerOverError(Exception):
 
 
 class PartsFailedError(Exception):
-    """What brokers answered about some partitions of a transaction, nothing of which can be committed then."""
+    """What brokers answered about some partitions of a transaction, nothing of which can be committed then.
 
-    def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
+    `may_be_late`: a request may still be under way to them.
+    """
+
+    def __init__(self, errors: Mapping[TopicPartition, KafkaError], *, may_be_late: bool = False) -> None:
         super().__init__("; ".join(f"{part}: {described(error)}" for part, error in errors.items()))
         self.errors = errors
+        self.may_be_late = may_be_late
 
 
 class Throttle:

@@ -26,12 +26,12 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
+from actors.runtime.committer import Committer
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.task.committer import Committer
 from actors.runtime.task.task import Task
 from stores._core.record import METADATA_BYTES
 from stores.memory import MemoryStore
