@@ -34,7 +34,22 @@ class Phase(enum.Enum):
     MIGRATED = "was told that it isn't the owner"
 
 
-_phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
+@dataclass
+class _Ownership:
+    """What a task knows since its last fence; its commits, which run beside it, know the same."""
+
+    phase: Phase = Phase.NEW
+
+
+_ownership: ContextVar[_Ownership] = ContextVar("ownership")
+
+
+def _phase() -> Phase:
+    return _ownership.get(_Ownership()).phase
+
+
+def _enter(phase: Phase) -> None:
+    _ownership.set(_Ownership(phase))
 
 
 NOBODY = Identity("", 0)
@@ -497,8 +512,8 @@ class Audit:
     # --- after a fence ---------------------------------------------------------------------------------------------
 
     def _check_phase(self, what: str) -> None:
-        if self._check_phases and _phase.get() is not Phase.OWNER:
-            self.violated(f"after a fence: a task {what} although it {_phase.get().value}")
+        if self._check_phases and _phase() is not Phase.OWNER:
+            self.violated(f"after a fence: a task {what} although it {_phase().value}")
 
 
 class WatchedLog:
@@ -510,11 +525,11 @@ class WatchedLog:
         self._identity = identity
 
     async def fence(self) -> None:
-        if _phase.get() is Phase.MIGRATED:
+        if _phase() is Phase.MIGRATED:
             self._audit._check_phase("fences")
         await self._log.fence()
         self._audit.note("fenced")
-        _phase.set(Phase.FENCED)
+        _enter(Phase.FENCED)
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         self._audit.note(f"ends the transaction of {transactional_id}")
@@ -534,7 +549,7 @@ class WatchedLog:
         except (OutcomeUnknownError, CommitRefusedError) as error:
             self._audit.note(str(error))
             self._audit.counted[type(error).__name__] += 1
-            _phase.set(Phase.UNKNOWN)
+            _ownership.get().phase = Phase.UNKNOWN
             raise
         self._audit.note(f"committed {batch.source} at {batch.next_offset}")
         return receipt
@@ -554,9 +569,9 @@ class WatchedGroup:
         is_member: bool = await self._group.is_member(identity)
         if not is_member:
             self._audit.note(f"{identity} isn't a member")
-            _phase.set(Phase.MIGRATED)
-        elif _phase.get() is Phase.FENCED:
-            _phase.set(Phase.OWNER)
+            _enter(Phase.MIGRATED)
+        elif _phase() is Phase.FENCED:
+            _enter(Phase.OWNER)
         return is_member
 
     async def committed(self, source: TopicPartition) -> Any:

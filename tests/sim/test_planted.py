@@ -46,15 +46,15 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 def store_before_commit(patch: Patch) -> None:
     """RocksDB is written before the transaction, as Faust does."""
 
-    async def commit(self: TaskProcessor) -> None:
+    def freeze(self: TaskProcessor) -> Any:
         position = [held.store.position() for held in self._stores]
         for held, (_, overlay), at in zip(self._stores, self._overlays, position, strict=True):
             writes = [(key, processor.with_metadata(entry)) for key, entry in overlay.writes.items()]
             held.store.apply(writes, replace(at, source_offset=self.next_offset))
-        await original(self)
+        return original(self)
 
-    original = TaskProcessor._commit
-    patch.setattr(TaskProcessor, "_commit", commit)
+    original = TaskProcessor._freeze
+    patch.setattr(TaskProcessor, "_freeze", freeze)
 
 
 def keep_overlay(patch: Patch) -> None:
@@ -367,15 +367,15 @@ def retry_what_is_refused(patch: Patch) -> None:
 def blame_the_last(patch: Patch) -> None:
     """The last record of a commit that was refused is taken for the reason."""
 
-    async def commit(self: TaskProcessor) -> None:
+    async def commit_ended(self: TaskProcessor) -> None:
         try:
             await original(self)
         except CommitRefusedError as error:
             last = self.next_offset - 1
             raise processor.RefusedRecordError(str(error), **self._source._asdict(), offset=last, key=None) from error
 
-    original = TaskProcessor._commit
-    patch.setattr(TaskProcessor, "_commit", commit)
+    original = TaskProcessor._commit_ended
+    patch.setattr(TaskProcessor, "_commit_ended", commit_ended)
 
 
 # --- key-parallel handlers --------------------------------------------------------------------------------------------

@@ -131,6 +131,7 @@ class TaskContext:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
+    `waits_for_commit` is true while the run loop does nothing but wait for a commit's end.
     `claimed` is what the registry says of this owner. `topics` are the ids that the takeover found, for the marks of
     this owner's commits.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
@@ -152,6 +153,7 @@ class TaskContext:
     now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
+    waits_for_commit: bool = False
     claimed: OwnerRecord | None = None
     topics: TopicIds = field(default_factory=TopicIds)
     meters: TaskMeters = field(default_factory=TaskMeters)
