@@ -40,7 +40,10 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "Store.get Store.set Store._place Store._reach Store._write",
         ),
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
-        ("actors/runtime/task/committer.py", "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together"),
+        (
+            "actors/runtime/task/committer.py",
+            "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together",
+        ),
         ("actors/_kafka/produce/writer.py", "BatchWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),

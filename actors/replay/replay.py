@@ -29,7 +29,7 @@ from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.errors import ActorsError
-from actors.ports import Identity, InputRecord
+from actors.ports import InputRecord
 from actors.replay.processor import (
     Expiries,
     InputClock,
@@ -42,6 +42,7 @@ from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
+from actors.runtime.task.committer import Membership
 from actors.runtime.task.context import Inbox, TaskContext
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore
@@ -305,7 +306,7 @@ class _Run:
         context = TaskContext(
             spec=self._spec,
             partition=self._partition,
-            identity=Identity("replay", 0),
+            member=Membership(),
             log=MemoryLog(expiries),
             services=self._services(),
             settings=settings,

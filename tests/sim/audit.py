@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 from actors._core.partitioner import partition_for
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
-from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
-from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
+from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError, StaleGenerationError
+from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition, Writer
 from actors.runtime.message.context import Context
 from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata
@@ -495,10 +495,9 @@ class Audit:
 class WatchedLog:
     """A task's log whose calls have to come in an order that keeps nothing of a lost ownership alive."""
 
-    def __init__(self, log: TaskLog, audit: Audit, identity: Identity) -> None:
+    def __init__(self, log: TaskLog, audit: Audit) -> None:
         self._log = log
         self._audit = audit
-        self._identity = identity
 
     async def fence(self) -> None:
         if _phase.get() is Phase.MIGRATED:
@@ -514,7 +513,6 @@ class WatchedLog:
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         self._audit._check_phase("commits")
-        self._audit.owners[batch.metadata] = self._identity
         self._audit._batches[batch.metadata] = batch
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
         epoch, transaction, _, *finished = batch.metadata.split(";")
@@ -530,8 +528,30 @@ class WatchedLog:
         self._audit.note(f"committed {batch.source} at {batch.next_offset}")
         return receipt
 
+    def end(self) -> None:
+        self._log.end()
+
     async def close(self) -> None:
         await self._log.close()
+
+
+class WatchedWriter:
+    """A worker's writer, noting as whom it commits what."""
+
+    def __init__(self, writer: Writer, audit: Audit) -> None:
+        self._writer = writer
+        self._audit = audit
+        self.fence, self.close = writer.fence, writer.close
+        self.end_transaction_of = writer.end_transaction_of
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        self._audit.owners.update((batch.metadata, identity) for batch in batches)
+        try:
+            return await self._writer.write(identity, batches)
+        except StaleGenerationError as error:
+            self._audit.note(str(error))
+            self._audit.counted["StaleGenerationError"] += 1
+            raise
 
 
 class WatchedGroup:
