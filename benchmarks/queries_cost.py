@@ -35,6 +35,7 @@ from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
+from actors.runtime.task.committer import Membership
 from actors.runtime.task.task import Task
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Router
@@ -88,7 +89,7 @@ class Service:
     def _task(self, number: int, folder: Path) -> Task:
         settings: Any = type("Settings", (), {"queue_records": 1})
         nothing: Any = None
-        task = Task(self.spec, number, identity=ME, log=nothing, services=nothing, settings=settings)
+        task = Task(self.spec, number, member=Membership(ME), log=nothing, services=nothing, settings=settings)
         store = RocksStore.open(folder / str(number))
         position = Position(100_000, 200_000, 1_700_000_000_000, 7, "0123456789abcdef")
         metadata = encode_metadata(7, 99_999)

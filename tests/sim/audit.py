@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +16,15 @@ from actors._core.task.completed import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError, StaleGenerationError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition, Writer
 from actors.runtime.message.context import Context
+from actors.runtime.task.task import Task
+from actors.runtime.worker import Worker
 from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata
 from tests.sim import app
 from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.disk import Files
 from tests.sim.fakes.loop import current_process
+from tests.sim.fakes.source import FakeSource
 
 
 class Phase(enum.Enum):
@@ -35,6 +38,7 @@ class Phase(enum.Enum):
 
 
 _phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
+_before: ContextVar[Phase] = ContextVar("before", default=Phase.NEW)
 
 
 NOBODY = Identity("", 0)
@@ -96,6 +100,7 @@ class Audit:
         self.print_trace = False
         self.now_s: Callable[[], float] = float
         self.owners: dict[str, Identity] = {}
+        self.members: dict[Worker, FakeSource] = {}
         self._cluster = cluster
         self._deployment = deployment
         self._stores = stores
@@ -368,6 +373,23 @@ class Audit:
         if first != list(partitions):
             self.violated(f"static: {client} has {partitions} in generation {identity.generation}, and had {first}")
 
+    def check_given(self, identity: Identity, partitions: Collection[TopicPartition], receiver: Worker) -> None:
+        """See that no other member has a partition that is given: one that took part in the last generation."""
+        for worker, member in self.members.items():
+            held = [source for source in partitions if (task := worker.task_of(source)) is not None and is_held(task)]
+            is_member = member.identity().member_id in self._cluster.group.members
+            if held and is_member and worker is not receiver and member.last_generation == identity.generation - 1:
+                self.violated(f"handed over: {held} are given to {identity}, and {member.identity()} has them")
+
+    def check_kept(
+        self, running: Mapping[TopicPartition, Task], partitions: Collection[TopicPartition], worker: Worker
+    ) -> None:
+        """See that tasks that stay go on."""
+        for source in running.keys() & set(partitions):
+            self.counted["kept"] += 1
+            if worker.task_of(source) is not running[source] and worker.is_assigned:
+                self.violated(f"kept: the task of {source} stays, and was started anew")
+
     # --- at least once ---------------------------------------------------------------------------------------------
 
     def _appended(self, log: PartitionLog, base: int) -> None:
@@ -492,6 +514,10 @@ class Audit:
             self.violated(f"after a fence: a task {what} although it {_phase.get().value}")
 
 
+def is_held(task: Task) -> bool:
+    return not (task.has_ended or task.is_abandoned)
+
+
 class WatchedLog:
     """A task's log whose calls have to come in an order that keeps nothing of a lost ownership alive."""
 
@@ -565,10 +591,15 @@ class WatchedGroup:
         is_member: bool = await self._group.is_member(identity)
         if not is_member:
             self._audit.note(f"{identity} isn't a member")
+            _before.set(_phase.get())
             _phase.set(Phase.MIGRATED)
-        elif _phase.get() is Phase.FENCED:
+            return False
+        if _phase.get() is Phase.MIGRATED:
+            # It was asked as a former identity, and the task is the worker's in the next generation too.
+            _phase.set(_before.get())
+        if _phase.get() is Phase.FENCED:
             _phase.set(Phase.OWNER)
-        return is_member
+        return True
 
     async def committed(self, source: TopicPartition) -> Any:
         return await self._group.committed(source)

@@ -239,7 +239,13 @@ class Node:
             identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
         ) -> None:
             world.audit.assigned(self.name, identity, partitions)
+            if "earlier" not in world.features:
+                world.audit.check_given(identity, partitions, worker)
+            world.audit.counted["handed over"] += len(handed_over)
+            running = {task.source: task for task in worker.tasks if not task.has_ended}
             worker.assigned(identity, partitions, handed_over)
+            if "grow" not in world.features:
+                world.audit.check_kept(running, partitions, worker)
 
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
@@ -294,6 +300,7 @@ class Node:
             lags=copies.lags if keeps else None,
             copies=copies.assign if keeps else None,
         )
+        world.audit.members[worker] = sink.source
         if self.process is process:
             self.worker, self.source = worker, sink.source
         if keeps:

@@ -64,6 +64,9 @@ class FakeSource:
 
     `copies`, which takes what the member shall keep copies of, and `lags`, which gives what they lack, are for workers
     that keep some. Tasks are named by their input topics here, not by their actors.
+
+    Attributes:
+        last_generation: the last one that this member knows.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class FakeSource:
         self._leaving = leaving
         self._told = Copies()
         self._kept = False
-        self._generation = -1
+        self.last_generation = -1
         self._handing_over: set[asyncio.Task[None]] = set()
         self._identity = Identity("", -1)
         self._last = Member("", settings.client)
@@ -236,7 +239,7 @@ class FakeSource:
 
     async def _prepare(self) -> None:
         """Keep the tasks during the join that begins, or give them up."""
-        self._kept = self._settings.keeps and self._told.may_keep and self._generation > 0
+        self._kept = self._settings.keeps and self._told.may_keep and self.last_generation > 0
         if self._kept:
             self._events.joining()
             return
@@ -248,8 +251,8 @@ class FakeSource:
 
     def _note_generation(self) -> None:
         """Drop all tasks after a generation in which the leader didn't know that this worker has them."""
-        before, self._generation = self._generation, self._identity.generation
-        if self._generation > before + 1:
+        before, self.last_generation = self.last_generation, self._identity.generation
+        if self.last_generation > before + 1:
             self._drop()
 
     def _drop(self) -> None:
@@ -311,7 +314,7 @@ class FakeSource:
 
     def _forgotten(self) -> None:
         """Join as a new member; a static member that was in the group has to end, since another may have its place."""
-        was_member, self._generation = self._generation > 0, -1
+        was_member, self.last_generation = self.last_generation > 0, -1
         self._identity = Identity("", -1)
         self._drop()
         if was_member and self._settings.instance_id is not None:
