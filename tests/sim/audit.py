@@ -376,7 +376,8 @@ class Audit:
     def check_given(self, identity: Identity, partitions: Collection[TopicPartition], receiver: Worker) -> None:
         """See that no other member has a partition that is given: one that took part in the last generation."""
         for worker, member in self.members.items():
-            held = [source for source in partitions if (task := worker.task_of(source)) is not None and is_held(task)]
+            tasks = (worker._leaving.get(source) or worker.task_of(source) for source in partitions)
+            held = [task.source for task in tasks if task is not None and not (task.has_ended or task.is_abandoned)]
             is_member = member.identity().member_id in self._cluster.group.members
             if held and is_member and worker is not receiver and member.last_generation == identity.generation - 1:
                 self.violated(f"handed over: {held} are given to {identity}, and {member.identity()} has them")
@@ -512,10 +513,6 @@ class Audit:
     def _check_phase(self, what: str) -> None:
         if self._check_phases and _phase.get() is not Phase.OWNER:
             self.violated(f"after a fence: a task {what} although it {_phase.get().value}")
-
-
-def is_held(task: Task) -> bool:
-    return not (task.has_ended or task.is_abandoned)
 
 
 class WatchedLog:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 import tests.sim.fakes.source as source
 from actors._core.group.members import Member
-from actors.runtime.task.committer import CommitterLog
+from actors.runtime.task.task import Task
 from actors.runtime.worker import Worker
 from tests.sim.planted import MAX_SEEDS, Patch, Planted
 
@@ -28,26 +29,20 @@ def claim_nothing_that_leaves(patch: Patch) -> None:
     patch.setattr(Worker, "leaving", ())
 
 
-def hand_over_in_the_middle(patch: Patch) -> None:
-    """A worker joins without what is to be handed over before that is committed, and commits it later."""
+def commit_what_may_be_anothers(patch: Patch) -> None:
+    """A worker joins while slow tasks have to be handed over, and those that an assignment doesn't name go on."""
 
     async def handed_over(self: Worker) -> None:
+        """Wait for nothing."""
         self._leaving.clear()
 
+    def end(self: Worker, task: Task) -> None:
+        self._ending[task.source] = task
+        asyncio.get_running_loop().call_later(5.0, task.request_stop)
+
     patch.setattr(Worker, "handed_over", handed_over)
-    patch.setattr(CommitterLog, "end", lambda _: None)
-
-
-def keep_when_forgotten(patch: Patch) -> None:
-    """Tasks go on although the group has forgotten the worker."""
-    patch.setattr(Worker, "dropped", lambda self: self._member.settle())
-
-
-def keep_what_was_missed(patch: Patch) -> None:
-    """A generation in which the leader took the worker's tasks for another's doesn't matter."""
-    patch.setattr(
-        source.FakeSource, "_note_generation", lambda self: setattr(self, "last_generation", self.identity().generation)
-    )
+    patch.setattr(Worker, "_end", end)
+    patch.setattr(Worker, "_drop", lambda *_: None)
 
 
 def start_anew(patch: Patch) -> None:
@@ -55,12 +50,11 @@ def start_anew(patch: Patch) -> None:
     patch.setattr(Worker, "_goes_on", lambda *_: False)
 
 
+SLOW = ("slow_disk", "rebalance", "bounce", "pause")
 PLANTED = (
     Planted(give_at_once, "handed over"),
-    Planted(claim_nothing_that_leaves, "handed over"),
-    Planted(hand_over_in_the_middle, "one owner", check_phases=False),
-    Planted(keep_when_forgotten, "", check_phases=False),
-    Planted(keep_what_was_missed, "", features=("static",), check_phases=False),
+    Planted(claim_nothing_that_leaves, "handed over", SLOW),
+    Planted(commit_what_may_be_anothers, "one owner", SLOW, check_phases=False),
     Planted(start_anew, "kept"),
 )
 

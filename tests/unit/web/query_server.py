@@ -20,6 +20,7 @@ from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
+from actors.runtime.task.committer import Membership
 from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access
@@ -87,7 +88,9 @@ class Served:
         settings: Any = SimpleNamespace(queue_records=1)
         nothing: Any = None
         services: Any = SimpleNamespace(clock=FakeClock())
-        task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=services, settings=settings)
+        task = Task(
+            self.spec, number, member=Membership(Identity("w", 1)), log=nothing, services=services, settings=settings
+        )
         numbers = MemoryStore()
         numbers.apply([(b"1", encode_metadata(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
