@@ -30,12 +30,12 @@ from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.committer import Membership
 from actors.runtime.task.task import Task
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Router

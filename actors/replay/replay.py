@@ -40,9 +40,9 @@ from actors.replay.processor import (
 )
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
+from actors.runtime.committer import Membership
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.committer import Membership
 from actors.runtime.task.context import Inbox, TaskContext
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore

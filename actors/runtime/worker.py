@@ -21,9 +21,9 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task.committer import Membership
 from actors.runtime.task.identity import grown_error
 from actors.runtime.task.task import Task
 

@@ -37,8 +37,26 @@ class Phase(enum.Enum):
     MIGRATED = "was told that it isn't the owner"
 
 
-_phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
-_before: ContextVar[Phase] = ContextVar("before", default=Phase.NEW)
+@dataclass
+class _Ownership:
+    """What a task knows since its last fence; its commits, which run beside it, know the same.
+
+    `before` is what it knew before it was told that it isn't the owner.
+    """
+
+    phase: Phase = Phase.NEW
+    before: _Ownership | None = None
+
+
+_ownership: ContextVar[_Ownership] = ContextVar("ownership")
+
+
+def _phase() -> Phase:
+    return _ownership.get(_Ownership()).phase
+
+
+def _enter(phase: Phase) -> None:
+    _ownership.set(_Ownership(phase))
 
 
 NOBODY = Identity("", 0)
@@ -352,6 +370,15 @@ class Audit:
             if record.is_committed and app.GARBAGE.encode() in (record.value or b""):
                 self.violated(f"savepoint: {log.name} has at {record.offset} what a handler wrote before it raised")
 
+    def check_times(self, log: PartitionLog) -> None:
+        """Look at the timestamps of echoes, which are those of their inputs."""
+        source = TopicPartition(app.INPUT, log.name.partition)
+        inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
+        came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
+        for record in log.history:
+            if record.is_committed and (int(record.value.split()[0]), record.timestamp) not in came:
+                self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
+
     # --- static members --------------------------------------------------------------------------------------------
 
     def _changed(self, what: str, client: str) -> None:
@@ -511,8 +538,8 @@ class Audit:
     # --- after a fence ---------------------------------------------------------------------------------------------
 
     def _check_phase(self, what: str) -> None:
-        if self._check_phases and _phase.get() is not Phase.OWNER:
-            self.violated(f"after a fence: a task {what} although it {_phase.get().value}")
+        if self._check_phases and _phase() is not Phase.OWNER:
+            self.violated(f"after a fence: a task {what} although it {_phase().value}")
 
 
 class WatchedLog:
@@ -523,11 +550,11 @@ class WatchedLog:
         self._audit = audit
 
     async def fence(self) -> None:
-        if _phase.get() is Phase.MIGRATED:
+        if _phase() is Phase.MIGRATED:
             self._audit._check_phase("fences")
         await self._log.fence()
         self._audit.note("fenced")
-        _phase.set(Phase.FENCED)
+        _enter(Phase.FENCED)
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         self._audit.note(f"ends the transaction of {transactional_id}")
@@ -546,7 +573,7 @@ class WatchedLog:
         except (OutcomeUnknownError, CommitRefusedError) as error:
             self._audit.note(str(error))
             self._audit.counted[type(error).__name__] += 1
-            _phase.set(Phase.UNKNOWN)
+            _ownership.get().phase = Phase.UNKNOWN
             raise
         self._audit.note(f"committed {batch.source} at {batch.next_offset}")
         return receipt
@@ -588,14 +615,14 @@ class WatchedGroup:
         is_member: bool = await self._group.is_member(identity)
         if not is_member:
             self._audit.note(f"{identity} isn't a member")
-            _before.set(_phase.get())
-            _phase.set(Phase.MIGRATED)
+            _ownership.set(_Ownership(Phase.MIGRATED, _ownership.get(None)))
             return False
-        if _phase.get() is Phase.MIGRATED:
+        known = _ownership.get(_Ownership())
+        if known.phase is Phase.MIGRATED:
             # It was asked as a former identity, and the task is the worker's in the next generation too.
-            _phase.set(_before.get())
-        if _phase.get() is Phase.FENCED:
-            _phase.set(Phase.OWNER)
+            _ownership.set(known.before or _Ownership())
+        if _phase() is Phase.FENCED:
+            _enter(Phase.OWNER)
         return True
 
     async def committed(self, source: TopicPartition) -> Any:

@@ -17,9 +17,9 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, InputRecord, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
+from actors.runtime.committer import Membership
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task.committer import Membership
 
 
 class Inbox:
@@ -132,6 +132,7 @@ class TaskContext:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
+    `waits_for_commit` is true while the run loop does nothing but wait for a commit's end.
     `claimed` is what the registry says of this owner. `topics` are the ids that the takeover found, for the marks of
     this owner's commits.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
@@ -153,6 +154,7 @@ class TaskContext:
     now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
+    waits_for_commit: bool = False
     claimed: OwnerRecord | None = None
     topics: TopicIds = field(default_factory=TopicIds)
     meters: TaskMeters = field(default_factory=TaskMeters)

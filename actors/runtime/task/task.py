@@ -48,12 +48,12 @@ from actors.ports import (
 )
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
+from actors.runtime.committer import Membership
 from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.committer import Membership
 from actors.runtime.task.context import Inbox, PoisonTracking, TaskContext
 from actors.runtime.task.former_owners import settled_offset, settled_owner
 from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
@@ -169,13 +169,13 @@ class Task:
     async def stopped(self, timeout_s: float) -> bool:
         """Wait for the end of a task that was asked to stop; after the time a waiting handler is cancelled.
 
-        A commit that is under way isn't: it has its own deadline, and the next task of the partition waits for it.
+        A task that waits for a commit isn't: that has its own deadline, and the next task of the partition waits too.
         """
         if self._run_task is None:
             return True
         done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
         self.inbox.hurries = not done
-        if not done and self.state is State.RUNNING:
+        if not done and self.state in (State.RUNNING, State.COMMITTING) and not self.context.waits_for_commit:
             logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
             self._cancel()
         return bool(done)

@@ -14,13 +14,13 @@ from actors import App, Context
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.committer import Membership
 from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access

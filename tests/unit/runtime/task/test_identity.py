@@ -25,8 +25,8 @@ from actors._kafka.consume.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
 from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.state.restore import Changelog, Restored
-from actors.runtime.task.committer import Membership
 from actors.runtime.task.identity import agreed, continued, identify, input_facts
 from actors.runtime.task.task import Task
 from stores._core.record import Position

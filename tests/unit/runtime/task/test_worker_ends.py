@@ -12,7 +12,7 @@ from actors._core.task.lifecycle import State
 from actors._faust.service import ActorService
 from actors._faust.standbys import lags
 from actors.ports import Identity, TopicIdentity, TopicPartition
-from actors.runtime.task.committer import Membership
+from actors.runtime.committer import Membership
 from actors.runtime.worker import Worker, WorkerSettings
 from actors.testing.fakes.ports import FakeClock
 
