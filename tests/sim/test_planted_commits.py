@@ -71,7 +71,10 @@ def refresh_during_a_commit(patch: Patch) -> None:
 
 def leave_the_commit_behind(patch: Patch) -> None:
     """A task that drops its work takes over while its commit still writes."""
-    edit = ("        self._under_way.cancel()\n        await asyncio.gather", "        beside.update([self._under_way]) or asyncio.gather")
+    edit = (
+        "        self._under_way.cancel()\n        await asyncio.gather",
+        "        beside.update([self._under_way]) or asyncio.gather",
+    )
     beside: set[asyncio.Task[None]] = set()
     patch.setattr(TaskProcessor, "close", rewritten(TaskProcessor.close, edit, beside=beside))
 
