@@ -33,7 +33,6 @@ from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
     LogWentBackError,
-    NewerVersionError,
     OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
@@ -142,14 +141,6 @@ class TaskProcessor:
             RecordError: a message can't be handled; all before it is committed.
             TaskError: the task has to take over again.
         """
-        try:
-            await self._work()
-        except (RecordError, NewerVersionError):
-            # A task that stands still is read: its stores have to have all that is committed.
-            await self._commit_ended()
-            raise
-
-    async def _work(self) -> None:
         inbox = self._inbox
         while not inbox.stopping:
             await self._check()
