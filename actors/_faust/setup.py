@@ -332,6 +332,7 @@ class Setup:
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
+            tombstones=definition.tombstones,
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)

@@ -364,6 +364,15 @@ class Audit:
             if record.is_committed and app.GARBAGE.encode() in (record.value or b""):
                 self.violated(f"savepoint: {log.name} has at {record.offset} what a handler wrote before it raised")
 
+    def check_times(self, log: PartitionLog) -> None:
+        """Look at the timestamps of echoes, which are those of their inputs."""
+        source = TopicPartition(app.INPUT, log.name.partition)
+        inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
+        came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
+        for record in log.history:
+            if record.is_committed and (int(record.value.split()[0]), record.timestamp) not in came:
+                self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
+
     # --- static members --------------------------------------------------------------------------------------------
 
     def _changed(self, what: str, client: str) -> None:

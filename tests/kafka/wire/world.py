@@ -226,7 +226,6 @@ class World:
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
-        self.timestamp_ms: int | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
@@ -336,7 +335,7 @@ class World:
             chain = f"{before} {ctx.offset}{owner}".strip()
             if self.has_store:
                 chains.set(ctx.key, chain)
-            ctx.send(self.out, key=ctx.key, value=chain, timestamp_ms=self.timestamp_ms)
+            ctx.send(self.out, key=ctx.key, value=chain)
 
         changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES, 1)
         return ActorSpec(
