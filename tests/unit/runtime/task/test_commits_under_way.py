@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from actors import App, Context
+from actors._core.partitioner import partition_for
+from actors._core.task.lifecycle import State
+from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
+from actors.runtime.timers.timers import Timers
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.errors import NoAnswerError
 
@@ -84,7 +88,7 @@ def test_messages_are_handled_above_what_is_under_way(concurrency: int) -> None:
         assert driver._worker is not None
         task = driver._worker.task_of(SOURCE)
         assert task is not None
-        frozen = task.held_bytes
+        assert (frozen := task.held_bytes) > 0
         for value in (10, 100):
             driver.post(world.input, key="a", value=value)
             driver.advance(0.02, settle=False)
@@ -152,3 +156,54 @@ def test_a_commit_that_is_under_way_is_waited_for_when_the_task_ends(concurrency
         assert driver._worker.is_free(SOURCE)
         assert world.handled == [1, 10]
         assert world.sent(driver) == [1, 11]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_task_that_stands_still_has_stored_what_it_committed(
+    concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(concurrency, timers=True)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        slow = Slow(driver)
+        slow.hold()
+        driver.post(world.input, key="a", value=1)
+        driver.advance(0.5, settle=False)
+
+        def find_newer(_: Timers) -> float:
+            raise NewerVersionError("a timer of a newer release")
+
+        monkeypatch.setattr(Timers, "wait_s", find_newer)
+        driver.post(world.input, key="a", value=10)
+        driver.advance(0.5, settle=False)
+        slow.answer()
+        driver.advance(0.5, settle=False)
+        assert driver._worker is not None
+        task = driver._worker.task_of(SOURCE)
+        assert task is not None
+        assert task.state is State.HALTED
+        assert task.committed is not None
+        assert task.committed["held"].get(b"a") is not None
+        assert world.sent(driver) == [1]
+
+
+def test_what_waits_for_its_transaction_is_not_sent_when_the_task_takes_over_again() -> None:
+    world = World(1)
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        slow = Slow(driver)
+        slow.hold()
+        driver.post(world.input, key="a", value=1)
+        driver.advance(0.5, settle=False)
+        homes = {key: partition_for(key.encode(), 2) for key in "abcdefgh"}
+        key = next(key for key, home in homes.items() if home != homes["a"])
+        driver.post(world.input, key=key, value=10)
+        driver.advance(0.5, settle=False)
+        assert world.handled == [1, 10]
+        assert driver._worker is not None
+        task = driver._worker.task_of(TopicPartition("in", homes[key]))
+        assert task is not None
+        task.reinitialize("somebody doubts")
+        driver.advance(0.5, settle=False)
+        slow.answer()
+        driver.settle()
+        assert world.handled == [1, 10, 10]
+        assert sorted(world.sent(driver)) == [1, 10]
