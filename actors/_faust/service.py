@@ -144,6 +144,7 @@ class ActorService(Service):  # type: ignore[misc]
             setup.check_settings()
             require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
             control = self._control = await ControlPlane.open(setup.connection, setup.group)
+            await control.require_versions()
             user = setup.connection.principal or "the principal of its certificate"
             logger.info("connected as %s; brokers: %d", user, control.broker_count)
         except ActorsError as error:

@@ -56,6 +56,8 @@ def _phase() -> Phase:
 
 
 def _enter(phase: Phase) -> None:
+    """Go on to a phase; a commit that runs on from before it has no right to write any more."""
+    _ownership.get(_Ownership()).phase = Phase.FENCED
     _ownership.set(_Ownership(phase))
 
 

@@ -144,7 +144,7 @@ class TaskProcessor:
         """
         try:
             await self._work()
-        except (RecordError, NewerVersionError):
+        except NewerVersionError:
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
             raise
@@ -156,7 +156,7 @@ class TaskProcessor:
             if inbox:
                 await self._handle_or_halt(self._take())
                 await self._punctuate()
-            elif self._is_handed_in:
+            elif self.is_clean:
                 await self._idle()
             elif not await self._rests():
                 await self._begin_commit()
@@ -192,12 +192,7 @@ class TaskProcessor:
 
     @property
     def is_clean(self) -> bool:
-        """Whether all that was handled is committed."""
-        return self._under_way is None and self._is_handed_in
-
-    @property
-    def _is_handed_in(self) -> bool:
-        """Whether there is nothing for the next commit."""
+        """Whether nothing is left to commit but what is under way."""
         if self.next_offset > self._handed_in_offset:
             return False
         return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
@@ -221,7 +216,7 @@ class TaskProcessor:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is left to do now: all is committed, and nothing is due."""
+        """Whether nothing is left to do now, but for a commit that may be under way."""
         return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
 
     def _position(self) -> int | None:
@@ -337,7 +332,7 @@ class TaskProcessor:
 
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
         self._note_time()
-        if self._is_handed_in:
+        if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         try:
             await self._handle(records)
@@ -414,7 +409,7 @@ class TaskProcessor:
         """Handle what is due as if it were messages behind the last one."""
         scope = self._scope
         self._note_time()
-        if self._is_handed_in:
+        if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         for number, internal in enumerate(due):
             if self._inbox.stopping:
@@ -495,7 +490,7 @@ class TaskProcessor:
 
     async def _commit(self) -> None:
         """Commit all that was handled, and wait for the end."""
-        if not self._is_handed_in:
+        if not self.is_clean:
             await self._begin_commit()
         await self._commit_ended()
 
