@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
 from actors.runtime import worker as worker_module
 from actors.runtime.committer import Membership
@@ -15,6 +16,16 @@ from actors.runtime.worker import Worker, WorkerSettings
 
 ONE, TWO, THREE = (TopicPartition("in", number) for number in range(3))
 FIRST, NEXT = Identity("m", 1), Identity("m", 2)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An actor without state."""
+
+    name: str = "count"
+    topic: str = "in"
+    partition_count: int = 3
+    stores: tuple[str, ...] = ()
 
 
 class FakeTask:
@@ -27,7 +38,7 @@ class FakeTask:
         self.predecessor, self.refusal = predecessor, refusal
         self.calls: list[tuple[str, Identity]] = []
         self.has_ended = self.is_abandoned = False
-        self.failure = None
+        self.failure, self.state = None, State.RUNNING
         self._member = member
         self._end = asyncio.Event()
 
@@ -58,7 +69,7 @@ class FakeTask:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     monkeypatch.setattr(worker_module, "Task", FakeTask)
-    spec: Any = SimpleNamespace(name="count", topic="in", partition_count=3, stores=())
+    spec: Any = Spec()
     nothing: Any = None
     made = Worker(
         [spec],
