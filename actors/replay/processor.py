@@ -139,6 +139,9 @@ class MemoryLog:
             self._expiries.saw(batch)
         return CommitReceipt({})
 
+    def end(self) -> None:
+        """Do nothing: there is no other owner."""
+
     async def close(self) -> None:
         """There is nothing to close."""
 

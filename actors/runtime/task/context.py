@@ -17,6 +17,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, InputRecord, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
+from actors.runtime.committer import Membership
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 
@@ -140,7 +141,7 @@ class TaskContext:
 
     spec: ActorSpec
     partition: int
-    identity: Identity
+    member: Membership
     log: TaskLog
     services: TaskServices
     settings: TaskSettings
@@ -162,6 +163,11 @@ class TaskContext:
 
     def __post_init__(self) -> None:
         self.clock = PartitionClock(self.services.clock)
+
+    @property
+    def identity(self) -> Identity:
+        """The worker's member id and generation now."""
+        return self.member.identity
 
     @property
     def source(self) -> TopicPartition:
@@ -211,10 +217,12 @@ class TaskContext:
         Raises:
             MigratedError: it isn't.
         """
-        if not await self.services.group.is_member(self.identity):
-            raise MigratedError(
-                f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
-            )
+        while not await self.services.group.is_member(identity := self.identity):
+            # The next generation may have begun, of which the worker doesn't know yet what is its.
+            if not await self.member.changed(identity):
+                raise MigratedError(
+                    f"the group doesn't know {identity.member_id} in generation {identity.generation} any more"
+                )
 
 
 def _expire(wait: asyncio.Future[None]) -> None:
