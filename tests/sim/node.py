@@ -30,7 +30,7 @@ from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWrite
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
-from tests.sim.audit import Audit, WatchedGroup, WatchedLog, WatchedWriter
+from tests.sim.audit import Audit
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import SimKafka
@@ -44,6 +44,7 @@ from tests.sim.park import ParkPart
 from tests.sim.part import Host
 from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
+from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
