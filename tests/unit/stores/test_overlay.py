@@ -201,3 +201,16 @@ def test_values_that_were_read_are_kept_until_they_are_written() -> None:
     assert reads.count(b"c") == 3, "there is room for others after each commit"
     assert overlay.get(b"c") == b"3"
     assert reads.count(b"c") == 3
+
+
+def test_a_value_that_was_kept_is_the_one_that_was_committed_last() -> None:
+    base, scope = MemoryStore(), MessageScope(now_ms=100)
+    base.apply([(b"a", encode_metadata(1, 1) + b"1")], POSITION)
+    overlay = Overlay(base, scope, kept_values=10)
+    assert overlay.get(b"a") == b"1"
+    overlay.set(b"a", b"2")
+    scope.release()
+    writes = overlay.freeze()
+    base.apply([(key, with_metadata(entry)) for key, entry in writes.items()], POSITION)
+    overlay.settle()
+    assert overlay.get(b"a") == b"2"
