@@ -342,7 +342,9 @@ class Audit:
         inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
         came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
         for record in log.history:
-            if record.is_committed and (int(record.value.split()[0]), record.timestamp) not in came:
+            offset = record.value.split()[0]
+            is_echo = record.is_committed and offset.isdigit()
+            if is_echo and (int(offset), record.timestamp) not in came:
                 self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
 
     # --- static members --------------------------------------------------------------------------------------------
