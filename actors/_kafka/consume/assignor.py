@@ -136,6 +136,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
                 owners.update({(topic_of[task.actor], task.partition): decoded[member_id] for task in owned})
                 copies[member_id].append(placement.copies[member_id])
         may_keep = all(decoded[member_id].kept is not None for member_id in known)
+        is_moving = any(part.handed_over for parts in copies.values() for part in parts)
         said = {
             member_id: replace(
                 _together(copies.get(member_id, ())),
@@ -143,6 +144,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
                 seen=member.process,
                 refused=admission.refused.get(member_id, {}),
                 may_keep=may_keep,
+                is_moving=is_moving,
             )
             for member_id, member in decoded.items()
         }

@@ -54,7 +54,7 @@ from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import MessageScope, Overlay, Writes, with_metadata
+from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes, with_metadata
 from stores._core.record import Position
 from stores.ports import PartitionStore
 
@@ -95,7 +95,7 @@ class TaskProcessor:
         self._placed = None if spec.misplaced is None else PlacedRecords(context, completed)
         self._scope = scope = MessageScope(context.epoch, completed.reached - 1, self._clock.wall_ms())
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
-            (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
+            (store, Overlay(held.store, scope, KEPT_VALUES)) for store, held in zip(spec.stores, stores, strict=True)
         ]
         topics = {name: changelog.topic for name, changelog in spec.changelogs.items()}
         self._parts = [
