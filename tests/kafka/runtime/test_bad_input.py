@@ -248,7 +248,7 @@ async def test_a_record_that_the_broker_refuses_is_found_and_named(
         line = next(line for line in worker.log().splitlines() if "is stopped on" in line)
         assert f"{name}-in[0] offset 3 key '{keys[0].decode()}': the broker refuses what the handler" in line
         assert f"{name}-{topic}[0]: " in line
-        wanted = {0: 3} | {number: 4 for number in range(1, TASKS)}
+        wanted = {0: 3} | dict.fromkeys(range(1, TASKS), 4)
 
         async def others_went_on() -> bool:
             return await committed_offsets(brokers, name) == wanted
