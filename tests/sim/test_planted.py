@@ -563,7 +563,7 @@ PLANTED = (
     Planted(believe_any_end, "operator", ("reset_offset",), first_seed=7, features=("operator",)),
     Planted(start_over_in_silence, "exactly once", first_seed=209, features=("operator",)),
     Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
-    Planted(refuse_without_a_reason, "progress", ("rebalance",), features=("operator",)),
+    Planted(refuse_without_a_reason, "progress", ("bounce",), features=("operator",)),
     Planted(pass_over_lost_input, "exactly once", ("retention",), features=("retention",)),
     Planted(pass_over_lost_input, "at least once", ("retention",), features=("at_least_once", "retention")),
     Planted(no_savepoint_of_writes, "savepoint", first_seed=10, features=("poison",)),
