@@ -536,7 +536,6 @@ def use_any_folder(patch: Patch) -> None:
 
 
 UNSTABLE = ("wake_in_takeover", "slow_markers", "pause_at_step")
-DISK_AND_REBALANCE = ("slow_disk", "rebalance", "damage_disk")
 PLANTED = (
     Planted(store_before_commit, "disk ahead"),
     Planted(commit_without_waiting, "disk ahead"),

@@ -60,11 +60,10 @@ async def nothing() -> None: ...
 
 
 def events(rounds: list[list[TopicPartition]], failed: Callable[[BaseException], None]) -> SourceEvents:
-    """Gather the assignments."""
     return SourceEvents(
         joining=lambda: None,
         revoked=nothing,
-        assigned=lambda _, partitions, handed_over: rounds.append(partitions),
+        assigned=lambda _, partitions, __: rounds.append(partitions),
         handed_over=nothing,
         dropped=lambda: None,
         room=lambda: None,
