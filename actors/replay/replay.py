@@ -29,7 +29,7 @@ from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.errors import ActorsError
-from actors.ports import Identity, InputRecord
+from actors.ports import InputRecord
 from actors.replay.processor import (
     Expiries,
     InputClock,
@@ -40,6 +40,7 @@ from actors.replay.processor import (
 )
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
+from actors.runtime.committer import Membership
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import Inbox, TaskContext
@@ -305,7 +306,7 @@ class _Run:
         context = TaskContext(
             spec=self._spec,
             partition=self._partition,
-            identity=Identity("replay", 0),
+            member=Membership(),
             log=MemoryLog(expiries),
             services=self._services(),
             settings=settings,

@@ -76,6 +76,7 @@ class ActorSpec:
         partitioner: how the producers of its input place keys.
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
+        tombstones: whether a record with a null value is a message, None.
     """
 
     name: str
@@ -101,6 +102,7 @@ class ActorSpec:
     partitioner: Partitioner = MURMUR2
     misplaced: Misplaced | None = None
     commands: CommandKey = OPEN_COMMANDS
+    tombstones: bool = False
 
     @property
     def declared(self) -> Declared:

@@ -1,8 +1,11 @@
 """One worker: a dispatcher that fills the tasks' queues, and tasks that come and go with the group's assignments.
 
-Nothing waits for the dispatcher's poll: it blocks while a rebalance is under way. The two callbacks of a rebalance only
-start and stop tasks; what a task needs from the broker it asks for in its own run loop, while the group's
-heartbeats go on.
+The callbacks of a rebalance only start and stop tasks; what a task needs from the broker it asks for in its own run
+loop, while the group's heartbeats go on.
+
+A rebalance stops only what moves. Tasks go on while the worker joins; the assignment says which of them stay, which
+others have to be handed over, and which are new. A task that the assignment doesn't name may be another member's: it is
+dropped with what it hasn't committed, as are all tasks when the group has forgotten the worker.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task.identity import grown_error
@@ -95,7 +99,8 @@ class Worker:
         services: TaskServices,
         task_settings: TaskSettings,
         settings: WorkerSettings,
-        task_log: Callable[[Identity], TaskLog],
+        member: Membership,
+        task_log: Callable[[], TaskLog],
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
     ) -> None:
@@ -106,13 +111,15 @@ class Worker:
         self._services = services
         self._task_settings = task_settings
         self._settings = settings
+        self._member = member
         self._task_log = task_log
         self._on_failure = on_failure
         self.is_assigned = False
-        """Whether the group has told this worker what is its: not before it joined, nor during a rebalance."""
+        """Whether the group has told this worker what is its: not before it joined, nor while it has given up all."""
         self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TopicPartition, Task] = {}
         self._ending: dict[TopicPartition, Task] = {}
+        self._leaving: dict[TopicPartition, Task] = {}
         self._restored: frozenset[TopicPartition] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
@@ -134,6 +141,11 @@ class Worker:
     def is_free(self, source: TopicPartition) -> bool:
         """Tell whether no task of the partition touches its stores: none is there, and the last one has ended."""
         return source not in self._tasks and source not in self._ending
+
+    @property
+    def leaving(self) -> Collection[TopicPartition]:
+        """The partitions that are being handed over: nobody else may have them yet."""
+        return self._leaving.keys()
 
     @property
     def restored(self) -> Collection[TopicPartition]:
@@ -176,32 +188,88 @@ class Worker:
         count = sum(meters.misplaced for source, meters in self.meters.tasks.items() if source.topic == spec.topic)
         return f'{count} records were handled in other partitions than their keys\' state, as misplaced="warn" says. '
 
-    def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
-        """Start a task for each partition."""
+    def assigned(
+        self,
+        identity: Identity,
+        partitions: Collection[TopicPartition],
+        handed_over: Collection[TopicPartition] = (),
+    ) -> None:
+        """Take over an assignment: tasks of its partitions go on or start, those to be `handed_over` commit and end.
+
+        All others are dropped without a commit.
+        """
+        # The group's leader may know of partitions before this worker does.
+        self.grown({source.topic: source.partition + 1 for source in sorted(partitions)})
+        given = frozenset(partitions)
+        for task in [*self._ending.values(), *self._tasks.values()]:
+            if task.source in handed_over:
+                self._leaving[task.source] = task
+            elif task.source not in given:
+                self._drop(task)
+            if self._tasks.get(task.source) is task and not (task.source in given and self._goes_on(task)):
+                del self._tasks[task.source]
+                self._end(task)
+        self._member.settle(identity)
         if self._stopping:
             return
         self.meters.rebalances += 1
         self.is_assigned = True
         self._restored = frozenset()
         for source in partitions:
-            if source in self._tasks:
-                raise RuntimeError(f"{source} was assigned twice")
-            # The group's leader may know of partitions before this worker does.
-            self.grown({source.topic: source.partition + 1})
-            spec = self._specs[source.topic]
-            task = Task(
-                spec,
-                source.partition,
-                identity=identity,
-                log=self._task_log(identity),
-                services=self._services,
-                settings=self._settings_of(source),
-                predecessor=self._ending.get(source),
-                meters=self.meters.task(source),
-                refusal=self._grown.get(source.topic),
-            )
-            self._tasks[source] = task
-            task.start(self._ended)
+            if source not in self._tasks:
+                self._start(source)
+
+    def _goes_on(self, task: Task) -> bool:
+        """Tell whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown."""
+        topic = task.source.topic
+        return not task.has_ended and task.spec is self._specs[topic] and task.refusal is self._grown.get(topic)
+
+    def _start(self, source: TopicPartition) -> None:
+        task = self._tasks[source] = Task(
+            self._specs[source.topic],
+            source.partition,
+            member=self._member,
+            log=self._task_log(),
+            services=self._services,
+            settings=self._settings_of(source),
+            predecessor=self._ending.get(source),
+            meters=self.meters.task(source),
+            refusal=self._grown.get(source.topic),
+        )
+        task.start(self._ended)
+
+    def _end(self, task: Task) -> None:
+        """Have a task commit and end, unless it was dropped."""
+        # One that has ended would never leave, and its stores never be free.
+        if not task.has_ended:
+            self._ending[task.source] = task
+        task.request_stop(is_last=self._stopping)
+
+    def _drop(self, task: Task) -> None:
+        self._leaving.pop(task.source, None)
+        if not task.is_abandoned:
+            task.abandon()
+
+    async def handed_over(self) -> None:
+        """Wait until what leaves is committed, as long as the settings allow; what isn't by then is dropped."""
+        leaving = list(self._leaving.values())
+        await asyncio.gather(*(task.stopped(self._settings.revoke_s) for task in leaving))
+        for task in leaving:
+            if self._leaving.get(task.source) is task:
+                self._drop(task)
+
+    def joining(self) -> None:
+        """Note that the worker joins again, and keeps its tasks."""
+        self._member.joining()
+
+    def dropped(self) -> None:
+        """Drop all tasks: the group has forgotten this worker, and others may have their partitions."""
+        self.is_assigned = False
+        for task in [*self._tasks.values(), *self._ending.values()]:
+            self._drop(task)
+            self._end(task)
+        self._tasks.clear()
+        self._member.settle()
 
     def _settings_of(self, source: TopicPartition) -> TaskSettings:
         """Give a task's settings: all of a partition that came while the app ran is new, whatever the reset policy."""
@@ -219,10 +287,7 @@ class Worker:
         tasks = list(self._tasks.values())
         self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
-            # One that has ended would never leave, and its stores never be free.
-            if not task.has_ended:
-                self._ending[task.source] = task
-            task.request_stop(is_last=self._stopping)
+            self._end(task)
         self._tasks.clear()
         await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
 

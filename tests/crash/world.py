@@ -21,6 +21,7 @@ from actors._core.partitioner import partition_for
 from dev.kafka import Cluster
 from tests.crash import rules
 from tests.crash.checks import Record
+from tests.crash.streams import StreamsProcess
 from tests.kafka.helpers import WorkerProcess
 
 logger = logging.getLogger("crash")
@@ -28,6 +29,7 @@ logger = logging.getLogger("crash")
 MODULE = "tests.crash.app"
 NAME = "crash"
 PARTITIONS = 6
+"""Of each topic, where a run isn't asked for another number."""
 KEYS = 20_000
 WORKERS = 3
 STORES = ("stats", "kept", "Chores", "Chores-timers", "Chores-effects")
@@ -38,38 +40,55 @@ EFFECTS_FILE = "effects.txt"
 
 @dataclass(slots=True)
 class World:
-    """Everything a fault can reach."""
+    """Everything a fault can reach.
+
+    With `is_streams`, Kafka Streams does what the first actor does, and there is no second one.
+    """
 
     cluster: Cluster
     folder: Path
     chance: random.Random
+    partitions: int
+    is_streams: bool = False
     workers: list[WorkerProcess] = field(default_factory=list)
     sent: int = 0
     chores: int = 0
 
     @classmethod
-    async def create(cls, cluster: Cluster, folder: Path, seed: int) -> World:
+    async def create(cls, cluster: Cluster, folder: Path, seed: int, partitions: int, *, is_streams: bool) -> World:
         """Make the topics and, not yet started, the workers."""
-        world = cls(cluster, folder, random.Random(seed))
+        world = cls(cluster, folder, random.Random(seed), partitions, is_streams)
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         replicas = len(cluster.broker_ids)
-        topics = [NewTopic(f"{NAME}-{kind}", PARTITIONS, replicas) for kind in ("in", "echo", "chores", "said")]
+        topics = [NewTopic(f"{NAME}-{kind}", partitions, replicas) for kind in ("in", "echo", "chores", "said")]
         response = await admin.create_topics(topics)
         await admin.close()
         assert all(error[1] == 0 for error in response.topic_errors), response
-        for number in range(WORKERS):
-            world.workers.append(
-                WorkerProcess(
-                    MODULE,
-                    cluster.bootstrap,
-                    folder / f"worker-{number}" / "data",
-                    APP_NAME=NAME,
-                    REPLICATION=str(replicas),
-                    EFFECTS_FILE=str(folder / EFFECTS_FILE),
-                )
-            )
+        world.workers += [world._worker(folder / f"worker-{number}" / "data", replicas) for number in range(WORKERS)]
         return world
+
+    def _worker(self, data: Path, replicas: int) -> WorkerProcess:
+        if self.is_streams:
+            return StreamsProcess(NAME, self.cluster.bootstrap, data, replicas=replicas)
+        effects = str(self.folder / EFFECTS_FILE)
+        environment = {"APP_NAME": NAME, "REPLICATION": str(replicas), "EFFECTS_FILE": effects}
+        return WorkerProcess(MODULE, self.cluster.bootstrap, data, **environment)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The input topics."""
+        return INPUTS[:1] if self.is_streams else INPUTS
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return NAME if self.is_streams else f"{NAME}-actors"
+
+    @property
+    def changelogs(self) -> list[str]:
+        """The changelogs, that of the first actor's store first."""
+        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES)]
 
     @property
     def running(self) -> list[WorkerProcess]:
@@ -97,12 +116,12 @@ class World:
             while self.sent < inputs:
                 behind = min(inputs, int((time.monotonic() - began_s) * rate) + 1) - self.sent
                 for _ in range(behind):
-                    key = b"key-%05d" % int(KEYS * self.chance.random() ** 2)
+                    key = _key(int(KEYS * self.chance.random() ** 2))
                     value = b"%d" % self.chance.randrange(-1000, 1000)
-                    partition = partition_for(key, PARTITIONS)
+                    partition = partition_for(key, self.partitions)
                     waiting.append(await producer.send(f"{NAME}-in", value, key, partition=partition))
                     self.sent += 1
-                    if self.sent % rules.INPUTS_PER_CHORE == 0:
+                    if self.sent % rules.INPUTS_PER_CHORE == 0 and not self.is_streams:
                         waiting.append(await self._send_chore(producer, *rules.chore(self.chores)))
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
@@ -113,14 +132,14 @@ class World:
     async def tick(self) -> None:
         """Let the second actor's stream time go on in every partition."""
         async with self._producer() as producer:
-            for partition in range(PARTITIONS):
+            for partition in range(self.partitions):
                 await (await self._send_chore(producer, b"tick", rules.Tick(self.chores), partition))
 
     async def _send_chore(
         self, producer: AIOKafkaProducer, key: bytes, message: rules.Chore, partition: int | None = None
     ) -> asyncio.Future:
         self.chores += 1
-        partition = partition_for(key, PARTITIONS) if partition is None else partition
+        partition = partition_for(key, self.partitions) if partition is None else partition
         return await producer.send(f"{NAME}-chores", msgspec.json.encode(message), key, partition=partition)
 
     @contextlib.asynccontextmanager
@@ -134,6 +153,15 @@ class World:
         finally:
             await producer.stop()
 
+    def fed(self) -> set[TopicPartition]:
+        """The input partitions that have keys: of many partitions, some have none of the second actor's."""
+        keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)))
+        return {
+            TopicPartition(topic, partition_for(key, self.partitions))
+            for topic, some in zip(self.inputs, keys, strict=False)
+            for key in some
+        }
+
     async def offsets_of(self, group: str) -> dict[TopicPartition, int]:
         """The offsets that a group has committed."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
@@ -146,8 +174,8 @@ class World:
 
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's offsets by input partition, 0 where there is none."""
-        offsets = await self.offsets_of(f"{NAME}-actors")
-        parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(PARTITIONS)]
+        offsets = await self.offsets_of(self.group)
+        parts = [TopicPartition(topic, number) for topic in self.inputs for number in range(self.partitions)]
         return {part: offsets.get(part, 0) for part in parts}
 
     async def progress(self) -> dict[TopicPartition, int]:
@@ -195,3 +223,7 @@ class World:
 
 async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> int:
     return len(await consumer._client._wait_on_metadata(topic))
+
+
+def _key(number: int) -> bytes:
+    return b"key-%05d" % number

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.partitioner import partition_for
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
-from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
-from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
+from actors.errors import RecordError
+from actors.ports import CommitBatch, Committed, Identity, TopicPartition
 from actors.runtime.message.context import Context
+from actors.runtime.task.task import Task
+from actors.runtime.worker import Worker
 from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata
 from tests.sim import app
 from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.disk import Files
 from tests.sim.fakes.loop import current_process
-
-
-class Phase(enum.Enum):
-    """What the task that is running knows of its right to write."""
-
-    NEW = "new"
-    FENCED = "has fenced the others and not asked the group since"
-    OWNER = "was confirmed by the group after it fenced"
-    UNKNOWN = "has a commit of unknown outcome"
-    MIGRATED = "was told that it isn't the owner"
-
-
-_phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
-
+from tests.sim.fakes.source import FakeSource
+from tests.sim.ownership import Phase, phase
 
 NOBODY = Identity("", 0)
 LOOKED_MS = 2_000
@@ -96,6 +84,7 @@ class Audit:
         self.print_trace = False
         self.now_s: Callable[[], float] = float
         self.owners: dict[str, Identity] = {}
+        self.members: dict[Worker, FakeSource] = {}
         self._cluster = cluster
         self._deployment = deployment
         self._stores = stores
@@ -108,7 +97,7 @@ class Audit:
         self._folds: dict[PartitionLog, tuple[int, dict[bytes, bytes]]] = {}
         self._present: set[str] = set()
         self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
-        self._batches: dict[str, CommitBatch] = {}
+        self.batches: dict[str, CommitBatch] = {}
         self._echoed: defaultdict[int, set[int]] = defaultdict(set)
         self._put_aside: defaultdict[int, set[int]] = defaultdict(set)
         self._ids: dict[str, object] = {}
@@ -347,6 +336,17 @@ class Audit:
             if record.is_committed and app.GARBAGE.encode() in (record.value or b""):
                 self.violated(f"savepoint: {log.name} has at {record.offset} what a handler wrote before it raised")
 
+    def check_times(self, log: PartitionLog) -> None:
+        """Look at the timestamps of echoes, which are those of their inputs."""
+        source = TopicPartition(app.INPUT, log.name.partition)
+        inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
+        came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
+        for record in log.history:
+            offset = record.value.split()[0]
+            is_echo = record.is_committed and offset.isdigit()
+            if is_echo and (int(offset), record.timestamp) not in came:
+                self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
+
     # --- static members --------------------------------------------------------------------------------------------
 
     def _changed(self, what: str, client: str) -> None:
@@ -367,6 +367,24 @@ class Audit:
         first = self._assigned.setdefault((identity.generation, client), list(partitions))
         if first != list(partitions):
             self.violated(f"static: {client} has {partitions} in generation {identity.generation}, and had {first}")
+
+    def check_given(self, identity: Identity, partitions: Collection[TopicPartition], receiver: Worker) -> None:
+        """See that no other member has a partition that is given: one that took part in the last generation."""
+        for worker, member in self.members.items():
+            tasks = (worker._leaving.get(source) or worker.task_of(source) for source in partitions)
+            held = [task.source for task in tasks if task is not None and not (task.has_ended or task.is_abandoned)]
+            is_member = member.identity().member_id in self._cluster.group.members
+            if held and is_member and worker is not receiver and member.last_generation == identity.generation - 1:
+                self.violated(f"handed over: {held} are given to {identity}, and {member.identity()} has them")
+
+    def check_kept(
+        self, running: Mapping[TopicPartition, Task], partitions: Collection[TopicPartition], worker: Worker
+    ) -> None:
+        """See that tasks that stay go on."""
+        for source in running.keys() & set(partitions):
+            self.counted["kept"] += 1
+            if worker.task_of(source) is not running[source] and worker.is_assigned:
+                self.violated(f"kept: the task of {source} stays, and was started anew")
 
     # --- at least once ---------------------------------------------------------------------------------------------
 
@@ -407,7 +425,7 @@ class Audit:
         mark = parse_mark(committed.metadata)
         finished = decode_finished(committed.offset, mark.finished) if mark is not None else ()
         held.reached = max(held.reached, committed.offset, *(at + 1 for at in finished))
-        for topic, writes in self._batches[committed.metadata].changelogs.items():
+        for topic, writes in self.batches[committed.metadata].changelogs.items():
             log = self._cluster.log(TopicPartition(topic, source.partition))
             there = {
                 (record.key, _metadata(record), record.value) for record in log.history if record.transaction is None
@@ -432,7 +450,7 @@ class Audit:
         """Look at what a write left on the disk. No task writes to a copy."""
         where = f"{files.store}[{files.partition}] after {kind}"
         if not is_copy:
-            self._check_phase(f"writes {where}")
+            self.check_phase(f"writes {where}")
         position = files.position
         if kind == "wipe" or position is None:
             return
@@ -487,83 +505,9 @@ class Audit:
 
     # --- after a fence ---------------------------------------------------------------------------------------------
 
-    def _check_phase(self, what: str) -> None:
-        if self._check_phases and _phase.get() is not Phase.OWNER:
-            self.violated(f"after a fence: a task {what} although it {_phase.get().value}")
-
-
-class WatchedLog:
-    """A task's log whose calls have to come in an order that keeps nothing of a lost ownership alive."""
-
-    def __init__(self, log: TaskLog, audit: Audit, identity: Identity) -> None:
-        self._log = log
-        self._audit = audit
-        self._identity = identity
-
-    async def fence(self) -> None:
-        if _phase.get() is Phase.MIGRATED:
-            self._audit._check_phase("fences")
-        await self._log.fence()
-        self._audit.note("fenced")
-        _phase.set(Phase.FENCED)
-
-    async def end_transaction_of(self, transactional_id: str) -> None:
-        self._audit.note(f"ends the transaction of {transactional_id}")
-        self._audit.counted["ended transactions"] += 1
-        await self._log.end_transaction_of(transactional_id)
-
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        self._audit._check_phase("commits")
-        self._audit.owners[batch.metadata] = self._identity
-        self._audit._batches[batch.metadata] = batch
-        changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
-        epoch, transaction, _, *finished = batch.metadata.split(";")
-        mark = ";".join((epoch, transaction, *finished))
-        self._audit.note(f"commit {batch.source} at {batch.next_offset} {mark} {changes}")
-        try:
-            receipt = await self._log.commit(batch)
-        except (OutcomeUnknownError, CommitRefusedError) as error:
-            self._audit.note(str(error))
-            self._audit.counted[type(error).__name__] += 1
-            _phase.set(Phase.UNKNOWN)
-            raise
-        self._audit.note(f"committed {batch.source} at {batch.next_offset}")
-        return receipt
-
-    async def close(self) -> None:
-        await self._log.close()
-
-
-class WatchedGroup:
-    """The group's view, noting what each task was told."""
-
-    def __init__(self, group: Any, audit: Audit) -> None:
-        self._group = group
-        self._audit = audit
-
-    async def is_member(self, identity: Identity) -> bool:
-        is_member: bool = await self._group.is_member(identity)
-        if not is_member:
-            self._audit.note(f"{identity} isn't a member")
-            _phase.set(Phase.MIGRATED)
-        elif _phase.get() is Phase.FENCED:
-            _phase.set(Phase.OWNER)
-        return is_member
-
-    async def committed(self, source: TopicPartition) -> Any:
-        return await self._group.committed(source)
-
-    async def stable_offset(self, source: TopicPartition) -> Any:
-        return await self._group.stable_offset(source)
-
-    async def knows(self, member_id: str) -> bool:
-        return bool(await self._group.knows(member_id))
-
-    async def topic_ids(self, names: Iterable[str]) -> Any:
-        return await self._group.topic_ids(names)
-
-    async def require_agreement(self, names: Iterable[str]) -> None:
-        await self._group.require_agreement(names)
+    def check_phase(self, what: str) -> None:
+        if self._check_phases and phase() is not Phase.OWNER:
+            self.violated(f"after a fence: a task {what} although it {phase().value}")
 
 
 def _first_at(history: list[StoredRecord], offset: int) -> int:

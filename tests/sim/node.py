@@ -17,7 +17,7 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR
 from actors._core.task.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
-from actors.ports import Identity, TopicPartition, Writer
+from actors.ports import Identity, SourceEvents, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
 from actors.runtime.committer import Committer
@@ -30,7 +30,7 @@ from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWrite
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
-from tests.sim.audit import Audit, WatchedGroup, WatchedLog
+from tests.sim.audit import Audit
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import SimKafka
@@ -44,6 +44,7 @@ from tests.sim.park import ParkPart
 from tests.sim.part import Host
 from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
+from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
@@ -122,6 +123,7 @@ class Node:
         self.clock = MachineClock()
         self.blocking_s = (0.0002, 0.003)
         self.process: Process | None = None
+        self.keeps = True
         self.dead: list[Process] = []
         self.left_behind: list[Process] = []
         self.worker: Worker | None = None
@@ -161,6 +163,8 @@ class Node:
     def start(self) -> None:
         """Start a process; what the disk holds is there."""
         self._lives += 1
+        if "earlier" in self._world.features:
+            self.keeps = self._world.random.random() < 0.5
         process = self.process = Process(self._world.loop, f"{self.name}.{self._lives}")
         before, self.clock = self.clock, MachineClock()
         self.clock.wall_offset_ms = before.wall_offset_ms
@@ -232,14 +236,10 @@ class Node:
                 return
             world.audit.violated(f"a task of {process.name} failed: {error!r}")
 
-        def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
-            world.audit.assigned(self.name, identity, partitions)
-            worker.assigned(identity, partitions)
-
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
         spec = _spec(world, Host(process.name, clock))
-        committer = Committer(self._writer(), world.commit_max_bytes)
+        committer = Committer(WatchedWriter(self._writer(), world.audit), world.commit_max_bytes)
         copies = self._copies[process] = NodeCopies(
             world,
             spec,
@@ -255,11 +255,42 @@ class Node:
             services=self._services(logs, restorer, stores, sink, copies, clock),
             task_settings=_task_settings(world, process.name, disk.transactional_id if world.is_exactly_once else ""),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
-            task_log=lambda identity: WatchedLog(committer.log_of(identity), world.audit, identity),
+            member=committer.member,
+            task_log=lambda: WatchedLog(committer.new_log(), world.audit),
             on_failure=failed,
         )
         keeps = "standbys" in world.features
-        sink.source = FakeSource(
+        sink.source = self._source_of(worker, copies if keeps else None, lambda: _on_disk(stores), failed)
+        world.audit.members[worker] = sink.source
+        if self.process is process:
+            self.worker, self.source = worker, sink.source
+        if keeps:
+            copies.start()
+        sink.source.open()
+        await worker.run()
+
+    def _source_of(
+        self,
+        worker: Worker,
+        copies: NodeCopies | None,
+        on_disk: Callable[[], dict[TopicPartition, int]],
+        failed: Callable[[BaseException], None],
+    ) -> FakeSource:
+        world, audit = self._world, self._world.audit
+
+        def assigned(
+            identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
+        ) -> None:
+            audit.assigned(self.name, identity, partitions)
+            if "earlier" not in world.features:
+                audit.check_given(identity, partitions, worker)
+            audit.counted["handed over"] += len(handed_over)
+            running = {task.source: task for task in worker.tasks if not task.has_ended}
+            worker.assigned(identity, partitions, handed_over)
+            if "grow" not in world.features:
+                audit.check_kept(running, partitions, worker)
+
+        return FakeSource(
             world.cluster,
             world.network,
             FakeGroupSettings(
@@ -268,25 +299,26 @@ class Node:
                 reads_committed=world.is_exactly_once,
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
+                keeps=self.keeps,
                 max_poll_records=world.max_poll_records,
             ),
             [app.INPUT],
-            on_disk=lambda: _on_disk(stores),
-            assigned=assigned,
-            revoked=worker.revoked,
-            room=worker.room,
-            lost=worker.lost,
-            failed=failed,
+            on_disk=on_disk,
+            events=SourceEvents(
+                joining=worker.joining,
+                revoked=worker.revoked,
+                assigned=assigned,
+                handed_over=worker.handed_over,
+                dropped=worker.dropped,
+                room=worker.room,
+                lost=worker.lost,
+                failed=failed,
+            ),
+            leaving=lambda: worker.leaving,
             rules=world.placement,
-            lags=copies.lags if keeps else None,
-            copies=copies.assign if keeps else None,
+            lags=None if copies is None else copies.lags,
+            copies=None if copies is None else copies.assign,
         )
-        if self.process is process:
-            self.worker, self.source = worker, sink.source
-        if keeps:
-            copies.start()
-        sink.source.open()
-        await worker.run()
 
     async def _check_clock(self, process: Process, clock: MachineClock) -> None:
         """Have the product notice steps of the clock, from before the process looks at anything."""

@@ -434,6 +434,7 @@ class Simulation:
                 self._check_at_least_once(source)
             for topic in (app.ECHO, *self.model.topics, *map(app.changelog, self._world.stores)):
                 audit.check_savepoints(cluster.log(TopicPartition(topic, source.partition)))
+            audit.check_times(cluster.log(TopicPartition(app.ECHO, source.partition)))
         for violation in self.model.check():
             audit.violated(violation)
         if self._world.is_exactly_once or not self._world.has_zombies:

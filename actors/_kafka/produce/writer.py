@@ -13,6 +13,7 @@ is never sent again: `fence` comes first, which raises the epoch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
-from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
+from aiokafka.errors import IllegalGenerationError, KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest
 
 from actors._core.backoff import Backoff
@@ -53,11 +54,20 @@ from actors._kafka.transaction_requests import (
     TxnOffsetCommitRequest,
     finalized_features,
 )
-from actors.errors import BatchesRefusedError, CommitRefusedError, FencedError, OutcomeUnknownError, TaskError
+from actors.errors import (
+    BatchesRefusedError,
+    CommitRefusedError,
+    FencedError,
+    OutcomeUnknownError,
+    StaleGenerationError,
+    TaskError,
+)
 from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.clock import machine_ms
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
+ANSWER_S = 5.0
+"""How long one broker of several is waited for."""
 _FEATURE, _VERSION_2 = "transaction.version", 2
 _OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
@@ -92,7 +102,7 @@ class BatchWriter(ABC):
         with broker_errors(f"InitProducerId of {self._name}", self.connection, WRITE):
             if self._client is None:
                 await self._connect()
-            self._sequences = Sequences(*await self._init(self.transactional_id))
+            self._sequences = Sequences(*await self._begin())
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
@@ -150,22 +160,39 @@ class BatchWriter(ABC):
             raise
         self._client = client
 
+    async def _begin(self) -> tuple[int, int]:
+        """Return the id and epoch of this writer's producer, and end what it left open."""
+        return await self._init(self.transactional_id)
+
     async def _init(self, transactional_id: str | None) -> tuple[int, int]:
         request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
         if transactional_id is None:
             answer = await self._any(request)
         else:
-            answer = await self._ask((CoordinationType.TRANSACTION, transactional_id), request, _code, may_repeat=True)
+            place = CoordinationType.TRANSACTION, transactional_id
+            try:
+                answer = await self._ask(place, request, _code, may_repeat=True)
+            except ProducerOverError as error:
+                # Another request with the id was under way: the next one finds its end.
+                raise KafkaError(str(error)) from error
         return answer.producer_id, answer.producer_epoch
 
     async def _any(self, request: Any) -> Any:
-        node = self.client.get_random_node()
-        if node is None:
-            raise NodeNotReadyError("no broker is known")
-        answer = await self.client.send(node, request)
-        if answer.error_code != OK:
-            raise error_of(answer.error_code)
-        return answer
+        """Return the answer of the first broker that gives one."""
+        tries = 0
+        while True:
+            answer, node = None, self.client.get_random_node()
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                if node is not None:
+                    async with asyncio.timeout(ANSWER_S):
+                        answer = await self.client.send(node, request)
+            if answer is not None:
+                if answer.error_code == OK:
+                    return answer
+                if answer.error_code not in COORDINATOR_WAITS:
+                    raise error_of(answer.error_code)
+            tries += 1
+            await asyncio.sleep(BACKOFF.delay_s(tries))
 
     # --- records ---------------------------------------------------------------------------------------------------
 
@@ -219,6 +246,13 @@ class BatchWriter(ABC):
                     self._coordinators.pop(place, None)
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
+
+    async def _ask_group(self, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> None:
+        """Have the group's coordinator take offsets."""
+        try:
+            await self._ask((CoordinationType.GROUP, self.group), request, code_of, may_repeat=may_repeat)
+        except IllegalGenerationError as error:
+            raise StaleGenerationError(f"commit of {self._name}: the group has another generation") from error
 
     async def _asked(self, place: Place, request: Any) -> Any:
         """Return the coordinator's answer, None if none is known at the moment."""
@@ -293,10 +327,10 @@ class TransactionWriter(BatchWriter):
     transactional_id: str
     _is_version_2: bool = field(default=False, init=False)
 
-    async def _connect(self) -> None:
-        await super()._connect()
+    async def _begin(self) -> tuple[int, int]:
         features = finalized_features(await self._any(ApiVersionsRequest("faust-actors", "1", {})))
         self._is_version_2 = features.get(_FEATURE, 0) >= _VERSION_2
+        return await super()._begin()
 
     @property
     def _place(self) -> Place:
@@ -343,7 +377,7 @@ class TransactionWriter(BatchWriter):
         request = TxnOffsetCommitRequest(
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
         )
-        await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
+        await self._ask_group(request, _code_of_offsets)
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
         """Add the partitions to a transaction of version 1."""

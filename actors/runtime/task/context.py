@@ -17,6 +17,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, InputRecord, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
+from actors.runtime.committer import Membership
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 
@@ -131,6 +132,7 @@ class TaskContext:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
+    `waits_for_commit` is true while the run loop does nothing but wait for a commit's end.
     `claimed` is what the registry says of this owner. `topics` are the ids that the takeover found, for the marks of
     this owner's commits.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
@@ -139,7 +141,7 @@ class TaskContext:
 
     spec: ActorSpec
     partition: int
-    identity: Identity
+    member: Membership
     log: TaskLog
     services: TaskServices
     settings: TaskSettings
@@ -152,6 +154,7 @@ class TaskContext:
     now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
+    waits_for_commit: bool = False
     claimed: OwnerRecord | None = None
     topics: TopicIds = field(default_factory=TopicIds)
     meters: TaskMeters = field(default_factory=TaskMeters)
@@ -160,6 +163,11 @@ class TaskContext:
 
     def __post_init__(self) -> None:
         self.clock = PartitionClock(self.services.clock)
+
+    @property
+    def identity(self) -> Identity:
+        """The worker's member id and generation now."""
+        return self.member.identity
 
     @property
     def source(self) -> TopicPartition:
@@ -209,10 +217,12 @@ class TaskContext:
         Raises:
             MigratedError: it isn't.
         """
-        if not await self.services.group.is_member(self.identity):
-            raise MigratedError(
-                f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
-            )
+        while not await self.services.group.is_member(identity := self.identity):
+            # The next generation may have begun, of which the worker doesn't know yet what is its.
+            if not await self.member.changed(identity):
+                raise MigratedError(
+                    f"the group doesn't know {identity.member_id} in generation {identity.generation} any more"
+                )
 
 
 def _expire(wait: asyncio.Future[None]) -> None:

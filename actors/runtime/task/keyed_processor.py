@@ -10,13 +10,14 @@ from itertools import chain
 
 from actors._core.task.completed import CompletedOffsets
 from actors.errors import RecordError
-from actors.ports import InputRecord
+from actors.ports import CommitBatch, InputRecord
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
+from stores._core.overlay import Writes
 
 
 class KeyedProcessor(TaskProcessor):
@@ -40,10 +41,9 @@ class KeyedProcessor(TaskProcessor):
         self._was_clean = True
         self._holds = False
 
-    async def work(self) -> None:
-        """See `TaskProcessor.work`."""
+    async def _work(self) -> None:
         while not self._inbox.stopping:
-            self._check_doubt()
+            await self._check()
             self._note_time()
             self._admit()
             self._executor.start()
@@ -53,7 +53,7 @@ class KeyedProcessor(TaskProcessor):
                 continue
             wait_s = self._commit_in_s()
             if wait_s <= 0.0:
-                await self._commit()
+                await self._begin_commit()
             elif self.is_quiet and not self._pending and not self._inbox:
                 await self._idle()
             else:
@@ -129,8 +129,7 @@ class KeyedProcessor(TaskProcessor):
             return await self._punctuate()
         if isinstance(failure, RecordError):
             failure.is_passed = True
-            if not is_clean:
-                await self._commit()
+            await self._commit()
         raise failure
 
     async def _take_care(self) -> bool:
@@ -151,11 +150,11 @@ class KeyedProcessor(TaskProcessor):
             has_committed = True
         return has_committed
 
-    async def _commit(self) -> None:
+    def _freeze(self) -> tuple[CommitBatch, list[Writes], int, int]:
         self.next_offset = self._completed.next_offset
         self._was_clean = True
         self._handled = self._executor.take_count()
-        await super()._commit()
+        return super()._freeze()
 
     def _skip_to(self, offset: int) -> None:
         self._completed.skip_to(offset)
@@ -167,7 +166,7 @@ class KeyedProcessor(TaskProcessor):
     @property
     def is_clean(self) -> bool:
         """See `TaskProcessor.is_clean`."""
-        return self._completed.next_offset <= self.committed_offset and super().is_clean
+        return self._completed.next_offset <= self._handed_in_offset and super().is_clean
 
     @property
     def _may_take(self) -> bool:
@@ -191,8 +190,7 @@ class KeyedProcessor(TaskProcessor):
 
     async def _finish(self) -> None:
         """Let the handlers that run come to their end, and commit."""
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
         self._ending.set()
         if not self._inbox.hurries:
             await self._executor.quiet()

@@ -8,8 +8,11 @@ What happens when the process dies, step by step:
     commit, after it     Kafka has everything, the store lacks the last batch: the restore reads it from the changelog
     store write          one atomic batch with its position: it is there or it isn't
 
+A task goes on handling while a commit is under way, above the writes that the commit has frozen. The next commit begins
+after that one's end; if it failed, all that was handled since is dropped with it.
+
 The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
-the run loop of the task, which waits for the end of its predecessor on the same partition first.
+the task, which waits for the end of its predecessor on the same partition first, and ends after its last commit.
 
 A timer that is due, a result of an effect and a parked message are internal messages: handled like input records, and
 removed from the store where they waited in the same commit. If the process dies before that commit, nothing is handled,
@@ -30,6 +33,7 @@ from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
     LogWentBackError,
+    NewerVersionError,
     OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
@@ -50,7 +54,7 @@ from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import MessageScope, Overlay, Writes, with_metadata
+from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes, with_metadata
 from stores._core.record import Position
 from stores.ports import PartitionStore
 
@@ -75,6 +79,9 @@ class TaskProcessor:
         offset = completed.next_offset
         self.next_offset = offset
         self.committed_offset = offset
+        self._handed_in_offset = offset
+        self._under_way: asyncio.Task[None] | None = None
+        self._under_way_bytes = 0
         self._completed = completed
         self._context = context
         self._spec = spec = context.spec
@@ -88,7 +95,7 @@ class TaskProcessor:
         self._placed = None if spec.misplaced is None else PlacedRecords(context, completed)
         self._scope = scope = MessageScope(context.epoch, completed.reached - 1, self._clock.wall_ms())
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
-            (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
+            (store, Overlay(held.store, scope, KEPT_VALUES)) for store, held in zip(spec.stores, stores, strict=True)
         ]
         topics = {name: changelog.topic for name, changelog in spec.changelogs.items()}
         self._parts = [
@@ -135,16 +142,24 @@ class TaskProcessor:
             RecordError: a message can't be handled; all before it is committed.
             TaskError: the task has to take over again.
         """
+        try:
+            await self._work()
+        except NewerVersionError:
+            # A task that stands still is read: its stores have to have all that is committed.
+            await self._commit_ended()
+            raise
+
+    async def _work(self) -> None:
         inbox = self._inbox
         while not inbox.stopping:
-            self._check_doubt()
+            await self._check()
             if inbox:
                 await self._handle_or_halt(self._take())
                 await self._punctuate()
             elif self.is_clean:
                 await self._idle()
             elif not await self._rests():
-                await self._commit()
+                await self._begin_commit()
         await self._leave()
 
     async def _leave(self) -> None:
@@ -160,11 +175,13 @@ class TaskProcessor:
         claimed, is_atomic = context.claimed, context.settings.rules.exactly_once
         if inbox.is_last and is_atomic and claimed is not None and claimed.input_offset != self.next_offset:
             self._messages.outputs.append(self._services.encode_owner(replace(claimed, input_offset=self.next_offset)))
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
 
     async def close(self) -> None:
         """Drop what isn't committed, and end what runs beside. May be called twice."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
         self._scope.undo.clear()
         for _, overlay in self._overlays:
             overlay.discard()
@@ -175,15 +192,22 @@ class TaskProcessor:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left to commit."""
-        if self.next_offset > self.committed_offset:
+        """Whether nothing is left to commit but what is under way."""
+        if self.next_offset > self._handed_in_offset:
             return False
         return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
 
     @property
     def held_bytes(self) -> int:
         """About how much is held that isn't committed."""
-        return self._messages.output_bytes + sum(overlay.bytes_held for _, overlay in self._overlays)
+        return self._under_way_bytes + self._new_bytes
+
+    @property
+    def _new_bytes(self) -> int:
+        held = self._messages.output_bytes
+        for _, overlay in self._overlays:
+            held += overlay.bytes_held
+        return held
 
     @property
     def reached(self) -> int:
@@ -192,7 +216,7 @@ class TaskProcessor:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is left to do now: all is committed, and nothing is due."""
+        """Whether nothing is left to do now, but for a commit that may be under way."""
         return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
 
     def _position(self) -> int | None:
@@ -201,7 +225,10 @@ class TaskProcessor:
     def _backlog_ms(self) -> float:
         return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
 
-    def _check_doubt(self) -> None:
+    async def _check(self) -> None:
+        """Raise what a commit failed with, or why the task has to take over again."""
+        if self._under_way is not None and self._under_way.done():
+            await self._commit_ended()
         doubt, self._inbox.doubt = self._inbox.doubt, None
         if doubt is not None:
             raise RestoreError(doubt)
@@ -260,8 +287,7 @@ class TaskProcessor:
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
 
         def is_over() -> bool:
             # What was taken back still counts as held until the next commit, which there is only after a write.
@@ -269,8 +295,7 @@ class TaskProcessor:
 
         await sweeper.sweep(self._messages, self.reached, is_over, self._is_busy)
         try:
-            if not self.is_clean:
-                await self._commit()
+            await self._commit()
         except CommitRefusedError:
             self._poison.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
             again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
@@ -291,7 +316,7 @@ class TaskProcessor:
         reached = self._position()
         if reached is not None and reached > self.next_offset and not self._inbox:
             self._skip_to(reached)
-            await self._commit()
+        await self._commit()
         self._note_time()
         asked_ms = self._services.clock.wall_ms()
         await self._context.confirm()
@@ -307,12 +332,12 @@ class TaskProcessor:
 
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
         self._note_time()
-        if self.next_offset == self.committed_offset:
+        if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         try:
             await self._handle(records)
         except RecordError as error:
-            if not (isinstance(error, RefusedRecordError) or self.is_clean):
+            if not isinstance(error, RefusedRecordError):
                 await self._commit()
             raise
 
@@ -391,22 +416,23 @@ class TaskProcessor:
                 for left in due[number:]:
                     left.done()
                 return
+            is_careful = self._clock.monotonic() < self._poison.careful_internal_s
+            if is_careful:
+                # It isn't to blame for what was handled before.
+                await self._commit()
             scope.source_offset = self.reached - 1
             try:
                 await self._handling.message(self._messages, internal.record, internal)
             except RecordError:
-                if not self.is_clean:
-                    await self._commit()
+                await self._commit()
                 raise
             finally:
                 internal.done()
-            is_careful = self._clock.monotonic() < self._poison.careful_internal_s
             await self._commit_if_due(internal.record, is_careful=is_careful)
 
     async def _let_pass(self, seconds: float) -> None:
         """Wait before a message is tried again; what is before it needn't wait for a commit."""
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
         until_s = self._clock.monotonic() + seconds
         while (left_s := until_s - self._clock.monotonic()) > 0.0:
             if self._inbox.stopping:
@@ -424,21 +450,18 @@ class TaskProcessor:
         self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
 
     async def _pause(self, record: InputRecord) -> None:
-        if not await self._commit_if_due(record, is_careful=record.offset < self._poison.careful_until):
-            await self._clock.sleep(0)
+        await self._commit_if_due(record, is_careful=record.offset < self._poison.careful_until)
+        await self._clock.sleep(0)
 
-    async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> bool:
-        """Commit if it is time, or if the record that was handled last is to be committed alone; tell whether."""
+    async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> None:
+        """Commit if it is time, or if the record that was handled last is to be committed alone."""
         # Handlers may be slow: those of one batch don't all run at the time at which it began.
         self._note_time()
         if is_careful:
             await self._commit_alone(record)
-            return True
-        is_due = self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large()
-        if is_due:
-            await self._commit()
+        elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
+            await self._begin_commit()
             self._oldest_s = self._clock.monotonic()
-        return is_due
 
     async def _commit_alone(self, record: InputRecord) -> None:
         """Commit what one record led to; if the broker refuses that again, the record is the reason."""
@@ -463,14 +486,38 @@ class TaskProcessor:
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
-        held = self._messages.output_bytes
-        for _, overlay in self._overlays:
-            held += overlay.bytes_held
-        return held >= self._policy.max_bytes
+        return self._new_bytes >= self._policy.max_bytes
 
     async def _commit(self) -> None:
-        """Commit what was handled: to Kafka, then to the stores."""
-        context, messages, scope, clock = self._context, self._messages, self._scope, self._clock
+        """Commit all that was handled, and wait for the end."""
+        if not self.is_clean:
+            await self._begin_commit()
+        await self._commit_ended()
+
+    async def _begin_commit(self) -> None:
+        """Hand in what was handled, as soon as the commit that is under way has ended."""
+        await self._commit_ended()
+        self._rested_s = math.inf
+        self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit {self._source}")
+        self._under_way.add_done_callback(lambda _: self._inbox.wake())
+
+    async def _commit_ended(self) -> None:
+        """Wait for the end of the commit that is under way, if there is one, and raise what it failed with."""
+        under_way = self._under_way
+        if under_way is None:
+            return
+        if not under_way.done():
+            self._context.waits_for_commit = True
+            try:
+                await asyncio.wait([under_way])
+            finally:
+                self._context.waits_for_commit = False
+        self._under_way = None
+        under_way.result()
+
+    def _freeze(self) -> tuple[CommitBatch, list[Writes], int, int]:
+        """Return a batch with all that was handled, the writes of each store, where they lead to, and of how many."""
+        context, messages, scope = self._context, self._messages, self._scope
         if messages.newer is not None:
             # Its handler went on as if nothing had been there.
             raise messages.newer
@@ -480,15 +527,21 @@ class TaskProcessor:
             punctuator.before_commit()
         scope.source_offset = offset
         context.advance(Event.COMMIT)
-        began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
+        self._under_way_bytes = size = self._new_bytes
+        frozen = [overlay.freeze() for _, _, overlay in self._parts]
+        changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
+        batch = self._batch_of(changelogs, size)
+        self._handed_in_offset = batch.next_offset
         handled, self._handled = self._handled, 0
-        size = self.held_bytes
-        frozen = [(topic, held, overlay, overlay.freeze()) for topic, held, overlay in self._parts]
-        batch = self._batch_of({topic: writes for topic, _, _, writes in frozen if writes}, size)
-        source_offset = self._completed.reached
+        return batch, frozen, self._completed.reached, handled
+
+    async def _carry_out(self, batch: CommitBatch, frozen: list[Writes], source_offset: int, handled: int) -> None:
+        """Commit a batch: to Kafka, then to the stores."""
+        context, clock = self._context, self._clock
+        began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
         receipt = await context.log.commit(batch)
         context.is_storing = True
-        for topic, held, overlay, writes in frozen:
+        for (topic, held, overlay), writes in zip(self._parts, frozen, strict=True):
             changelog_offset = receipt.changelog_offsets.get(topic)
             try:
                 await store_commit(held.store, writes, source_offset, changelog_offset, began_ms, context.epoch)
@@ -496,7 +549,7 @@ class TaskProcessor:
                 self._poison.went_back[topic] = str(error)
                 raise
             overlay.settle()
-        self.committed_offset, context.failures = batch.next_offset, 0
+        self.committed_offset, context.failures, self._under_way_bytes = batch.next_offset, 0, 0
         seconds = clock.monotonic() - began_s
         self._rested_s = began_s + seconds + self._policy.rest_s(seconds)
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)

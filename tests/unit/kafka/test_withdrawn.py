@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import CoordinationType
-from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
@@ -27,13 +26,12 @@ from actors._kafka import requests as asking
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.consume.membership import prepare_join
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
 from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
-from actors.ports import ActorRequest, TopicPartition
+from actors.ports import ActorRequest, SourceEvents, TopicPartition
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.requests import FakeRequests
 
@@ -80,14 +78,18 @@ class FakeConsumer:
 
 
 def source_of(consumer: FakeConsumer, lost: dict[TopicPartition, str]) -> KafkaSource:
-    return KafkaSource(
-        consumer,
-        assigned=lambda *_: None,
+    nothing: Any = None
+    events = SourceEvents(
+        joining=lambda: None,
         revoked=lambda: asyncio.sleep(0),
+        assigned=lambda *_: None,
+        handed_over=lambda: asyncio.sleep(0),
+        dropped=lambda: None,
         room=lambda: None,
         lost=lost.__setitem__,
         failed=lambda error: pytest.fail(repr(error)),
     )
+    return KafkaSource(consumer, nothing, nothing, events)
 
 
 async def test_a_group_that_may_not_be_read_is_tried_again_with_heartbeats_and_said_once(
@@ -131,21 +133,6 @@ async def test_an_input_that_may_not_be_read_stops_only_its_own_partitions() -> 
     assert consumer.paused_now == {INPUT}
     assert list(lost) == [TopicPartition("in", 0)]
     assert "isn't allowed Read on topic in" in lost[TopicPartition("in", 0)]
-
-
-async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None:
-    async def denied(_: Any) -> None:
-        raise KafkaError(repr(TopicAuthorizationFailedError()))
-
-    coordinator = SimpleNamespace(
-        _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
-    )
-    prepare_join(coordinator)
-    seen: list[Any] = []
-    state = SimpleNamespace(update_committed=seen.append)
-    assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
-    assert await GroupCoordinator._maybe_refresh_commit_offsets(coordinator, assigned)
-    assert [committed.offset for committed in seen] == [-1]
 
 
 @pytest.fixture
