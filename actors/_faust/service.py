@@ -33,7 +33,7 @@ from actors._kafka.consume.silence import Silence
 from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
-from actors.errors import ActorsError, ConfigurationError
+from actors.errors import ActorsError, ConfigurationError, TaskError
 from actors.ports import Identity, SourceEvents, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.cancellation import end, is_cancelled
@@ -65,6 +65,7 @@ for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"
 STOP_S = 4.0
 """With what Faust itself needs, a worker is gone 5 s after SIGTERM, whatever its handlers and brokers do."""
 TASKS_STOP_S = 2.0
+SETTLE_S = 0.5
 
 
 class ActorService(Service):  # type: ignore[misc]
@@ -378,6 +379,10 @@ class ActorService(Service):  # type: ignore[misc]
             standbys.assign(assignor.copies)
             worker.assigned(identity, partitions, handed_over)
 
+        async def revoked() -> None:
+            await worker.revoked()
+            await self._settle()
+
         standbys.start()
         self._late.source = self._source = await KafkaSource.open(
             setup.connection,
@@ -386,7 +391,7 @@ class ActorService(Service):  # type: ignore[misc]
             assignor,
             SourceEvents(
                 joining=worker.joining,
-                revoked=worker.revoked,
+                revoked=revoked,
                 assigned=assigned,
                 handed_over=worker.handed_over,
                 dropped=worker.dropped,
@@ -444,8 +449,16 @@ class ActorService(Service):  # type: ignore[misc]
         try:
             if self.worker is not None:
                 await self.worker.stop(TASKS_STOP_S)
+                await self._settle()
         finally:
             await self._close_parts()
+
+    async def _settle(self) -> None:
+        """Leave nothing behind that the next owners would have to wait for."""
+        if self._committer is not None:
+            with contextlib.suppress(TaskError, TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await self._committer.settle()
 
     async def _close_parts(self) -> None:
         with contextlib.suppress(KeyError):

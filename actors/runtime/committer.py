@@ -94,6 +94,15 @@ class Committer:
         async with self._turn:
             await self._end_doubt()
 
+    async def settle(self) -> None:
+        """Return when the markers of all that was committed are written.
+
+        A worker of an earlier release that takes over doesn't wait for them.
+        """
+        async with self._turn:
+            self._is_doubtful = True
+            await self._end_doubt()
+
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
         async with self._turn:

@@ -27,9 +27,11 @@ class Refusing:
     def __init__(self, errors: dict[int, TaskError]) -> None:
         self.errors = errors
         self.written: list[list[int]] = []
+        self.fences = 0
 
     async def fence(self) -> None:
         """There is nothing to end."""
+        self.fences += 1
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """There is nothing to end."""
@@ -67,6 +69,18 @@ async def test_what_can_not_be_written_now_is_not_tried_alone() -> None:
     found = await outcomes(writer, 3)
     assert [isinstance(one, OutcomeUnknownError) for one in found] == [False, True, False]
     assert writer.written == [[0, 1, 2], [0, 2]]
+
+
+async def test_what_was_committed_is_settled_by_a_fence_whatever_its_outcome() -> None:
+    """InitProducerId is answered when all markers are written; the next commit needs no other."""
+    writer = Refusing({})
+    committer = Committer(writer, 1 << 20)
+    batch = CommitBatch(TopicPartition("in", 0), 1, "")
+    await committer.new_log().commit(batch)
+    await committer.settle()
+    assert writer.fences == 2
+    await committer.new_log().commit(batch)
+    assert writer.fences == 2
 
 
 class Generations(Refusing):
