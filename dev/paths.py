@@ -25,8 +25,12 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/_kafka/consume/consumer.py", "KafkaSource.poll"),
         ("actors/runtime/worker.py", "Worker.run"),
         (
+            "actors/runtime/inputs/inbox.py",
+            "Inbox.has_room Inbox.put Inbox.take Inbox._took",
+        ),
+        (
             "actors/runtime/task/context.py",
-            "Inbox.has_room Inbox.put Inbox.take TaskContext.advance TaskContext.mark",
+            "TaskContext.advance TaskContext.marked",
         ),
         (
             "actors/runtime/task/processor.py",
@@ -40,7 +44,10 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "Store.get Store.set Store._place Store._reach Store._write",
         ),
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
-        ("actors/runtime/task/committer.py", "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together"),
+        (
+            "actors/runtime/task/committer.py",
+            "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together",
+        ),
         ("actors/_kafka/produce/writer.py", "BatchWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),

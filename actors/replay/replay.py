@@ -24,12 +24,13 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from actors._core.task.commit import parse_mark
+from actors._core.task.completed import CompletedOffsets
 from actors._core.task.topic_ids import TopicIds
 from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.errors import ActorsError
-from actors.ports import Identity, InputRecord
+from actors.ports import Identity, InputRecord, TopicPartition
 from actors.replay.processor import (
     Expiries,
     InputClock,
@@ -40,9 +41,11 @@ from actors.replay.processor import (
 )
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
+from actors.runtime.inputs.inbox import Inbox
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.context import Inbox, TaskContext
+from actors.runtime.task.context import TaskContext
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
@@ -311,9 +314,11 @@ class _Run:
             settings=settings,
             inbox=Inbox(settings.queue_records, lambda: None),
             epoch=_EPOCH,
-            topics=self._ids,
         )
-        return ReplayProcessor(context, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
+        (of,) = self._spec.inputs
+        source = TopicPartition(of.topic, self._partition)
+        inputs = [InputProgress(0, source, of, CompletedOffsets(start), self._ids, 0)]
+        return ReplayProcessor(context, stores, inputs, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 
     def _services(self) -> TaskServices:
         nothing: Any = None

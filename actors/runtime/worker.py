@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from actors._core.group.members import TaskId
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
@@ -99,8 +100,9 @@ class Worker:
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
     ) -> None:
-        self._specs = {spec.topic: spec for spec in specs}
-        self._first_counts = {spec.topic: spec.partition_count for spec in self._specs.values()}
+        self._specs = {spec.name: spec for spec in specs}
+        self._actors = {topic: spec.name for spec in self._specs.values() for topic in spec.topics}
+        self._first_counts = {spec.name: spec.partition_count for spec in self._specs.values()}
         self._grown: dict[str, InputGrownError] = {}
         self._source = source
         self._services = services
@@ -111,15 +113,16 @@ class Worker:
         self.is_assigned = False
         """Whether the group has told this worker what is its: not before it joined, nor during a rebalance."""
         self.meters = WorkerMeters() if meters is None else meters
-        self._tasks: dict[TopicPartition, Task] = {}
-        self._ending: dict[TopicPartition, Task] = {}
-        self._restored: frozenset[TopicPartition] = frozenset()
+        self._tasks: dict[TaskId, Task] = {}
+        self._ending: dict[TaskId, Task] = {}
+        self._readers: dict[TopicPartition, tuple[Task, int]] = {}
+        self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
 
     @property
     def tasks(self) -> Collection[Task]:
-        """The tasks of the partitions that are assigned now."""
+        """The tasks that are assigned now."""
         return self._tasks.values()
 
     @property
@@ -127,17 +130,17 @@ class Worker:
         """How many partitions each actor has, whoever owns them."""
         return {spec.name: spec.partition_count for spec in self._specs.values()}
 
-    def task_of(self, source: TopicPartition) -> Task | None:
-        """Return the task of a partition, None if it isn't assigned to this worker now."""
-        return self._tasks.get(source)
+    def task_of(self, task: TaskId) -> Task | None:
+        """Return a task, None if it isn't assigned to this worker now."""
+        return self._tasks.get(task)
 
-    def is_free(self, source: TopicPartition) -> bool:
-        """Tell whether no task of the partition touches its stores: none is there, and the last one has ended."""
-        return source not in self._tasks and source not in self._ending
+    def is_free(self, task: TaskId) -> bool:
+        """Tell whether nobody touches the task's stores: it isn't here, and the last one has ended."""
+        return task not in self._tasks and task not in self._ending
 
     @property
-    def restored(self) -> Collection[TopicPartition]:
-        """The partitions whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
+    def restored(self) -> Collection[TaskId]:
+        """The tasks whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
         return _claimed(self._tasks) if self._tasks else self._restored
 
     def room(self) -> None:
@@ -146,9 +149,9 @@ class Worker:
 
     def lost(self, source: TopicPartition, reason: str) -> None:
         """Make a task look again: the source can't deliver what it asked for."""
-        task = self._tasks.get(source)
-        if task is not None:
-            task.reinitialize(reason)
+        reader = self._readers.get(source)
+        if reader is not None:
+            reader[0].reinitialize(reason)
 
     def grown(self, counts: Mapping[str, int]) -> None:
         """Note how many partitions inputs have; to be called before `assigned`.
@@ -156,15 +159,15 @@ class Worker:
         More are taken up where no state belongs to them. An actor with state stops: its keys have other homes now.
         """
         for topic, count in counts.items():
-            spec = self._specs.get(topic)
+            spec = self._specs.get(self._actors.get(topic, ""))
             if spec is None or count <= spec.partition_count:
                 continue
-            if not spec.stores:
+            if not spec.is_partitioned:
                 text = "topic %s, the input of actor %s, has %d partitions now: new ones are read from their start"
                 logger.info(text, topic, spec.name, count)
-                self._specs[topic] = replace(spec, partition_count=count)
-            elif topic not in self._grown:
-                error = self._grown[topic] = grown_error(spec, count, self._handled_elsewhere(spec))
+                self._specs[spec.name] = replace(spec, partition_count=count)
+            elif spec.name not in self._grown:
+                error = self._grown[spec.name] = grown_error(spec, topic, count, self._handled_elsewhere(spec))
                 logger.error("%s", error)
 
     def _handled_elsewhere(self, spec: ActorSpec) -> str:
@@ -173,40 +176,50 @@ class Worker:
             return ""
         if spec.misplaced == "stop":
             return "No record was handled in another partition than its key's state: each is compared before. "
-        count = sum(meters.misplaced for source, meters in self.meters.tasks.items() if source.topic == spec.topic)
+        count = sum(meters.misplaced for task, meters in self.meters.tasks.items() if task.actor == spec.name)
         return f'{count} records were handled in other partitions than their keys\' state, as misplaced="warn" says. '
 
     def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
-        """Start a task for each partition."""
+        """Start the tasks whose inputs' partitions are assigned, which a leader of this release assigns together."""
         if self._stopping:
             return
         self.meters.rebalances += 1
         self.is_assigned = True
         self._restored = frozenset()
-        for source in partitions:
-            if source in self._tasks:
-                raise RuntimeError(f"{source} was assigned twice")
+        sources: dict[TaskId, set[str]] = {}
+        for topic, partition in partitions:
             # The group's leader may know of partitions before this worker does.
-            self.grown({source.topic: source.partition + 1})
-            spec = self._specs[source.topic]
-            task = Task(
-                spec,
-                source.partition,
-                identity=identity,
-                log=self._task_log(identity),
-                services=self._services,
-                settings=self._settings_of(source),
-                predecessor=self._ending.get(source),
-                meters=self.meters.task(source),
-                refusal=self._grown.get(source.topic),
-            )
-            self._tasks[source] = task
-            task.start(self._ended)
+            self.grown({topic: partition + 1})
+            sources.setdefault(TaskId(self._actors[topic], partition), set()).add(topic)
+        for task, topics in sources.items():
+            missing = [topic for topic in self._specs[task.actor].topics if topic not in topics]
+            if not missing:
+                self._start(identity, task)
+                continue
+            text = "partition %d of actor %s isn't started: the group's leader gave this worker %s without %s of it"
+            logger.error(text, task.partition, task.actor, ", ".join(sorted(topics)), ", ".join(missing))
 
-    def _settings_of(self, source: TopicPartition) -> TaskSettings:
+    def _start(self, identity: Identity, id: TaskId) -> None:
+        if id in self._tasks:
+            raise RuntimeError(f"partition {id.partition} of actor {id.actor} was assigned twice")
+        task = self._tasks[id] = Task(
+            self._specs[id.actor],
+            id.partition,
+            identity=identity,
+            log=self._task_log(identity),
+            services=self._services,
+            settings=self._settings_of(id),
+            predecessor=self._ending.get(id),
+            meters=self.meters.task(id),
+            refusal=self._grown.get(id.actor),
+        )
+        self._readers.update((source, (task, index)) for index, source in enumerate(task.sources))
+        task.start(self._ended)
+
+    def _settings_of(self, task: TaskId) -> TaskSettings:
         """Give a task's settings: all of a partition that came while the app ran is new, whatever the reset policy."""
         settings = self._task_settings
-        if source.partition < self._first_counts[source.topic]:
+        if task.partition < self._first_counts[task.actor]:
             return settings
         return replace(settings, rules=replace(settings.rules, reset=ResetPolicy.EARLIEST))
 
@@ -221,25 +234,27 @@ class Worker:
         for task in tasks:
             # One that has ended would never leave, and its stores never be free.
             if not task.has_ended:
-                self._ending[task.source] = task
+                self._ending[task.id] = task
             task.request_stop(is_last=self._stopping)
         self._tasks.clear()
+        self._readers.clear()
         await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
 
     async def run(self) -> None:
         """Dispatch records until `stop`."""
         while not self._stopping:
-            wanted = [source for source, task in self._tasks.items() if task.inbox.has_room]
+            readers = self._readers
+            wanted = [source for source, (task, index) in readers.items() if task.inbox.has_room(index)]
             if not wanted:
                 self._source.check()
                 await self._wait_for_room()
                 continue
-            everything = len(wanted) == len(self._tasks)
+            everything = len(wanted) == len(readers)
             batches = await self._source.poll(wanted, self._settings.poll_s if everything else POLL_SOME_S)
             for partition, records in batches.items():
-                task = self._tasks.get(TopicPartition(partition.topic, partition.partition))
-                if task is not None:
-                    task.inbox.put(records)
+                reader = self._readers.get(TopicPartition(partition.topic, partition.partition))
+                if reader is not None:
+                    reader[0].inbox.put(reader[1], records)
             if batches:
                 await self._services.clock.sleep(0)
 
@@ -269,13 +284,13 @@ class Worker:
         await asyncio.gather(*(task.is_over(ABANDON_S) for task in late))
 
     def _ended(self, task: Task) -> None:
-        if self._ending.get(task.source) is task:
-            del self._ending[task.source]
+        if self._ending.get(task.id) is task:
+            del self._ending[task.id]
         if task.failure is not None and not isinstance(task.failure, asyncio.CancelledError):
             self._on_failure(task.failure)
 
 
-def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
+def _claimed(tasks: Mapping[TaskId, Task]) -> frozenset[TaskId]:
     """Return those whose stores are whole now: a task that takes over again may restore from nothing."""
     whole = (State.RUNNING, State.COMMITTING, State.HALTED)
-    return frozenset(source for source, task in tasks.items() if task.state in whole)
+    return frozenset(id for id, task in tasks.items() if task.state in whole)

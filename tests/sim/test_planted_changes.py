@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from actors.runtime.task.misplaced import PlacedRecords
 
 import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
@@ -14,7 +15,6 @@ import actors.runtime.task.task as task
 from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease
-from actors.runtime.task.misplaced import PlacedRecords
 from tests.sim.fakes.source import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
