@@ -71,7 +71,11 @@ class Unreadable:
 
 
 class Output(NamedTuple):
-    """A record that a handler sent. `partition` None means: where murmur2 puts the key; or where a partitioner does."""
+    """A record that a handler sent.
+
+    `partition` None means: where murmur2 puts the key; or where a partitioner does. `timestamp_ms` None means: the
+    commit's time.
+    """
 
     topic: str
     partition: int | Partitioner | None

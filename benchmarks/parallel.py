@@ -17,8 +17,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.peers.broker import load, make_topics
-from benchmarks.run_commands import measure, start_cluster, start_worker
+from benchmarks.peers.broker import load, make_topics, start_cluster
+from benchmarks.run_commands import measure, start_worker
 
 KEYS = 100
 

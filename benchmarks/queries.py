@@ -29,9 +29,10 @@ from pathlib import Path
 import click
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.peers.broker import load, make_topics
+from benchmarks.peers.broker import load, make_topics, start_cluster
 from benchmarks.peers.scenarios import all_distinct
-from benchmarks.run_commands import DEADLINE_S, PARTITIONS, ROOT, cpu_s, start_cluster
+from benchmarks.peers.worker import cpu_s
+from benchmarks.run_commands import DEADLINE_S, PARTITIONS, ROOT
 from dev.kafka import free_port
 
 BLOCK = 10_000

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ import click
 from rich.console import Console
 
 from benchmarks.changelog_generator import BROKER, NOW_MS, PARTITIONS, Shape, write_changelog, write_state
-from benchmarks.peers.broker import delete_topics, ends
+from benchmarks.peers.broker import delete_topics, ends, start_cluster
 from benchmarks.peers.tables import Table, write_readme
 from dev.kafka import Cluster
 
@@ -115,8 +114,7 @@ def main(
     found: list[Measured] = []
     folder = Path(tempfile.mkdtemp(prefix="bench-replay-"))
     try:
-        os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
-        with Cluster.up(folder / "kafka", overrides=BROKER) as cluster:
+        with start_cluster(folder, overrides=BROKER) as cluster:
             for size in wanted:
                 shape = Shape(records=size, seed=seed)
                 found += _measure_all(cluster, shape, folder / f"{size}", settings, repeat)

@@ -26,9 +26,9 @@ import click
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
-from benchmarks.peers.broker import load, make_topics
+from benchmarks.peers.broker import load, make_topics, start_cluster
 from benchmarks.peers.scenarios import half_repeats
-from dev.kafka import Cluster
+from benchmarks.peers.worker import cpu_s
 
 PARTITIONS = 4
 DEADLINE_S = 300.0
@@ -75,12 +75,6 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
         "worker_max_rss_mb": round(max(r.max_rss_mb for r in results)),
     }
     click.echo(json.dumps(report))
-
-
-def start_cluster(folder: Path) -> Cluster:
-    """Start a broker in the folder."""
-    os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
-    return Cluster.up(folder / "kafka")
 
 
 async def _load(brokers: str, topic: str, records: int) -> None:
@@ -162,12 +156,6 @@ async def measure(
     finally:
         await consumer.stop()
     raise TimeoutError(f"not done within {DEADLINE_S} s")
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process so far, in user and kernel."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from rich.table import Table
 from actors._core.group.assign import assign
 from actors._core.group.members import Member, TaskId, encode_member_data
 from actors._kafka.consume.assignor import ActorAssignor
-from dev.kafka import Cluster
+from benchmarks.peers.broker import start_cluster
 
 SHAPES = ((1, 1000), (10, 100), (100, 10), (333, 3), (1000, 1))
 ADDRESS = "http://10.0.0.1:6066"
@@ -56,7 +56,7 @@ def main(members: int, partitions: int, group: bool) -> None:
     if group:
         with (
             tempfile.TemporaryDirectory(prefix="scaling-") as folder,
-            Cluster.up(Path(folder) / "kafka", overrides={"group.initial.rebalance.delay.ms": "3000"}) as cluster,
+            start_cluster(Path(folder), overrides={"group.initial.rebalance.delay.ms": "3000"}) as cluster,
         ):
             found |= asyncio.run(_group(cluster.bootstrap, members, partitions))
     print(json.dumps(found))

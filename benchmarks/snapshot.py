@@ -25,8 +25,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.peers.broker import load, make_topics
-from benchmarks.run_commands import start_cluster
+from benchmarks.peers.broker import load, make_topics, start_cluster
 from stores._core.record import encode_metadata
 
 PARTITIONS = 4

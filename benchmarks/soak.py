@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import json
 import logging
-import os
 import random
 import shutil
 import statistics
@@ -25,11 +24,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.peers.broker import Group, load, make_topics
+from benchmarks.peers.broker import Group, load, make_topics, start_cluster
 from benchmarks.peers.systems import EXACTLY_ONCE, OURS, Job
 from benchmarks.peers.tables import Table, write_readme
 from benchmarks.peers.worker import Worker
-from dev.kafka import Cluster
 
 PARTITIONS = 4
 BACKLOG = 600_000
@@ -62,10 +60,9 @@ class Sample:
 def main(minutes: float, keys: int, write: bool) -> None:
     """Watch the memory of a worker at full speed."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     try:
-        with Cluster.up(folder / "kafka", overrides=_RETENTION) as cluster:
+        with start_cluster(folder, overrides=_RETENTION) as cluster:
             samples = asyncio.run(_soak(cluster.bootstrap, folder, minutes * 60, keys))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -32,8 +32,8 @@ import click
 from aiokafka.admin import AIOKafkaAdminClient
 
 from actors._core.partitioner import partition_for
-from benchmarks.peers.broker import Outputs, load, make_topics, producing
-from benchmarks.run_commands import ROOT, start_cluster
+from benchmarks.peers.broker import Outputs, load, make_topics, producing, start_cluster
+from benchmarks.run_commands import ROOT
 
 PARTITIONS = 8
 WORKERS = 3

@@ -45,7 +45,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
         (
-            "actors/runtime/task/committer.py",
+            "actors/runtime/committer.py",
             "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together",
         ),
         ("actors/_kafka/produce/writer.py", "BatchWriter.write TransactionWriter._write"),

@@ -18,7 +18,14 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
-from actors.declare.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
+from actors.declare.declared import (
+    Declaration,
+    as_coroutine,
+    check_expiry,
+    check_options,
+    check_value_type,
+    takes_tombstones,
+)
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
@@ -145,6 +152,7 @@ class App(FaustApp):
         answer_ttl: timedelta = timedelta(days=1),
         publish: Any = None,
         misplaced: Misplaced = "stop",
+        tombstones: bool = False,
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic.
 
@@ -164,15 +172,15 @@ class App(FaustApp):
             on_error: what becomes of a message whose handler raises, or that doesn't decode.
             concurrency: how many messages of a partition are handled at once. Those of one key stay in order, one at a
                 time, and then reach no other key than their own.
-            threads: call plain (not async) handlers in threads: for such as keep a processor busy outside of Python's
-                lock.
-            answer_ttl: how long the answer to a question (see `ctx.ask` and `app.ask`) is kept for the case that it is
-                asked again; after that it would be handled again. A handler whose return annotation isn't None
-                answers.
+            threads: call plain (not async) handlers in threads, for such as work outside of Python's lock.
+            answer_ttl: how long the answer to a question (see `ctx.ask`) is kept for the case that it is asked again;
+                after that it would be handled again. A handler whose return annotation isn't None answers.
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
             misplaced: what becomes of a record in another partition than the one where its topic's partitioner puts its
                 key, in an actor that keeps anything by key: "stop" halts the partition in front of it, "warn" logs and
                 counts it, and handles it where it is.
+            tombstones: whether a null value is a message, None; it is in any case if the type of the topic's values or
+                of the handler's message allows None. Else it is a message that doesn't decode.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
@@ -189,6 +197,7 @@ class App(FaustApp):
             answer_ttl=answer_ttl,
             publish=publish,
             misplaced=misplaced,
+            tombstones=tombstones,
         )
 
         def decorate(declared: Declared) -> Declared:
@@ -196,8 +205,6 @@ class App(FaustApp):
             return declared
 
         check_bare(topic)
-        if dedupe_ttl is not None and dedupe_by is None:
-            raise ConfigurationError("dedupe_ttl without dedupe_by: say what identifies a message")
         return decorate
 
     @overload
@@ -476,6 +483,7 @@ class App(FaustApp):
             queries=dict(getattr(declared, "queries", {})),
             misplaced=options.misplaced,
             ids=ids,
+            tombstones=takes_tombstones(name, topic, declared, options),
         )
         for other in self.actors.values():
             check_disjoint(definition, other)

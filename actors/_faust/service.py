@@ -38,6 +38,7 @@ from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.clock import compare, watch
+from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.replicas.standby_state import StandbyState
@@ -45,7 +46,6 @@ from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.committer import Committer
 from actors.runtime.task.former_owners import settle_claims
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings

@@ -49,13 +49,13 @@ from actors.declare.values.codecs import by_value, key_codec, resolve, topic_cod
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
+from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state.restore import Changelog
-from actors.runtime.task.committer import Committer
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import Hops
@@ -332,6 +332,7 @@ class Setup:
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
+            tombstones=definition.tombstones,
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)

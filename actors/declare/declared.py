@@ -8,9 +8,11 @@ import typing
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from datetime import timedelta
+from types import NoneType
 from typing import Any, get_args
 
 from actors._core.task.policy import Misplaced, OnError
+from actors._core.unions import allows_none
 from actors.declare.arguments import check_span
 from actors.declare.values.codecs import is_record
 from actors.errors import ConfigurationError
@@ -40,6 +42,7 @@ class Declaration:
     answer_ttl: timedelta
     publish: Any = None
     misplaced: Misplaced = "stop"
+    tombstones: bool = False
 
 
 def check_options(name: str, declared: Any, options: Declaration) -> None:
@@ -94,6 +97,8 @@ def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: boo
 def _check_functions(name: str, declared: Any, options: Declaration) -> None:
     if not isinstance(declared, type):
         check_callable(declared, f"the handler of actor {name}", takes=2, line=_line(declared))
+    if options.dedupe_ttl is not None and options.dedupe_by is None:
+        raise ConfigurationError(f"actor {name}: dedupe_ttl without dedupe_by: say what identifies a message")
     for option in ("dedupe_ttl", "answer_ttl"):
         check_span(f"actor {name}", option, getattr(options, option))
     if options.dedupe_by is not None:
@@ -124,19 +129,41 @@ def check_value_type(name: str, topic: Any, declared: Any) -> None:
     """
     if isinstance(declared, type) or topic.schema.value_type is not None:
         return
-    try:
-        function = inspect.unwrap(declared)
-        parameter = list(inspect.signature(function).parameters)[1]
-        found = typing.get_type_hints(function).get(parameter)
-    except (NameError, TypeError, ValueError, IndexError):
-        # An annotation for type checkers only, or a builtin.
-        return
+    parameter, found = _message_of(declared)
     if isinstance(found, type) and (hasattr(found, "__struct_config__") or is_dataclass(found) or is_record(found)):
         raise ConfigurationError(
             f"actor {name}: {parameter} is annotated as {found.__name__}, and topic {topic.get_topic_name()} has no "
             f"value_type, so that it would be a dict: write app.topic({topic.get_topic_name()!r}, key_type=str, "
             f"value_type={found.__name__})"
         )
+
+
+def takes_tombstones(name: str, topic: Any, declared: Any, options: Declaration) -> bool:
+    """Tell whether null values are messages of the actor.
+
+    Raises:
+        ConfigurationError: they are to be, and no method of the class takes them.
+    """
+    if not isinstance(declared, type):
+        return options.tombstones or allows_none(topic.schema.value_type) or allows_none(_message_of(declared)[1])
+    takes = NoneType in getattr(declared, "receivers", ())
+    if options.tombstones and not takes:
+        raise ConfigurationError(
+            f"actor {name}: tombstones=True, and no method of {declared.__name__} takes None: add one, as in "
+            "`@receive async def deleted(self, _: None) -> None`"
+        )
+    return takes
+
+
+def _message_of(declared: Any) -> tuple[str, Any]:
+    """Return the name and the type of a handler's message; the type is None if it isn't known."""
+    try:
+        function = inspect.unwrap(declared)
+        parameter = list(inspect.signature(function).parameters)[1]
+        return parameter, typing.get_type_hints(function).get(parameter)
+    except (NameError, TypeError, ValueError, IndexError):
+        # An annotation for type checkers only, or a builtin.
+        return "", None
 
 
 def _has_plain_handler(declared: Any) -> bool:

@@ -26,7 +26,7 @@ class ActorDefinition:
     """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
 
     `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
-    with, `queries` what can be asked without a message.
+    with, `queries` what can be asked without a message. With `tombstones` null values are messages, None.
     """
 
     name: str
@@ -45,6 +45,7 @@ class ActorDefinition:
     queries: dict[str, Query] = field(default_factory=dict)
     misplaced: Misplaced = "stop"
     ids: Store[bytes, bytes] | None = None
+    tombstones: bool = False
 
     @property
     def places_by_key(self) -> bool:

@@ -66,6 +66,7 @@ class InputSpec:
     decode_key: Callable[[bytes], Any]
     decode_value: Callable[[bytes], Any]
     partitioner: Partitioner = MURMUR2
+    tombstones: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class ActorSpec:
         partitioner: how the producers of its input place keys.
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
+        tombstones: whether a record with a null value is a message, None.
     """
 
     name: str
@@ -118,13 +120,16 @@ class ActorSpec:
     partitioner: Partitioner = MURMUR2
     misplaced: Misplaced | None = None
     commands: CommandKey = OPEN_COMMANDS
+    tombstones: bool = False
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """All inputs in the order of their declaration."""
-        first = InputSpec(self.topic, self.handler, self.decode_key, self.decode_value, self.partitioner)
+        first = InputSpec(
+            self.topic, self.handler, self.decode_key, self.decode_value, self.partitioner, self.tombstones
+        )
         return (first, *self.more_inputs)
 
     @property

@@ -20,6 +20,7 @@ from actors.declare.publishing import published_stores
 from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import ActorReply, ActorRequest, Headers, Identity, TopicPartition, Writer
+from actors.runtime.committer import Committer
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
@@ -28,7 +29,6 @@ from actors.runtime.replicas.views import ViewParts
 from actors.runtime.requests.requests import REPLY_PARTITIONS, EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
-from actors.runtime.task.committer import Committer
 from actors.runtime.worker import LateSource, Worker
 from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics
 from actors.testing.fakes.cluster import MemoryKafka

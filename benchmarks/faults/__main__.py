@@ -17,9 +17,9 @@ from rich.console import Console
 from benchmarks.faults import takeover
 from benchmarks.faults.increments import Workload, run
 from benchmarks.faults.report import flushed_table, increments_table, takeover_table
+from benchmarks.peers.broker import start_cluster
 from benchmarks.peers.systems import AT_LEAST_ONCE, EXACTLY_ONCE, FAUST, KAFKA_STREAMS, OURS, Job, prepare
 from benchmarks.peers.tables import write_readme
-from dev.kafka import Cluster
 
 INCREMENTS = (
     (OURS, EXACTLY_ONCE),
@@ -70,7 +70,7 @@ def main(
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     tables, report = [], {}
     try:
-        with Cluster.up(folder / "kafka") as cluster:
+        with start_cluster(folder) as cluster:
             runs = _Runs(cluster.bootstrap, folder, systems)
             if "increments" in parts:
                 report["increments"] = asyncio.run(runs.increments(inputs, bound))

@@ -13,7 +13,6 @@ from benchmarks.peers.broker import Group, Outputs, ends, load, make_topics
 from benchmarks.peers.systems import Job
 from benchmarks.peers.worker import Worker
 
-PARTITIONS = 4
 BURST = 40_000
 """Records that are on their way when a busy worker is killed, and as many that wait for the next one."""
 _WAIT_S = 600.0
@@ -43,8 +42,8 @@ async def run(job: Job, folder: Path, keys: int, repeat: int, *, busy: bool) -> 
     A worker that is killed while `busy` leaves a transaction open, which the next one has to settle; one that is idle
     leaves none, so that what takes time is the restore.
     """
-    await make_topics(job.brokers, job.source, job.target, partitions=PARTITIONS)
-    await load(job.brokers, job.source, PARTITIONS, records(0, keys))
+    await make_topics(job.brokers, job.source, job.target, partitions=job.partitions)
+    await load(job.brokers, job.source, job.partitions, records(0, keys))
     worker = Worker(job, folder)
     worker.start()
     found = []
@@ -71,7 +70,7 @@ async def _take_over(job: Job, worker: Worker, first: int, *, cold: bool, busy: 
         await outputs.to_end()
         async with asyncio.timeout(_WAIT_S):
             if busy:
-                await load(job.brokers, job.source, PARTITIONS, records(first, BURST))
+                await load(job.brokers, job.source, job.partitions, records(first, BURST))
                 while not await outputs.more():
                     worker.check()
             killed_s = time.monotonic()
@@ -83,7 +82,7 @@ async def _take_over(job: Job, worker: Worker, first: int, *, cold: bool, busy: 
             await asyncio.sleep(_SETTLE_S)
             before = await ends(job.brokers, job.target)
             # So that every partition has something left to do, however far the burst was done.
-            await load(job.brokers, job.source, PARTITIONS, records(first + BURST, BURST))
+            await load(job.brokers, job.source, job.partitions, records(first + BURST, BURST))
             first_s, all_s = await _until_all_sent(worker, outputs, before)
     finally:
         await outputs.close()

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.run_commands import cpu_s, start_worker
-from dev.kafka import Cluster, ToolMissingError, free_port
+from benchmarks.peers.broker import start_cluster
+from benchmarks.peers.worker import cpu_s
+from benchmarks.run_commands import start_worker
+from dev.kafka import ToolMissingError, free_port
 from dev.kafka.jars import jars_of, java
 
 READY_S = 60.0
@@ -108,9 +110,8 @@ def _ours(system: System, folder: Path, brokers: str | None) -> Iterator[Running
     pids = []
     with contextlib.ExitStack() as stack:
         if brokers is None or system.is_synced:
-            os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
             overrides = _EACH_WRITE if system.is_synced else {}
-            cluster = stack.enter_context(Cluster.up(folder / "kafka", overrides=overrides))
+            cluster = stack.enter_context(start_cluster(folder, overrides=overrides))
             brokers = cluster.bootstrap
             pids = [pid for broker in cluster.broker_ids if (pid := cluster.pid(broker))]
         app = f"locks-{os.getpid()}-{system.name}"

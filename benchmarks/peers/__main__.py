@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,20 @@ from rich.console import Console
 
 from benchmarks.faults import takeover
 from benchmarks.peers import latency, rate
-from benchmarks.peers.broker import delete_topics, load, make_topics
-from benchmarks.peers.scenarios import FAST_ONES, LATENCY, NAMES, RESTORE, SCENARIOS, Scenario
+from benchmarks.peers.broker import delete_topics, load, make_topics, start_cluster
+from benchmarks.peers.scenarios import (
+    FAST_ONES,
+    LATENCY,
+    NAMES,
+    RESTORE,
+    SCENARIOS,
+    SPARSE_ONES,
+    TAKEOVER,
+    TASKS,
+    Scenario,
+)
 from benchmarks.peers.summary import ratios, tables
-from benchmarks.peers.systems import EXACTLY_ONCE, FAUST, KAFKA_STREAMS, OURS, QUIX, SYSTEMS, Job, prepare
+from benchmarks.peers.systems import EXACTLY_ONCE, FAUST, KAFKA_STREAMS, OURS, QUIX, SYSTEMS, Job, prepare, versions
 from benchmarks.peers.tables import machine, write_readme
 from dev.kafka import Cluster
 
@@ -34,6 +44,7 @@ LATENCY_RATES = {
 }
 _COMMAND = ".venv/bin/python -m benchmarks.peers"
 _TIMEOUT_S = 900.0
+_KEYS_OF_TASKS = 100_000
 _progress = Console(stderr=True)
 
 
@@ -88,16 +99,16 @@ def main(quick: bool, write: bool, keep: bool, **options: Any) -> None:
         plan = replace(plan, restore_keys=(50_000,), latency_s=4.5)
     for system in plan.systems:
         prepare(system)
-    # The broker as it would run for real: the flags for a quick start cost it its best compiler.
-    os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
+    taking_part = versions(plan.systems)
+    click.echo(", ".join(f"{name} {version}" for name, version in taking_part.items()))
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     runs: list[dict[str, Any]] = []
     try:
-        with Cluster.up(folder / "kafka") as cluster:
-            asyncio.run(_Bench(cluster.bootstrap, folder, plan, runs).run())
+        with start_cluster(folder) as cluster:
+            asyncio.run(_Bench(cluster, folder, plan, runs).run())
     finally:
         if runs and not quick:
-            _store(plan, runs)
+            _store(plan, taking_part, runs)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     for table in tables(runs):
@@ -105,7 +116,7 @@ def main(quick: bool, write: bool, keep: bool, **options: Any) -> None:
     if write:
         for table in tables(json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]):
             write_readme(table, _COMMAND)
-    click.echo(json.dumps(ratios(runs)))
+    click.echo(json.dumps({"versions": taking_part, **ratios(runs)}))
 
 
 def _plan(options: dict[str, Any]) -> Plan:
@@ -128,22 +139,25 @@ def _plan(options: dict[str, Any]) -> Plan:
     )
 
 
-def _store(plan: Plan, runs: Sequence[dict[str, Any]]) -> None:
+def _store(plan: Plan, taking_part: Mapping[str, str], runs: Sequence[dict[str, Any]]) -> None:
     """Keep the runs; those of scenarios that weren't measured this time stay as they were."""
     RESULTS.parent.mkdir(exist_ok=True)
     measured = {run["scenario"] for run in runs}
     held = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"] if RESULTS.exists() else []
     merged = [*(run for run in held if run["scenario"] not in measured), *runs]
     lines = ",\n".join(json.dumps(run) for run in merged)
-    head = json.dumps({"machine": machine(), "last_plan": asdict(plan), "ratios": ratios(merged)})
+    head = json.dumps(
+        {"machine": machine(), "versions": taking_part, "last_plan": asdict(plan), "ratios": ratios(merged)}
+    )
     RESULTS.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 class _Bench:
     """Everything that is chosen, one measurement after the other, on one broker."""
 
-    def __init__(self, brokers: str, folder: Path, plan: Plan, runs: list[dict[str, Any]]) -> None:
-        self._brokers = brokers
+    def __init__(self, cluster: Cluster, folder: Path, plan: Plan, runs: list[dict[str, Any]]) -> None:
+        self._cluster = cluster
+        self._brokers = cluster.bootstrap
         self._folder = folder
         self._plan = plan
         self._runs = runs
@@ -156,27 +170,29 @@ class _Bench:
             if self._plan.wants(scenario.name):
                 await self._rates(scenario)
         if self._plan.wants(LATENCY):
-            await self._latencies()
-        if self._plan.wants(RESTORE):
-            await self._restores()
+            await self._latencies(LATENCY, LATENCY_RATES)
+        for chosen, scenarios in SPARSE_ONES.items():
+            for sparse in scenarios if self._plan.wants(chosen) else ():
+                rates = dict.fromkeys(FAST_ONES, (sparse.rate,))
+                await self._latencies(sparse.name, rates, partitions=sparse.partitions)
+        if self._plan.wants(TASKS):
+            (tasks,) = SPARSE_ONES[TASKS]
+            await self._takeovers(TAKEOVER, _KEYS_OF_TASKS, partitions=tasks.partitions, busy=True)
+        for keys in self._plan.restore_keys if self._plan.wants(RESTORE) else ():
+            await self._takeovers(RESTORE, keys)
 
     async def _rates(self, scenario: Scenario) -> None:
         systems = [system for system in scenario.systems if system in self._plan.systems]
         for system in systems:
             await self._load(scenario, self._plan.count(scenario, system))
-        for round_ in range(self._plan.repeat):
-            # Each round begins with another system, so that none always has the broker fresh from the last one.
-            for system in systems[round_ % len(systems) :] + systems[: round_ % len(systems)]:
-                count = self._plan.count(scenario, system)
-                job = self._job(system, scenario.work, scenario.guarantee, scenario.topic(count))
-                job = replace(job, values=scenario.values, partitions=scenario.partitions)
-                try:
-                    found = await rate.measure(job, self._folder / job.app, scenario.workers, timeout_s=_TIMEOUT_S)
-                    self._note(scenario.name, system, round_, {"records": count, **asdict(found)})
-                except (RuntimeError, TimeoutError) as error:
-                    # One that can't keep up, or breaks, must not cost the figures of all others.
-                    _progress.print(f"{scenario.name}, {system}, round {round_}: no figure: {error!r}", markup=False)
-                await delete_topics(self._brokers, job.target, job.changelog)
+        for round_, system in self._turns(systems):
+            count = self._plan.count(scenario, system)
+            job = self._job(system, scenario.work, scenario.guarantee, scenario.topic(count))
+            job = replace(job, values=scenario.values, partitions=scenario.partitions)
+            with _no_figure(scenario.name, job, round_):
+                found = await rate.measure(job, self._folder / job.app, scenario.workers, timeout_s=_TIMEOUT_S)
+                self._note(scenario.name, system, round_, {"records": count, **asdict(found)})
+            await delete_topics(self._brokers, job.target, job.changelog)
 
     async def _load(self, scenario: Scenario, count: int) -> None:
         topic = scenario.topic(count)
@@ -185,27 +201,39 @@ class _Bench:
             await make_topics(self._brokers, topic, partitions=scenario.partitions)
             await load(self._brokers, topic, scenario.partitions, scenario.records(count))
 
-    async def _latencies(self) -> None:
+    def _turns(self, systems: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Begin each round with another system, so that none always has the broker fresh from the last one."""
         for round_ in range(self._plan.repeat):
-            for system, rates in LATENCY_RATES.items():
-                if system not in self._plan.systems:
-                    continue
-                job = self._job(system, "dedupe", EXACTLY_ONCE, "")
-                job = replace(job, source=f"{job.app}-in")
-                for found in await latency.measure(job, self._folder / job.app, rates, seconds=self._plan.latency_s):
-                    self._note(LATENCY, system, round_, asdict(found))
+            first = round_ % max(1, len(systems))
+            for system in [*systems[first:], *systems[:first]]:
+                yield round_, system
 
-    async def _restores(self) -> None:
-        for keys in self._plan.restore_keys:
-            for system in FAST_ONES:
-                if system not in self._plan.systems:
-                    continue
-                job = self._job(system, "dedupe", EXACTLY_ONCE, "")
-                job = replace(job, source=f"{job.app}-in", instance=f"{job.app}-1")
-                takeovers = await takeover.run(job, self._folder / job.app, keys, self._plan.repeat, busy=False)
+    async def _latencies(self, name: str, rates: Mapping[str, Sequence[int]], *, partitions: int = 4) -> None:
+        broker_pid = self._cluster.pid(self._cluster.broker_ids[0])
+        if broker_pid is None:
+            raise RuntimeError("the broker ended")
+        for round_, system in self._turns([system for system in rates if system in self._plan.systems]):
+            job = self._own_input(system, partitions)
+            with _no_figure(name, job, round_):
+                for found in await latency.measure(
+                    job, self._folder / job.app, rates[system], seconds=self._plan.latency_s, broker_pid=broker_pid
+                ):
+                    self._note(name, system, round_, asdict(found))
+            await delete_topics(self._brokers, job.source, job.target, job.changelog)
+
+    async def _takeovers(self, name: str, keys: int, *, partitions: int = 4, busy: bool = False) -> None:
+        for system in FAST_ONES:
+            if system in self._plan.systems:
+                job = self._own_input(system, partitions)
+                job = replace(job, instance=f"{job.app}-1")
+                takeovers = await takeover.run(job, self._folder / job.app, keys, self._plan.repeat, busy=busy)
                 for number, found in enumerate(takeovers):
-                    self._note(RESTORE, system, number // 2, {"keys": keys, **asdict(found)})
+                    self._note(name, system, number // 2, {"keys": keys, **asdict(found)})
                 await delete_topics(self._brokers, job.source, job.target, job.changelog)
+
+    def _own_input(self, system: str, partitions: int) -> Job:
+        job = self._job(system, "dedupe", EXACTLY_ONCE, "")
+        return replace(job, source=f"{job.app}-in", partitions=partitions)
 
     def _job(self, system: str, work: str, guarantee: str, source: str) -> Job:
         self._number += 1
@@ -216,6 +244,15 @@ class _Bench:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
         self._runs.append({"scenario": scenario, "system": system, "round": round_, **rounded})
         _progress.print(self._runs[-1])
+
+
+@contextlib.contextmanager
+def _no_figure(name: str, job: Job, round_: int) -> Iterator[None]:
+    """Go on without the figure of a system that can't keep up or breaks: it must not cost those of all others."""
+    try:
+        yield
+    except (RuntimeError, TimeoutError) as error:
+        _progress.print(f"{name}, {job.system}, round {round_}: no figure: {error!r}", markup=False)
 
 
 main()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -14,10 +16,23 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partitions_for
+from dev.kafka import Cluster
 from stores._core.record import METADATA_HEADER
 
+KAFKA_VERSION = "4.3.1"
 _CHUNK = 20_000
 _BATCH_BYTES = 900_000
+
+
+def start_cluster(folder: Path, *, overrides: Mapping[str, str] | None = None) -> Cluster:
+    """Start the newest broker, with its data below a folder.
+
+    `KAFKA_VERSION` and `KAFKA_JVM_FLAGS` in the environment have the last word.
+    """
+    os.environ.setdefault("KAFKA_VERSION", KAFKA_VERSION)
+    # As it would run for real: the flags for a quick start cost it its best compiler.
+    os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
+    return Cluster.up(folder / "kafka", overrides=overrides)
 
 
 class Output(NamedTuple):

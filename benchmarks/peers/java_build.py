@@ -45,6 +45,12 @@ def ensure_built() -> Path:
     return folder
 
 
+def streams_version() -> str:
+    """Return the version of Kafka Streams that the program is built with."""
+    (jar,) = ensure_built().glob("kafka-streams-[0-9]*.jar")
+    return jar.stem.removeprefix("kafka-streams-")
+
+
 def _build(folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:

@@ -105,7 +105,32 @@ SCENARIOS = (
 )
 LATENCY = "latency"
 RESTORE = "restore"
-NAMES = (*(scenario.name for scenario in SCENARIOS), LATENCY, RESTORE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Latency and cost at a rate far below what a worker can do.
+
+    Attributes:
+        name: What it is called in the results.
+        partitions: Of the input and of the output.
+        rate: Records per second.
+    """
+
+    name: str
+    partitions: int
+    rate: int
+
+
+SPARSE = "sparse"
+TASKS = "tasks_1000"
+TAKEOVER = f"{TASKS}_takeover"
+SPARSE_ONES = {
+    SPARSE: (Sparse("sparse_64", 64, 1_000), Sparse("sparse_256", 256, 200)),
+    TASKS: (Sparse(TASKS, 1_000, 200),),
+}
+"""By how they are chosen on the command line."""
+NAMES = (*(scenario.name for scenario in SCENARIOS), LATENCY, SPARSE, TASKS, RESTORE)
 
 
 def _commands(count: int, distinct: int, value: Callable[[int], bytes]) -> Records:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS
+from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS, SPARSE_ONES, TAKEOVER, Sparse
 from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, OURS, QUIX
 from benchmarks.peers.tables import Table
 
@@ -20,6 +21,15 @@ NAMES = {
 }
 LATENCY_RATE = 1_000
 """Records per second of the latency in the last line."""
+SPARSE_FIGURES = {
+    "p50": "p50_ms",
+    "p99": "p99_ms",
+    "broker_cpu": "broker_cores",
+    "rss": "max_rss_mb",
+    "connections": "connections",
+    "start": "started_s",
+}
+"""What is compared at a low rate over many partitions, by how the last line calls it."""
 
 Run = Mapping[str, Any]
 """A measurement: what, scenario, system, round, and its figures."""
@@ -28,8 +38,9 @@ Run = Mapping[str, Any]
 def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """Compare ours with each peer, round by round, and give the median of the rounds' ratios.
 
-    Rates: ours ÷ theirs, more is better. Latencies: ours ÷ theirs, less is better. Restores: their seconds ÷ ours,
-    more is better; of several sizes the smallest has the plain name.
+    Rates: ours ÷ theirs, more is better. Latencies, all of the sparse scenarios and `tasks_1000_takeover` (on the same
+    folder): ours ÷ theirs, less is better. Restores: their seconds ÷ ours, more is better; of several sizes the
+    smallest has the plain name.
     """
     peers = {"ratio_to_kafka_streams": KAFKA_STREAMS, "ratio_to_quix": QUIX, "ratio_to_faust": FAUST}
     return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
@@ -42,6 +53,11 @@ def _ratios_to(peer: str, runs: Sequence[Run]) -> dict[str, float]:
     at_rate = [run for run in _of(runs, LATENCY) if run["rate"] == LATENCY_RATE]
     for part in ("p50", "p99"):
         found[f"latency_{part}"] = _ratio(peer, at_rate, itemgetter(f"{part}_ms"))
+    for sparse in _sparse_ones():
+        for name, figure in SPARSE_FIGURES.items():
+            found[f"{sparse.name}_{name}"] = _ratio(peer, _of(runs, sparse.name), itemgetter(figure))
+    warm = [run for run in _of(runs, TAKEOVER) if not run["cold"]]
+    found[TAKEOVER] = _ratio(peer, warm, itemgetter("all_s"))
     sizes = sorted({run["keys"] for run in _of(runs, RESTORE)})
     for keys in sizes:
         for cold in (True, False):
@@ -61,7 +77,7 @@ def _ratio(peer: str, runs: Iterable[Run], figure: Callable[[Run], float]) -> fl
 
 def tables(runs: Sequence[Run]) -> list[Table]:
     """Make a table of each kind of measurement that there is."""
-    made = [_rates(runs), _latencies(runs), _restores(runs)]
+    made = [_rates(runs), _latencies(runs), _sparse(runs), _restores(runs)]
     return [table for table in made if table.rows]
 
 
@@ -108,19 +124,50 @@ def _latencies(runs: Sequence[Run]) -> Table:
     )
 
 
+def _sparse(runs: Sequence[Run]) -> Table:
+    forms = {
+        "p50_ms": "{:.1f}",
+        "p99_ms": "{:.1f}",
+        "broker_cores": "{:.2f}",
+        "worker_cores": "{:.2f}",
+        "max_rss_mb": "{:,.0f}",
+        "connections": "{:.0f}",
+        "started_s": "{:.1f}",
+    }
+    rows = []
+    for sparse in _sparse_ones():
+        for system, some in _by_system(_of(runs, sparse.name)):
+            cells = [_spread([run[figure] for run in some], form) for figure, form in forms.items()]
+            rows.append([f"{sparse.partitions:,} partitions, {sparse.rate:,}/s: {NAMES[system]}", *cells])
+    return Table(
+        "sparse",
+        "Few records over many partitions, one worker, exactly once, distinct keys, commit interval 100 ms. p50 and "
+        "p99: milliseconds from the producer's send to a read-committed consumer. CPU: cores in use; the broker's "
+        "include what the measuring clients ask of it, the same for both. Connections: of the worker to the broker. "
+        "Start: seconds until an output of every partition. Median of the runs (least to most).",
+        ["", "p50", "p99", "broker CPU", "worker CPU", "max RSS, MiB", "connections", "start s"],
+        rows,
+    )
+
+
+def _sparse_ones() -> Iterable[Sparse]:
+    return itertools.chain.from_iterable(SPARSE_ONES.values())
+
+
 def _restores(runs: Sequence[Run]) -> Table:
     rows = []
-    some = _of(runs, RESTORE)
-    for keys in sorted({run["keys"] for run in some}):
-        for system, same in _by_system([run for run in some if run["keys"] == keys]):
-            for cold in (False, True):
-                takeovers = [run for run in same if run["cold"] == cold]
-                cells = [_spread([run[part] for run in takeovers], "{:.1f}") for part in ("first_s", "all_s")]
-                rows.append([f"{keys:,} keys, {'empty' if cold else 'same'} folder: {NAMES[system]}", *cells])
+    for scenario, of in ((RESTORE, "{:,} keys"), (TAKEOVER, "1,000 partitions with {:,} keys, busy")):
+        for keys in sorted({run["keys"] for run in _of(runs, scenario)}):
+            for system, same in _by_system([run for run in _of(runs, scenario) if run["keys"] == keys]):
+                for cold in (False, True):
+                    takeovers = [run for run in same if run["cold"] == cold]
+                    cells = [_spread([run[part] for run in takeovers], "{:.1f}") for part in ("first_s", "all_s")]
+                    folder = "empty" if cold else "same"
+                    rows.append([f"{of.format(keys)}, {folder} folder: {NAMES[system]}", *cells])
     return Table(
         "restore",
         "Seconds from the start of a worker to its outputs, after its predecessor was killed while idle (so that no "
-        "transaction was open); exactly once, the same static member: median (least to most).",
+        "transaction was open) or busy; exactly once, the same static member: median (least to most).",
         ["", "first output", "output of every partition"],
         rows,
     )

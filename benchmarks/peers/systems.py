@@ -8,11 +8,13 @@ import struct
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from benchmarks.peers.java_build import java_command
+from benchmarks.peers.broker import KAFKA_VERSION
+from benchmarks.peers.java_build import java_command, streams_version
 from dev.kafka.files import locked
 from dev.kafka.jars import REPOSITORY
 
@@ -28,6 +30,13 @@ GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 
 _APPS = Path(__file__).resolve().parent / "apps"
 _QUIX_VERSION = "3.28.1"
+_VERSIONS: dict[str, Callable[[], str]] = {
+    OURS: lambda: metadata.version("faust-actors"),
+    KAFKA_STREAMS: streams_version,
+    KAFKA_STREAMS_CACHED: streams_version,
+    QUIX: lambda: _QUIX_VERSION,
+    FAUST: lambda: metadata.version("faust-streaming"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +151,11 @@ def prepare(system: str) -> None:
         java_command()
     elif system == QUIX:
         _quix_python()
+
+
+def versions(systems: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the broker and of the systems."""
+    return {"broker": os.environ.get("KAFKA_VERSION", KAFKA_VERSION), **{name: _VERSIONS[name]() for name in systems}}
 
 
 def _quix_python() -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Set
 from pathlib import Path
 
 from benchmarks.peers.systems import Job
@@ -13,6 +15,9 @@ from dev.kafka.jars import REPOSITORY
 _STOP_S = 25.0
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
 """Fields of /proc/<pid>/stat, counted from the one after the command's name."""
+_REMOTE, _STATE, _INODE = 2, 3, 9
+"""Fields of /proc/<pid>/net/tcp."""
+_ESTABLISHED = "01"
 
 
 class Worker:
@@ -72,8 +77,7 @@ class Worker:
     @property
     def cpu_s(self) -> float:
         """CPU seconds of all its threads so far, in user and kernel."""
-        fields = self._proc("stat").rpartition(")")[2].split()
-        return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.pid)
 
     @property
     def max_rss_mb(self) -> float:
@@ -86,10 +90,34 @@ class Worker:
         return self._status_mb("VmRSS")
 
     def _status_mb(self, name: str) -> float:
-        line = next(line for line in self._proc("status").splitlines() if line.startswith(name))
+        line = next(line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith(name))
         return int(line.split()[1]) / 1024
 
-    def _proc(self, name: str) -> str:
+    @property
+    def pid(self) -> int:
+        """Its process id."""
         if self._process is None:
             raise RuntimeError("not started")
-        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+        return self._process.pid
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of all threads of a process so far, in user and kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
+
+
+def connections(pid: int, ports: Set[int]) -> int:
+    """Count a process's established TCP connections to some ports."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        # It may be closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            sockets.add(os.readlink(descriptor))
+    lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+    return sum(
+        fields[_STATE] == _ESTABLISHED
+        and int(fields[_REMOTE].rpartition(":")[2], 16) in ports
+        and f"socket:[{fields[_INODE]}]" in sockets
+        for fields in map(str.split, lines)
+    )

@@ -35,11 +35,11 @@ from dev.demo.progress import Step, Steps
 from dev.demo.view import View, until
 from dev.kafka import (
     CONSOLE_PRODUCER,
-    KAFKA_VERSION,
     TOPIC_COMMAND,
     Cluster,
     ensure_jars,
     existing_brokers,
+    kafka_version,
     run_tool,
     tool_command,
 )
@@ -121,7 +121,7 @@ async def start_kafka(step: Step, stack: AsyncExitStack) -> str:
     # The callback comes first: a start that is cut off has brokers too.
     stack.push_async_callback(asyncio.to_thread, take_down, folder)
     cluster = await asyncio.to_thread(Cluster.up, folder)
-    step.note(f"{KAFKA_VERSION} at {cluster.bootstrap}")
+    step.note(f"{kafka_version()} at {cluster.bootstrap}")
     return cluster.bootstrap
 
 

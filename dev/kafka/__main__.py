@@ -11,7 +11,7 @@ from rich.table import Table
 from dev.kafka.cluster import BrokerStatus, Cluster
 from dev.kafka.errors import LocalKafkaError
 from dev.kafka.existing import existing_brokers
-from dev.kafka.jars import KAFKA_VERSION, REPOSITORY, ensure_jars
+from dev.kafka.jars import REPOSITORY, ensure_jars, kafka_version
 from dev.kafka.ports import is_free
 from dev.kafka.probe import alive_brokers
 from dev.kafka.settings import STATE_FILE, Secure
@@ -86,14 +86,14 @@ def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], port:
         click.echo(existing)
         return
     with _one_line_errors():
-        with _progress.status(f"Kafka {KAFKA_VERSION}: jars"):
+        with _progress.status(f"Kafka {kafka_version()}: jars"):
             ensure_jars()
         count = brokers or len(_statuses(folder)) or 1
         if port is None and not _statuses(folder) and is_free(USUAL_PORT):
             port = USUAL_PORT
-        with _progress.status(f"Kafka {KAFKA_VERSION}: {count} broker(s) starting"):
+        with _progress.status(f"Kafka {kafka_version()}: {count} broker(s) starting"):
             cluster = Cluster.up(folder, brokers=count, secure=_secure(keystore, users), port=port)
-    _progress.print(f"Kafka {KAFKA_VERSION} is ready, data and logs in {cluster.folder}", highlight=False)
+    _progress.print(f"Kafka {kafka_version()} is ready, data and logs in {cluster.folder}", highlight=False)
     if cluster.secure_bootstrap:
         _progress.print(f"with TLS and SASL: {cluster.secure_bootstrap}", highlight=False)
     click.echo(cluster.bootstrap)

@@ -10,7 +10,6 @@ from pathlib import Path
 from dev.kafka.errors import LocalKafkaError, ToolMissingError
 from dev.kafka.files import locked
 
-KAFKA_VERSION = "4.1.0"
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 BROKER = "kafka.Kafka"
@@ -46,6 +45,11 @@ def java() -> str:
     return found
 
 
+def kafka_version() -> str:
+    """Returns the version of Kafka that runs: `KAFKA_VERSION` of the environment, or the one that the tests use."""
+    return os.environ.get("KAFKA_VERSION", "4.1.0")
+
+
 def ensure_jars() -> Path:
     """Returns the folder with Kafka's jars, `.local/jars/kafka-<version>`, fetching them if need be.
 
@@ -53,7 +57,7 @@ def ensure_jars() -> Path:
         ToolMissingError: There is no JDK, or the jars are to be fetched and there is no Maven.
         LocalKafkaError: Maven failed.
     """
-    return jars_of(_HERE / "pom.xml", f"kafka-{KAFKA_VERSION}")
+    return jars_of(_HERE / "pom.xml", f"kafka-{kafka_version()}")
 
 
 def jars_of(pom: Path, name: str) -> Path:
@@ -74,7 +78,7 @@ def jars_of(pom: Path, name: str) -> Path:
 
 def archive() -> Path:
     """Returns where the class archive of the jars is, if `dev.kafka.archive` made it."""
-    return REPOSITORY / ".local" / "jars" / f"kafka-{KAFKA_VERSION}.jsa"
+    return REPOSITORY / ".local" / "jars" / f"kafka-{kafka_version()}.jsa"
 
 
 def tool_command(main_class: str, *args: str) -> list[str]:
@@ -158,7 +162,7 @@ def _fetch(pom: Path, folder: Path) -> None:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
         command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
+        command += [f"-Dkafka.version={kafka_version()}", "-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
         if result.returncode != 0:
             raise LocalKafkaError(f"Maven could not fetch {folder.name}: {_first_error(result.stdout)}")

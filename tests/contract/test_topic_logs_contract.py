@@ -10,7 +10,6 @@ import pytest
 
 from actors.errors import RestoreError
 from actors.ports import Following, TopicLogs, TopicPartition
-from tests.contract.test_ports_contract import topic, world  # noqa: F401
 from tests.contract.worlds import World
 from tests.kafka.helpers import unique
 
@@ -18,14 +17,14 @@ DEADLINE_S = 20.0
 
 
 @pytest.fixture
-async def logs(world: World) -> AsyncIterator[TopicLogs]:  # noqa: F811
+async def logs(world: World) -> AsyncIterator[TopicLogs]:
     opened = await world.topic_logs()
     yield opened
     await opened.close()
 
 
 @contextlib.asynccontextmanager
-async def following(logs: TopicLogs, topic: str, offset: int = 0) -> AsyncIterator[Following]:  # noqa: F811
+async def following(logs: TopicLogs, topic: str, offset: int = 0) -> AsyncIterator[Following]:
     opened = await logs.follow({TopicPartition(topic, 0): offset})
     try:
         yield opened
@@ -34,7 +33,7 @@ async def following(logs: TopicLogs, topic: str, offset: int = 0) -> AsyncIterat
         await opened.close()
 
 
-async def follow_to(following: Following, topic: str, end: int) -> list[tuple[int, bytes | None]]:  # noqa: F811
+async def follow_to(following: Following, topic: str, end: int) -> list[tuple[int, bytes | None]]:
     """Poll until `end` is reached; each answer moves on, and has nothing of what came before."""
     found: list[tuple[int, bytes | None]] = []
     reached = -1
@@ -49,7 +48,7 @@ async def follow_to(following: Following, topic: str, end: int) -> list[tuple[in
     return found
 
 
-async def test_facts_of_a_topic(world: World, logs: TopicLogs) -> None:  # noqa: F811
+async def test_facts_of_a_topic(world: World, logs: TopicLogs) -> None:
     plain, compacted = unique("plain"), unique("compacted")
     await world.make_topic(plain)
     await world.make_topic(compacted, **{"cleanup.policy": "compact"})
@@ -65,7 +64,7 @@ async def test_facts_of_a_topic(world: World, logs: TopicLogs) -> None:  # noqa:
     assert await logs.facts(unique("none")) is None
 
 
-async def test_it_follows_what_is_there_and_what_comes(world: World, logs: TopicLogs, topic: str) -> None:  # noqa: F811
+async def test_it_follows_what_is_there_and_what_comes(world: World, logs: TopicLogs, topic: str) -> None:
     for number in range(5):
         await world.send(topic, b"k", b"%d" % number)
     async with following(logs, topic, 1) as reading:
@@ -75,7 +74,7 @@ async def test_it_follows_what_is_there_and_what_comes(world: World, logs: Topic
         assert await follow_to(reading, topic, 6) == [(5, None)]
 
 
-async def test_only_what_is_committed_and_past_what_isnt(world: World, logs: TopicLogs, topic: str) -> None:  # noqa: F811
+async def test_only_what_is_committed_and_past_what_isnt(world: World, logs: TopicLogs, topic: str) -> None:
     await world.send(topic, b"k", b"before")
     aborted = await world.open_transaction("other", topic)
     await world.send(topic, b"k", b"behind")
@@ -87,7 +86,7 @@ async def test_only_what_is_committed_and_past_what_isnt(world: World, logs: Top
         assert await follow_to(reading, topic, 4) == [(2, b"behind")]
 
 
-async def test_records_that_are_gone_are_an_error(world: World, logs: TopicLogs, topic: str) -> None:  # noqa: F811
+async def test_records_that_are_gone_are_an_error(world: World, logs: TopicLogs, topic: str) -> None:
     for number in range(4):
         await world.send(topic, b"k", b"%d" % number)
     await world.delete_before(topic, 2)
@@ -96,7 +95,7 @@ async def test_records_that_are_gone_are_an_error(world: World, logs: TopicLogs,
             await follow_to(reading, topic, 4)
 
 
-async def test_it_reads_a_stretch_too(world: World, logs: TopicLogs, topic: str) -> None:  # noqa: F811
+async def test_it_reads_a_stretch_too(world: World, logs: TopicLogs, topic: str) -> None:
     await world.send(topic, b"k", b"v")
     assert [end async for _, end in logs.read(TopicPartition(topic, 0), 0, 1)] == [1]
     assert (await logs.bounds(TopicPartition(topic, 0))).end == 1

@@ -39,7 +39,7 @@ from actors.ports import (
     TopicPartition,
     Writer,
 )
-from actors.runtime.task.committer import Committer
+from actors.runtime.committer import Committer
 from actors.testing.fakes.errors import RefusedError
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from actors.testing.fakes.views import FakeTopicLogs

@@ -18,15 +18,20 @@ from dev.kafka import Cluster
 from tests.crash.faults import FAULTS
 from tests.crash.harness import run
 from tests.crash.validate import validate_stores
+from tests.crash.world import PARTITIONS
 
 
 @click.command()
 @click.option("--inputs", default=300_000, show_default=True)
 @click.option("--faults", default=20, show_default=True)
 @click.option("--rate", default=1000.0, show_default=True, help="Inputs per second.")
+@click.option("--partitions", default=PARTITIONS, show_default=True, help="Of each topic.")
+@click.option("--brokers", type=click.IntRange(min=3), default=3, show_default=True)
 @click.option("--only", multiple=True, help="Only these faults, by name.")
 @click.option("--seed", default=None, type=int, help="Replays the order of faults; a run prints its own.")
-def main(inputs: int, faults: int, rate: float, only: tuple[str, ...], seed: int | None) -> None:
+def main(
+    inputs: int, faults: int, rate: float, partitions: int, brokers: int, only: tuple[str, ...], seed: int | None
+) -> None:
     """Kill, pause, corrupt, and count."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -39,8 +44,9 @@ def main(inputs: int, faults: int, rate: float, only: tuple[str, ...], seed: int
     order = [fault for _ in range(-(-faults // len(pool))) for fault in chance.sample(pool, len(pool))]
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     logging.getLogger("crash").info("workers' logs are in %s, and stay there if something is wrong", folder)
-    with Cluster.up(folder / "kafka", brokers=3) as cluster:
-        outcome = asyncio.run(run(cluster, folder, order[:faults], inputs=inputs, rate=rate, seed=seed))
+    with Cluster.up(folder / "kafka", brokers=brokers) as cluster:
+        running = run(cluster, folder, order[:faults], inputs=inputs, rate=rate, seed=seed, partitions=partitions)
+        outcome = asyncio.run(running)
         spark_mismatches = validate_stores(cluster.bootstrap, folder)
     if outcome.clean and spark_mismatches == 0:
         shutil.rmtree(folder)

@@ -16,6 +16,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from actors.declare.names import worker_transactional_id
+from stores.folder import DataFolder
 from tests.crash.machine import read_only_disk, run_out_of_memory
 from tests.crash.world import NAME, World
 from tests.kafka.helpers import WorkerProcess, eventually
@@ -87,10 +89,13 @@ async def kill_broker(world: World) -> None:
 
 
 async def kill_transaction_coordinator(world: World) -> None:
-    """`kill -9` of the broker that coordinates a task's transactions."""
+    """`kill -9` of the broker that coordinates a worker's transactions."""
+    worker = await _a_started_one(world)
+    (data,) = worker.folder.glob("v*")
+    transactional_id = worker_transactional_id(NAME, DataFolder.inspect(data).id)
     client = AIOKafkaClient(bootstrap_servers=world.cluster.bootstrap)
     await client.bootstrap()
-    node = await client.coordinator_lookup(CoordinationType.TRANSACTION, f"{NAME}:summarise:0")
+    node = await client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
     await client.close()
     await _kill_broker(world, node)
 

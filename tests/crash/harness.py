@@ -84,10 +84,11 @@ async def run(
     rate: float,
     seed: int,
     pause_s: float = 0.02,
+    partitions: int = PARTITIONS,
 ) -> Outcome:
     """Run all faults on a new world, wait for the end of the inputs, and check."""
     began_s = time.monotonic()
-    world = await World.create(cluster, folder, seed)
+    world = await World.create(cluster, folder, seed, partitions)
     try:
         for worker in world.workers:
             worker.start()
@@ -133,11 +134,11 @@ async def run(
 async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: str) -> float:
     """Give the seconds until every partition committed more than it had, or has nothing left to do."""
     began_s = time.monotonic()
-    before = await world.progress()
+    before, fed = await world.progress(), world.fed()
     while time.monotonic() - began_s < RECOVER_S * 2:
         now = await world.progress()
         ends = await world.ends(*INPUTS)
-        if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in ends):
+        if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in fed):
             return time.monotonic() - began_s
         await asyncio.sleep(0.2)
     logs = "\n".join(f"--- {worker.folder.parent.name}\n{worker.log()[-3000:]}" for worker in world.workers)
@@ -200,7 +201,7 @@ async def _open_transactions(world: World) -> int:
 
 async def wrong_views(world: World) -> int:
     """Count the partitions of the workers' views that don't become the fold of the topic, which is at its end."""
-    fold: dict[int, dict[bytes | None, bytes | None]] = {number: {} for number in range(PARTITIONS)}
+    fold: dict[int, dict[bytes | None, bytes | None]] = {number: {} for number in range(world.partitions)}
     for record in sorted(await world.read(f"{NAME}-stats-changelog"), key=lambda record: record.offset):
         fold[record.partition][record.key] = record.value
     wanted = {n: {key: value for key, value in held.items() if value is not None} for n, held in fold.items()}

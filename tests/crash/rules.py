@@ -59,6 +59,11 @@ class Tick(msgspec.Struct, tag="tick", frozen=True):
 Chore: TypeAlias = Wind | Unwind | Keep | Call | Refuse | Tick
 
 
+def chore_key(number: int) -> bytes:
+    """Give one of the `CHORE_KEYS` keys."""
+    return b"chore-%03d" % number
+
+
 def chore(number: int) -> tuple[bytes, Chore]:
     """Give a message's key, and the message."""
     kind, decade = number % 10, number // 10
@@ -66,7 +71,7 @@ def chore(number: int) -> tuple[bytes, Chore]:
         # From right behind the timer's beginning to long after its end.
         target = 10 * (decade - min(decade, decade * 37 % 61))
         return chore(target)[0], Unwind(number, target)
-    key = b"chore-%03d" % (number * 7919 % 104_729 % CHORE_KEYS)
+    key = chore_key(number * 7919 % 104_729 % CHORE_KEYS)
     if kind < 3:
         wait_ms = FAR_MS if number % 20 == 0 else number * 37 % LONGEST_WAIT_MS
         return key, Wind(number, wait_ms, by_stream=decade % 4 == 1)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from actors._core.partitioner import partition_for
+from dev.kafka import Cluster
 from stores._core.record import Position, encode_metadata
 from stores.rocks import RocksStore
 from tests.crash import harness, rules
 from tests.crash.checks import Record, check_run
 from tests.crash.chore_checks import COUNTS, ChoreFindings, Evidence, Line, check_chores, read_lines
 from tests.crash.harness import CHORE_KINDS, Outcome, wrong_views
-from tests.crash.world import PARTITIONS
+from tests.crash.world import INPUTS, PARTITIONS, World
 
 KEYS = [b"a", b"b", b"a", b"a", b"b"]
 VALUES = [3, 1, 5, 2, 7]
@@ -445,8 +448,17 @@ async def test_partitions_of_views_that_are_not_the_fold_of_the_topic(
     async def read(_: str) -> list[Record]:
         return records
 
-    world = SimpleNamespace(workers=[SimpleNamespace(folder=tmp_path)], read=read)
+    world = SimpleNamespace(workers=[SimpleNamespace(folder=tmp_path)], read=read, partitions=PARTITIONS)
     assert await wrong_views(world) == count
+
+
+@pytest.mark.parametrize("partitions", [PARTITIONS, 64])
+def test_progress_is_asked_of_the_partitions_that_have_keys(partitions: int, tmp_path: Path) -> None:
+    world = World(Cluster(tmp_path, ""), tmp_path, random.Random(1), partitions)
+    chores = {partition_for(rules.chore(number)[0], partitions) for number in range(5_000)}
+    fed = world.fed()
+    assert {part.partition for part in fed if part.topic == INPUTS[0]} == set(range(partitions))
+    assert {part.partition for part in fed if part.topic == INPUTS[1]} == chores
 
 
 def test_lines_that_were_cut_short_are_left_out() -> None:

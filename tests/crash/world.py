@@ -28,6 +28,7 @@ logger = logging.getLogger("crash")
 MODULE = "tests.crash.app"
 NAME = "crash"
 PARTITIONS = 6
+"""Of each topic, where a run isn't asked for another number."""
 KEYS = 20_000
 WORKERS = 3
 STORES = ("stats", "kept", "Chores", "Chores-timers", "Chores-effects")
@@ -43,18 +44,19 @@ class World:
     cluster: Cluster
     folder: Path
     chance: random.Random
+    partitions: int
     workers: list[WorkerProcess] = field(default_factory=list)
     sent: int = 0
     chores: int = 0
 
     @classmethod
-    async def create(cls, cluster: Cluster, folder: Path, seed: int) -> World:
+    async def create(cls, cluster: Cluster, folder: Path, seed: int, partitions: int) -> World:
         """Make the topics and, not yet started, the workers."""
-        world = cls(cluster, folder, random.Random(seed))
+        world = cls(cluster, folder, random.Random(seed), partitions)
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         replicas = len(cluster.broker_ids)
-        topics = [NewTopic(f"{NAME}-{kind}", PARTITIONS, replicas) for kind in ("in", "echo", "chores", "said")]
+        topics = [NewTopic(f"{NAME}-{kind}", partitions, replicas) for kind in ("in", "echo", "chores", "said")]
         response = await admin.create_topics(topics)
         await admin.close()
         assert all(error[1] == 0 for error in response.topic_errors), response
@@ -97,9 +99,9 @@ class World:
             while self.sent < inputs:
                 behind = min(inputs, int((time.monotonic() - began_s) * rate) + 1) - self.sent
                 for _ in range(behind):
-                    key = b"key-%05d" % int(KEYS * self.chance.random() ** 2)
+                    key = _key(int(KEYS * self.chance.random() ** 2))
                     value = b"%d" % self.chance.randrange(-1000, 1000)
-                    partition = partition_for(key, PARTITIONS)
+                    partition = partition_for(key, self.partitions)
                     waiting.append(await producer.send(f"{NAME}-in", value, key, partition=partition))
                     self.sent += 1
                     if self.sent % rules.INPUTS_PER_CHORE == 0:
@@ -113,14 +115,14 @@ class World:
     async def tick(self) -> None:
         """Let the second actor's stream time go on in every partition."""
         async with self._producer() as producer:
-            for partition in range(PARTITIONS):
+            for partition in range(self.partitions):
                 await (await self._send_chore(producer, b"tick", rules.Tick(self.chores), partition))
 
     async def _send_chore(
         self, producer: AIOKafkaProducer, key: bytes, message: rules.Chore, partition: int | None = None
     ) -> asyncio.Future:
         self.chores += 1
-        partition = partition_for(key, PARTITIONS) if partition is None else partition
+        partition = partition_for(key, self.partitions) if partition is None else partition
         return await producer.send(f"{NAME}-chores", msgspec.json.encode(message), key, partition=partition)
 
     @contextlib.asynccontextmanager
@@ -133,6 +135,15 @@ class World:
             yield producer
         finally:
             await producer.stop()
+
+    def fed(self) -> set[TopicPartition]:
+        """The input partitions that have keys: of many partitions, some have none of the second actor's."""
+        keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)))
+        return {
+            TopicPartition(topic, partition_for(key, self.partitions))
+            for topic, some in zip(INPUTS, keys, strict=True)
+            for key in some
+        }
 
     async def offsets_of(self, group: str) -> dict[TopicPartition, int]:
         """The offsets that a group has committed."""
@@ -147,7 +158,7 @@ class World:
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's offsets by input partition, 0 where there is none."""
         offsets = await self.offsets_of(f"{NAME}-actors")
-        parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(PARTITIONS)]
+        parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(self.partitions)]
         return {part: offsets.get(part, 0) for part in parts}
 
     async def progress(self) -> dict[TopicPartition, int]:
@@ -195,3 +206,7 @@ class World:
 
 async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> int:
     return len(await consumer._client._wait_on_metadata(topic))
+
+
+def _key(number: int) -> bytes:
+    return b"key-%05d" % number

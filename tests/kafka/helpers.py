@@ -144,11 +144,12 @@ async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, wha
 class WorkerProcess:
     """A real `faust worker` of an app module, with its own data folder and log.
 
-    It is forked off a process that has done the imports, unless the start itself is tested.
+    It is forked off a process that has done the imports, unless the start itself is tested. `tree` has its code.
     """
 
-    def __init__(self, module: str, brokers: str, folder: Path, **environment: str) -> None:
+    def __init__(self, module: str, brokers: str, folder: Path, *, tree: Path = ROOT, **environment: str) -> None:
         self.module = module
+        self.tree = tree
         self.folder = folder
         self.log_file = folder.with_suffix(".log")
         self._environment = {
@@ -172,19 +173,18 @@ class WorkerProcess:
         with self.log_file.open("ab") as log:
             sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
         assert sink.stdin is not None
-        start = self._spawned if within or spawned else self._forked
+        start = self._spawned if within or spawned or self.tree != ROOT else self._forked
         self._process = start(self.command(web=web), {**self._environment, **environment}, sink.stdin.fileno(), within)
         self._sink = sink
         sink.stdin.close()
         return self
 
-    @staticmethod
     def _spawned(
-        arguments: Sequence[str], environment: Mapping[str, str], log: int, within: Sequence[str]
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: int, within: Sequence[str]
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*within, sys.executable, "-m", "faust", *arguments],
-            cwd=ROOT,
+            cwd=self.tree,
             env=environment,
             stdout=log,
             stderr=log,

@@ -34,7 +34,22 @@ class Phase(enum.Enum):
     MIGRATED = "was told that it isn't the owner"
 
 
-_phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
+@dataclass
+class _Ownership:
+    """What a task knows since its last fence; its commits, which run beside it, know the same."""
+
+    phase: Phase = Phase.NEW
+
+
+_ownership: ContextVar[_Ownership] = ContextVar("ownership")
+
+
+def _phase() -> Phase:
+    return _ownership.get(_Ownership()).phase
+
+
+def _enter(phase: Phase) -> None:
+    _ownership.set(_Ownership(phase))
 
 
 NOBODY = Identity("", 0)
@@ -347,6 +362,15 @@ class Audit:
             if record.is_committed and app.GARBAGE.encode() in (record.value or b""):
                 self.violated(f"savepoint: {log.name} has at {record.offset} what a handler wrote before it raised")
 
+    def check_times(self, log: PartitionLog) -> None:
+        """Look at the timestamps of echoes, which are those of their inputs."""
+        source = TopicPartition(app.INPUT, log.name.partition)
+        inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
+        came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
+        for record in log.history:
+            if record.is_committed and (int(record.value.split()[0]), record.timestamp) not in came:
+                self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
+
     # --- static members --------------------------------------------------------------------------------------------
 
     def _changed(self, what: str, client: str) -> None:
@@ -488,8 +512,8 @@ class Audit:
     # --- after a fence ---------------------------------------------------------------------------------------------
 
     def _check_phase(self, what: str) -> None:
-        if self._check_phases and _phase.get() is not Phase.OWNER:
-            self.violated(f"after a fence: a task {what} although it {_phase.get().value}")
+        if self._check_phases and _phase() is not Phase.OWNER:
+            self.violated(f"after a fence: a task {what} although it {_phase().value}")
 
 
 class WatchedLog:
@@ -501,11 +525,11 @@ class WatchedLog:
         self._identity = identity
 
     async def fence(self) -> None:
-        if _phase.get() is Phase.MIGRATED:
+        if _phase() is Phase.MIGRATED:
             self._audit._check_phase("fences")
         await self._log.fence()
         self._audit.note("fenced")
-        _phase.set(Phase.FENCED)
+        _enter(Phase.FENCED)
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         self._audit.note(f"ends the transaction of {transactional_id}")
@@ -514,20 +538,22 @@ class WatchedLog:
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         self._audit._check_phase("commits")
-        self._audit.owners[batch.metadata] = self._identity
-        self._audit._batches[batch.metadata] = batch
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
-        epoch, transaction, _, *finished = batch.metadata.split(";")
-        mark = ";".join((epoch, transaction, *finished))
-        self._audit.note(f"commit {batch.source} at {batch.next_offset} {mark} {changes}")
+        marks = []
+        for committed in batch.offsets.values():
+            self._audit.owners[committed.metadata] = self._identity
+            self._audit._batches[committed.metadata] = batch
+            epoch, transaction, _, *finished = committed.metadata.split(";")
+            marks.append(";".join((epoch, transaction, *finished)))
+        self._audit.note(f"{batch} {' '.join(marks)} {changes}")
         try:
             receipt = await self._log.commit(batch)
         except (OutcomeUnknownError, CommitRefusedError) as error:
             self._audit.note(str(error))
             self._audit.counted[type(error).__name__] += 1
-            _phase.set(Phase.UNKNOWN)
+            _ownership.get().phase = Phase.UNKNOWN
             raise
-        self._audit.note(f"committed {batch.source} at {batch.next_offset}")
+        self._audit.note(f"done: {batch}")
         return receipt
 
     async def close(self) -> None:
@@ -545,9 +571,9 @@ class WatchedGroup:
         is_member: bool = await self._group.is_member(identity)
         if not is_member:
             self._audit.note(f"{identity} isn't a member")
-            _phase.set(Phase.MIGRATED)
-        elif _phase.get() is Phase.FENCED:
-            _phase.set(Phase.OWNER)
+            _enter(Phase.MIGRATED)
+        elif _phase() is Phase.FENCED:
+            _enter(Phase.OWNER)
         return is_member
 
     async def committed(self, source: TopicPartition) -> Any:

@@ -20,11 +20,11 @@ from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreErr
 from actors.ports import Identity, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
+from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.committer import Committer
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from stores.errors import ForeignDatabaseError

@@ -368,7 +368,7 @@ class Simulation:
         cluster = self._world.cluster
         tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
         for source in app.sources(self._world.partitions):
-            owners = [held for held in tasks if held.source == source]
+            owners = [held for held in tasks if source in held.sources]
             if self._is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
                 continue
             if self._has_grown(source) and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
@@ -434,6 +434,7 @@ class Simulation:
                 self._check_at_least_once(source)
             for topic in (app.ECHO, *self.model.topics, *map(app.changelog, self._world.stores)):
                 audit.check_savepoints(cluster.log(TopicPartition(topic, source.partition)))
+            audit.check_times(cluster.log(TopicPartition(app.ECHO, source.partition)))
         for violation in self.model.check():
             audit.violated(violation)
         if self._world.is_exactly_once or not self._world.has_zombies:
@@ -567,8 +568,9 @@ class _logs_to:  # noqa: N801
 
     def _emit(self, record: logging.LogRecord) -> None:
         if record.msg.startswith("actor %s is stopped on"):
-            _, source, error = record.args
-            self._audit.stopped(source, error)
+            _, name, error = record.args
+            topic, _, number = name.rstrip("]").rpartition("[")
+            self._audit.stopped(TopicPartition(topic, int(number)), error)
         elif self._audit.print_trace:
             self._audit.note(f"log: {record.getMessage()}")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from actors.runtime.task.misplaced import PlacedRecords
 
 import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
 import actors.runtime.message.failures as failures
 import actors.runtime.task.identity as identity
 import actors.runtime.task.task as task
+from actors.runtime.inputs.misplaced import PlacedRecords
 from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease
@@ -57,7 +57,7 @@ def let_the_handler_go_on(patch: Patch) -> None:
 
 def forget_that_there_was_an_offset(patch: Patch) -> None:
     """The registry isn't asked: no offset and no state is a first start."""
-    patch.setattr(identity, "_last_commit", lambda *_: None)
+    patch.setattr(identity, "_input_of", lambda *_: None)
 
 
 def begin_again_on_top_of_state(patch: Patch) -> None:

@@ -160,6 +160,12 @@ def show_what_was_read_first(patch: Patch) -> None:
     patch.setattr(TopicView, "_read", read)
 
 
+def send_at_the_commits_time(patch: Patch) -> None:
+    """Outputs have the time of their commit."""
+    edit = ("timestamp_ms = came_ms if came_ms is not None and came_ms >= 0 else None", "timestamp_ms = None")
+    patch.setattr(Context, "send", rewritten(Context.send, edit))
+
+
 PLANTED = (
     Planted(number_questions_by_call, "asks", features=("asks",)),
     Planted(keep_no_answer, "asks", features=("asks",)),
@@ -178,6 +184,8 @@ PLANTED = (
     Planted(blame_all_stores, "kept", features=("views",)),
     Planted(blame_no_store, "progress", features=("views",)),
     Planted(show_what_was_read_first, "views", features=("views",)),
+    Planted(send_at_the_commits_time, "times"),
+    Planted(send_at_the_commits_time, "times", features=("timers",)),
 )
 
 

@@ -105,7 +105,7 @@ def only_say_cancelled(patch: Patch) -> None:
 def commit_the_time_of_what_failed(patch: Patch) -> None:
     """Stream time is written as if the message that waits for its next attempt had been handled."""
     edit = ("offset, scope.source_offset = scope.source_offset, self.reached - 1", "offset = scope.source_offset")
-    patch.setattr(TaskProcessor, "_commit", rewritten(TaskProcessor._commit, edit))
+    patch.setattr(TaskProcessor, "_freeze", rewritten(TaskProcessor._freeze, edit))
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.timers import timers
 from tests.sim import app
@@ -147,6 +148,9 @@ class TimersPart(Part):
         for partition in range(self.world.partitions):
             for _, (what, *_) in self.events(TOPIC, partition):
                 self.count(f"timer {what}")
+            for record in self.world.cluster.log(TopicPartition(TOPIC, partition)).history:
+                if record.value.startswith(b"fired") and record.timestamp != int(record.value.split()[3]):
+                    yield f"times: {record.value!r} was sent at {record.timestamp}"
             if self.is_exact:
                 yield from self._replayed(partition).wrong
 

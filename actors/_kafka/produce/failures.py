@@ -40,11 +40,15 @@ class ProducerOverError(Exception):
 
 
 class PartsFailedError(Exception):
-    """What brokers answered about some partitions of a transaction, nothing of which can be committed then."""
+    """What brokers answered about some partitions of a transaction, nothing of which can be committed then.
 
-    def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
+    `may_be_late`: a request may still be under way to them.
+    """
+
+    def __init__(self, errors: Mapping[TopicPartition, KafkaError], *, may_be_late: bool = False) -> None:
         super().__init__("; ".join(f"{part}: {described(error)}" for part, error in errors.items()))
         self.errors = errors
+        self.may_be_late = may_be_late
 
 
 class Throttle:
@@ -72,7 +76,8 @@ class Throttle:
 def is_refusal(error: KafkaError, *, has_own_time: bool) -> bool:
     """Tell whether a leader refused the records themselves, so that another try is refused too.
 
-    A timestamp is the records' own if a handler set it; else it is this worker's clock, which may be corrected.
+    A timestamp is the records' own if it is the message's or the handler's; else it is this worker's clock, which may
+    be corrected.
     """
     return isinstance(error, _REFUSED) or (isinstance(error, InvalidTimestampError) and has_own_time)
 
@@ -80,5 +85,9 @@ def is_refusal(error: KafkaError, *, has_own_time: bool) -> bool:
 def described(error: BaseException) -> str:
     """Return an error's text, explained where the client's own words don't say enough."""
     if isinstance(error, InvalidTimestampError):
-        return f"{words_of(error)}: the topic's limits don't allow the records' time; is a clock wrong?"
+        return (
+            f"{words_of(error)}: the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms don't "
+            "allow the records' time. Outputs have the time of their message unless timestamp_ms= sets another, other "
+            "records that of the worker's clock"
+        )
     return words_of(error)

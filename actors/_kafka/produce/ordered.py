@@ -35,9 +35,13 @@ class OrderedWriter(BatchWriter):
         # What can't be packed is found before anything is sent.
         writes = [await self._packed(part) for part in _in_order(batches)]
         ends: dict[TopicPartition, int] = {}
-        for packed in writes:
-            ends |= await append(self.client, sequences, packed, transactional_id=None)
-        await self._commit_offsets(identity, batches)
+        try:
+            for packed in writes:
+                ends |= await append(self.client, sequences, packed, transactional_id=None)
+            await self._commit_offsets(identity, batches)
+        except PartsFailedError:
+            await self.fence()
+            raise
         self._sequences = sequences
         return [receipt(batch, ends) for batch in batches]
 

@@ -21,6 +21,8 @@ from actors.ports import TopicPartition
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
 UNKNOWN_TOPIC, UNKNOWN_TOPIC_S = 3, 3.0
 """How long a partition may be unknown: its topic was deleted, unless the leader hasn't heard of it yet."""
+AWAY_S = 5.0
+"""How long the others of a transaction wait for a leader that is away, or doesn't answer."""
 _SEQUENCES = 2**31
 
 
@@ -54,7 +56,7 @@ async def append(
     The caller sets the deadline.
 
     Raises:
-        PartsFailedError: leaders refused batches. Others may have been appended.
+        PartsFailedError: leaders refused batches, or are away while others appended theirs.
         ProducerOverError: nothing can be sent any more.
     """
     left = {partition: list(batches) for partition, batches in packed.items()}
@@ -63,29 +65,47 @@ async def append(
     began_s, tries = loop.time(), 0
     while left:
         answers = await _round(client, sequences, left, transactional_id, is_version_2)
-        failed, waits = {}, False
-        for partition in left.copy():
-            code, offset = answers.get(partition, (UNKNOWN_TOPIC, -1))
-            if code == OK:
-                batch = left[partition].pop(0)
-                sequences.sent(partition, batch.count)
-                ends[partition] = offset + batch.count if offset >= 0 else -1
-                if not left[partition]:
-                    del left[partition]
-            elif code in PRODUCER_IS_OVER:
-                raise ProducerOverError(f"{partition}: {described(error_of(code))}") from error_of(code)
-            elif code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC and loop.time() - began_s > UNKNOWN_TOPIC_S):
-                failed[partition] = error_of(code)
-            else:
-                waits = True
-                if code in LEADER_MOVED:
-                    client.force_metadata_update()
-        if failed:
-            raise PartsFailedError(failed)
-        if waits:
-            tries += 1
-            await asyncio.sleep(BACKOFF.delay_s(tries))
+        waiting = _settle(sequences, left, ends, answers, waited_s=loop.time() - began_s)
+        if not waiting:
+            continue
+        if ends and loop.time() - began_s > AWAY_S:
+            raise PartsFailedError({part: error_of(code) for part, code in waiting.items()}, may_be_late=True)
+        if not LEADER_MOVED.isdisjoint(waiting.values()):
+            client.force_metadata_update()
+        tries += 1
+        await asyncio.sleep(BACKOFF.delay_s(tries))
     return ends
+
+
+def _settle(
+    sequences: Sequences,
+    left: dict[TopicPartition, list[Batch]],
+    ends: dict[TopicPartition, int],
+    answers: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    waited_s: float,
+) -> dict[TopicPartition, int]:
+    """Move what was appended from `left` to `ends`; return the codes of the partitions that have to be tried again."""
+    codes = {}
+    for partition in left.copy():
+        code, offset = answers.get(partition, (UNKNOWN_TOPIC, -1))
+        if code != OK:
+            codes[partition] = code
+            continue
+        batch = left[partition].pop(0)
+        sequences.sent(partition, batch.count)
+        ends[partition] = offset + batch.count if offset >= 0 else -1
+        if not left[partition]:
+            del left[partition]
+    failed = {}
+    for partition, code in codes.items():
+        if code in PRODUCER_IS_OVER:
+            raise ProducerOverError(f"{partition}: {described(error_of(code))}") from error_of(code)
+        if code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC and waited_s > UNKNOWN_TOPIC_S):
+            failed[partition] = error_of(code)
+    if failed:
+        raise PartsFailedError(failed)
+    return codes
 
 
 async def _round(
@@ -109,7 +129,8 @@ async def _round(
         try:
             timeout_ms = client._request_timeout_ms
             request = ProduceRequest(transactional_id, timeout_ms, batches, is_version_2=is_version_2)
-            answer = await client.send(leader, request)
+            async with asyncio.timeout(AWAY_S):
+                answer = await client.send(leader, request)
         except (KafkaError, OSError, TimeoutError):
             # Whether they were appended isn't known: the sequence numbers let the leader recognise them.
             client.force_metadata_update()

@@ -13,6 +13,7 @@ is never sent again: `fence` comes first, which raises the epoch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,6 +59,8 @@ from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.clock import machine_ms
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
+ANSWER_S = 5.0
+"""How long one broker of several is waited for."""
 _FEATURE, _VERSION_2 = "transaction.version", 2
 _OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
@@ -92,7 +95,7 @@ class BatchWriter(ABC):
         with broker_errors(f"InitProducerId of {self._name}", self.connection, WRITE):
             if self._client is None:
                 await self._connect()
-            self._sequences = Sequences(*await self._init(self.transactional_id))
+            self._sequences = Sequences(*await self._begin())
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
@@ -150,6 +153,10 @@ class BatchWriter(ABC):
             raise
         self._client = client
 
+    async def _begin(self) -> tuple[int, int]:
+        """Return the id and epoch of this writer's producer, and end what it left open."""
+        return await self._init(self.transactional_id)
+
     async def _init(self, transactional_id: str | None) -> tuple[int, int]:
         request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
         if transactional_id is None:
@@ -159,13 +166,21 @@ class BatchWriter(ABC):
         return answer.producer_id, answer.producer_epoch
 
     async def _any(self, request: Any) -> Any:
-        node = self.client.get_random_node()
-        if node is None:
-            raise NodeNotReadyError("no broker is known")
-        answer = await self.client.send(node, request)
-        if answer.error_code != OK:
-            raise error_of(answer.error_code)
-        return answer
+        """Return the answer of the first broker that gives one."""
+        tries = 0
+        while True:
+            answer, node = None, self.client.get_random_node()
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                if node is not None:
+                    async with asyncio.timeout(ANSWER_S):
+                        answer = await self.client.send(node, request)
+            if answer is not None:
+                if answer.error_code == OK:
+                    return answer
+                if answer.error_code not in COORDINATOR_WAITS:
+                    raise error_of(answer.error_code)
+            tries += 1
+            await asyncio.sleep(BACKOFF.delay_s(tries))
 
     # --- records ---------------------------------------------------------------------------------------------------
 
@@ -293,10 +308,10 @@ class TransactionWriter(BatchWriter):
     transactional_id: str
     _is_version_2: bool = field(default=False, init=False)
 
-    async def _connect(self) -> None:
-        await super()._connect()
+    async def _begin(self) -> tuple[int, int]:
         features = finalized_features(await self._any(ApiVersionsRequest("faust-actors", "1", {})))
         self._is_version_2 = features.get(_FEATURE, 0) >= _VERSION_2
+        return await super()._begin()
 
     @property
     def _place(self) -> Place:
@@ -316,8 +331,11 @@ class TransactionWriter(BatchWriter):
                 transactional_id=self.transactional_id,
                 is_version_2=self._is_version_2,
             )
-        except PartsFailedError:
-            self._sequences = await self._end(sequences, is_committed=False)
+        except PartsFailedError as failed:
+            if failed.may_be_late:
+                await self.fence()
+            else:
+                self._sequences = await self._end(sequences, is_committed=False)
             raise
         after = await self._end(sequences, is_committed=True)
         receipts = [receipt(batch, ends) for batch in batches]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Union
 
 import msgspec
@@ -57,7 +58,7 @@ class MessageCodec:
 
         async def handle(ctx: Context, raw: Any) -> Any:
             try:
-                message = by_headers(ctx.headers, raw)
+                message = None if raw is None else by_headers(ctx.headers, raw)
             except (CodecError, NewerVersionError) as error:
                 raise ctx.undecodable(error) from error
             return await handler(ctx, message)
@@ -68,7 +69,7 @@ class MessageCodec:
 def function_codec(topic: Any) -> MessageCodec:
     """Return the codec of a function actor's messages: its topic's."""
     codec = value_codec(topic.app, topic.schema)
-    types = arms_of(topic.schema.value_type)
+    types = _without_none(arms_of(topic.schema.value_type))
     if not _are_tagged(types):
         return MessageCodec(codec.decode, codec.encode)
     known = ", ".join(str(type_.__struct_config__.tag) for type_ in types)
@@ -81,11 +82,11 @@ def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
     Raises:
         ConfigurationError: the topic can give what no handler takes, or the types can't be told apart.
     """
-    types = tuple(actor.receivers)
+    types = tuple(actor.type_names)
     declared = topic.schema.value_type
     if declared is not None:
-        types = arms_of(declared)
-        _check_declared(actor, topic, types)
+        _check_declared(actor, topic, arms_of(declared))
+        types = _without_none(arms_of(declared))
         codec = value_codec(topic.app, topic.schema)
     elif len(types) == 1 or _are_tagged(types):
         codec = resolve(Union[types], topic.schema.value_serializer)  # noqa: UP007
@@ -103,6 +104,10 @@ def _check_declared(actor: type[Actor[Any]], topic: Any, arms: Sequence[Any]) ->
             f"actor {actor.__name__}: topic {topic.get_topic_name()} is declared to carry {names}, which no handler "
             "takes: add a method marked @receive, or leave value_type out"
         )
+
+
+def _without_none(arms: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(arm for arm in arms if arm is not NoneType)
 
 
 def _are_tagged(types: Sequence[Any]) -> bool:
@@ -156,6 +161,7 @@ class _Types:
         self._codecs = {type_: resolve(type_, serializer) for type_ in self._names}
         self._by_name = {name: self._codecs[type_] for type_, name in self._names.items()}
         self._known = ", ".join(sorted(actor.type_names.values()))
+        self._takes_none = NoneType in actor.receivers
         if len(self._by_name) < len(self._names):
             raise ConfigurationError(
                 f"actor {self._actor}: two types of message have one name in the header {TYPE_HEADER}: give one of "
@@ -180,7 +186,9 @@ class _Types:
         return self._codecs[self._type_of(message)].encode(message)
 
     def headers(self, message: Any) -> list[tuple[str, bytes]]:
-        """Return the header that names the message's type."""
+        """Return the header that names the message's type; a tombstone has none."""
+        if message is None and self._takes_none:
+            return []
         return [(TYPE_HEADER, self._names[self._type_of(message)])]
 
     def _type_of(self, message: Any) -> Any:

@@ -107,7 +107,8 @@ class Actor(Generic[S]):
                     raise ConfigurationError(f"{cls.__name__}: two handlers take {_show(type_)}")
                 own.add(type_)
                 receivers[type_] = method
-                names[type_] = name or _show(type_)
+                if type_ is not NoneType:
+                    names[type_] = name or _show(type_)
         cls.receivers, cls.type_names = receivers, names
         cls.queries = {**cls.queries, **queries_of(cls)}
 

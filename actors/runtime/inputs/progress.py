@@ -19,6 +19,7 @@ class InputProgress:
         topics: the ids that the takeover found, for the marks of this owner's commits.
         backlog_end: its end as the takeover saw it.
         next_offset: all before it is handled.
+        handed_in_offset: all before it is committed, or in the commit that is under way.
         committed_offset: all before it is committed.
     """
 
@@ -29,10 +30,11 @@ class InputProgress:
     topics: TopicIds
     backlog_end: int
     next_offset: int = field(init=False)
+    handed_in_offset: int = field(init=False)
     committed_offset: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.next_offset = self.committed_offset = self.completed.next_offset
+        self.next_offset = self.handed_in_offset = self.committed_offset = self.completed.next_offset
 
     @property
     def reached(self) -> int:

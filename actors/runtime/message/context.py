@@ -142,7 +142,7 @@ class Context:
             key: encoded as the topic says. The record goes where the topic's partitioner puts it, murmur2 by default.
             value: None sends a tombstone.
             partition: overrides the key's partition.
-            timestamp_ms: Unix milliseconds; the time of the commit when left out.
+            timestamp_ms: Unix milliseconds; the message's own when left out, or the commit's if the message has none.
             headers: (name, bytes) pairs, or a mapping. Names that begin with `fa-` are reserved.
 
         Raises:
@@ -166,6 +166,10 @@ class Context:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
             check_placement(target, raw_key, partition, timestamp_ms)
+        if timestamp_ms is None:
+            came_ms = self._record.timestamp
+            # A record of message format 0 has None, one that was produced without a timestamp -1.
+            timestamp_ms = came_ms if came_ms is not None and came_ms >= 0 else None
         place = target.partitioner if partition is None else partition
         state.outputs.append(new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
@@ -185,7 +189,7 @@ class Context:
             actor: an actor's class, its function, or its name.
             key: which one of them; encoded as the actor's input says.
             message: of a type that the actor takes.
-            timestamp_ms: Unix milliseconds; the time of the commit when left out.
+            timestamp_ms: as for `send`.
             headers: as for `send`.
 
         Raises:

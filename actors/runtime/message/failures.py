@@ -22,6 +22,8 @@ from actors.errors import (
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
 
+NULL_KEY = "the key is null, and the actor's state lives with keys"
+NULL_VALUE = "the value is null, and the actor takes no tombstones (@app.actor(..., tombstones=True))"
 REMIND_S = 60.0
 """How often an error is logged that each try meets again."""
 _NEWER = b'{"v":'
@@ -96,19 +98,14 @@ def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersi
     return failed
 
 
-def undecodable(source: TopicPartition, record: InputRecord, error: Exception | None) -> RecordError:
-    """Return the error for a record that isn't what its topic declares; `error` None if only a null is in the way.
+def undecodable(source: TopicPartition, record: InputRecord, error: Exception | str) -> RecordError:
+    """Return the error for a record that isn't what its topic declares; `error` is what was raised, or the reason.
 
     A message of a type that only a newer program knows isn't the record's fault: see `NewerProgramError`.
     """
     if isinstance(error, NewerVersionError):
         return newer_program(source, record, error)
-    if error is not None:
-        reason = f"it doesn't decode: {reason_of(error)}"
-    elif record.key is None and record.value is not None:
-        reason = "the key is null, and the actor's state lives with keys"
-    else:
-        reason = "the value is null"
+    reason = error if isinstance(error, str) else f"it doesn't decode: {reason_of(error)}"
     return UndecodableRecordError.about(record, source, reason)
 
 

@@ -39,7 +39,7 @@ class InternalMessage:
     """A call of the handler that no input record asks for.
 
     Attributes:
-        record: in the record's place. Its value None means: there is nothing to handle but `consume`.
+        record: in the record's place.
         consume: called first, with the message's context: takes the message's entry out of its store, whatever the
             handler does then; returns whether there is still something to handle.
         done: called when the message is handled, or dropped because another owner will see to it.

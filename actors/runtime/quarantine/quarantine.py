@@ -371,8 +371,7 @@ class Parked:
 
         internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
-            # Without a value it would be over when it is consumed; this one is a message that can't be handled.
-            await handling.once(state, internal_record, None if message.value is None else internal)
+            await handling.once(state, internal_record, internal)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent)
             if isinstance(error, Rejected):
@@ -501,7 +500,7 @@ def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) 
     """Consume an internal message that isn't handled now; tell whether there is something of it to handle later."""
     ctx = Context(state, record, None, record.key or b"")
     try:
-        return internal.consume(ctx) and record.value is not None
+        return internal.consume(ctx)
     finally:
         ctx._state = None
 

@@ -51,6 +51,7 @@ class TaskContext:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
+    `waits_for_commit` is true while the run loop does nothing but wait for a commit's end.
     `claimed` is what the registry says of this owner. `now_ms` is the partition's time as it was last committed, or is
     about to be; `clock` goes on from there.
     """
@@ -69,6 +70,7 @@ class TaskContext:
     now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
+    waits_for_commit: bool = False
     claimed: OwnerRecord | None = None
     meters: TaskMeters = field(default_factory=TaskMeters)
     clock: PartitionClock = field(init=False)

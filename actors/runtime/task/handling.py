@@ -20,7 +20,7 @@ from actors.errors import (
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.message.context import Context, enter_message
-from actors.runtime.message.failures import as_record_error, undecodable, unreadable
+from actors.runtime.message.failures import NULL_KEY, NULL_VALUE, as_record_error, undecodable, unreadable
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
@@ -89,13 +89,16 @@ class Handling:
             if internal is not None:
                 ctx = Context(state, record, None, raw_key or b"")
                 enter_message(ctx)
-                if not internal.consume(ctx) or raw_value is None:
+                if not internal.consume(ctx):
                     state.scope.release()
                     return
-            if raw_value is None or (raw_key is None and spec.needs_key):
-                raise undecodable(state.source, record, None)
+            if raw_value is None and not at.tombstones:
+                raise undecodable(state.source, record, NULL_VALUE)
+            if raw_key is None and spec.needs_key:
+                raise undecodable(state.source, record, NULL_KEY)
             try:
-                key, value = None if raw_key is None else at.decode_key(raw_key), at.decode_value(raw_value)
+                key = None if raw_key is None else at.decode_key(raw_key)
+                value = None if raw_value is None else at.decode_value(raw_value)
             except Exception as error:
                 raise undecodable(state.source, record, error) from error
             if ctx is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from actors.errors import RecordError
-from actors.ports import InputRecord
+from actors.ports import CommitBatch, InputRecord
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import Punctuator
@@ -17,6 +17,7 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
+from stores._core.overlay import Writes
 
 
 class KeyedProcessor(TaskProcessor):
@@ -43,7 +44,7 @@ class KeyedProcessor(TaskProcessor):
     async def work(self) -> None:
         """See `TaskProcessor.work`."""
         while not self._inbox.stopping:
-            self._check_doubt()
+            await self._check()
             self._note_time()
             self._admit()
             self._executor.start()
@@ -53,7 +54,7 @@ class KeyedProcessor(TaskProcessor):
                 continue
             wait_s = self._commit_in_s()
             if wait_s <= 0.0:
-                await self._commit()
+                await self._begin_commit()
             elif self.is_quiet and not self._pending and not self._inbox:
                 await self._idle()
             else:
@@ -63,6 +64,8 @@ class KeyedProcessor(TaskProcessor):
     async def close(self) -> None:
         """See `TaskProcessor.close`."""
         self._ending.set()
+        if self._under_way is not None:
+            self._under_way.cancel()
         await self._executor.close()
         await super().close()
 
@@ -124,7 +127,7 @@ class KeyedProcessor(TaskProcessor):
             # What came during a commit has woken nobody.
             return True
         self._sync()
-        is_clean, was_clean = self.is_clean, self._was_clean
+        is_clean, was_clean = self._is_handed_in, self._was_clean
         if was_clean and not is_clean:
             self._oldest_s = self._clock.monotonic()
         self._was_clean = is_clean
@@ -133,8 +136,7 @@ class KeyedProcessor(TaskProcessor):
             return await self._punctuate()
         if isinstance(failure, RecordError):
             failure.is_passed = True
-            if not is_clean:
-                await self._commit()
+            await self._commit()
         raise failure
 
     async def _take_care(self) -> bool:
@@ -169,11 +171,11 @@ class KeyedProcessor(TaskProcessor):
         for one in self.inputs:
             one.next_offset = one.completed.next_offset
 
-    async def _commit(self) -> None:
+    def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
         self._sync()
         self._was_clean = True
         self._handled = self._executor.take_count()
-        await super()._commit()
+        return super()._freeze()
 
     def _skip_to(self, one: InputProgress, offset: int) -> None:
         one.completed.skip_to(offset)
@@ -183,11 +185,10 @@ class KeyedProcessor(TaskProcessor):
             await super()._sweep(sweeper)
 
     @property
-    def is_clean(self) -> bool:
-        """See `TaskProcessor.is_clean`."""
-        if any(one.completed.next_offset > one.committed_offset for one in self.inputs):
+    def _is_handed_in(self) -> bool:
+        if any(one.completed.next_offset > one.handed_in_offset for one in self.inputs):
             return False
-        return super().is_clean
+        return super()._is_handed_in
 
     @property
     def _may_take(self) -> bool:
@@ -199,7 +200,7 @@ class KeyedProcessor(TaskProcessor):
 
     def _commit_in_s(self) -> float:
         """Give when the next commit is due: at once when the input has run dry and the last one is long enough ago."""
-        if self.is_clean:
+        if self._is_handed_in:
             return float("inf")
         if self._is_large():
             return 0.0
@@ -211,8 +212,7 @@ class KeyedProcessor(TaskProcessor):
 
     async def _finish(self) -> None:
         """Let the handlers that run come to their end, and commit."""
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
         self._ending.set()
         if not self._inbox.hurries:
             await self._executor.quiet()

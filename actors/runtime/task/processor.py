@@ -8,8 +8,11 @@ What happens when the process dies, step by step:
     commit, after it     Kafka has everything, the store lacks the last batch: the restore reads it from the changelog
     store write          one atomic batch with its position: it is there or it isn't
 
+A task goes on handling while a commit is under way, above the writes that the commit has frozen. The next commit begins
+after that one's end; if it failed, all that was handled since is dropped with it.
+
 The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
-the run loop of the task, which waits for the end of its predecessor on the same partition first.
+the task, which waits for the end of its predecessor on the same partition first, and ends after its last commit.
 
 A timer that is due, a result of an effect and a parked message are internal messages: handled like input records, and
 removed from the store where they waited in the same commit. If the process dies before that commit, nothing is handled,
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +33,7 @@ from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
     LogWentBackError,
+    NewerVersionError,
     OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
@@ -75,6 +80,8 @@ class TaskProcessor:
         self.inputs = inputs
         # What is due between messages goes with the last one, so with an input of which one was handled.
         self._at = next((one for one in inputs if one.reached > 0), inputs[0])
+        self._under_way: asyncio.Task[None] | None = None
+        self._under_way_bytes = 0
         self._context = context
         self._spec = spec = context.spec
         self._name = ", ".join(str(one.source) for one in inputs)
@@ -138,16 +145,24 @@ class TaskProcessor:
             RecordError: a message can't be handled; all before it is committed.
             TaskError: the task has to take over again.
         """
+        try:
+            await self._work()
+        except (RecordError, NewerVersionError):
+            # A task that stands still is read: its stores have to have all that is committed.
+            await self._commit_ended()
+            raise
+
+    async def _work(self) -> None:
         inbox = self._inbox
         while not inbox.stopping:
-            self._check_doubt()
+            await self._check()
             if inbox:
                 await self._handle_or_halt(*self._take())
                 await self._punctuate()
-            elif self.is_clean:
+            elif self._is_handed_in:
                 await self._idle()
             elif not await self._rests():
-                await self._commit()
+                await self._begin_commit()
         await self._leave()
 
     async def _leave(self) -> None:
@@ -167,11 +182,13 @@ class TaskProcessor:
             now = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
             if now != claimed:
                 self._messages.outputs.append(self._services.encode_owner(now))
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
 
     async def close(self) -> None:
         """Drop what isn't committed, and end what runs beside. May be called twice."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
         self._scope.undo.clear()
         for _, overlay in self._overlays:
             overlay.discard()
@@ -182,20 +199,28 @@ class TaskProcessor:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left to commit."""
+        """Whether all that was handled is committed."""
+        return self._under_way is None and self._is_handed_in
+
+    @property
+    def _is_handed_in(self) -> bool:
+        """Whether there is nothing for the next commit."""
         for one in self.inputs:
-            if one.next_offset > one.committed_offset:
+            if one.next_offset > one.handed_in_offset:
                 return False
         return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
 
     @property
-    def _has_handled_nothing(self) -> bool:
-        return all(one.next_offset == one.committed_offset for one in self.inputs)
-
-    @property
     def held_bytes(self) -> int:
         """About how much is held that isn't committed."""
-        return self._messages.output_bytes + sum(overlay.bytes_held for _, overlay in self._overlays)
+        return self._under_way_bytes + self._new_bytes
+
+    @property
+    def _new_bytes(self) -> int:
+        held = self._messages.output_bytes
+        for _, overlay in self._overlays:
+            held += overlay.bytes_held
+        return held
 
     @property
     def reached(self) -> int:
@@ -214,7 +239,10 @@ class TaskProcessor:
         parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
         return min(backlog.lowest_ms(one.next_offset, queue.records()) for backlog, one, queue in parts)
 
-    def _check_doubt(self) -> None:
+    async def _check(self) -> None:
+        """Raise what a commit failed with, or why the task has to take over again."""
+        if self._under_way is not None and self._under_way.done():
+            await self._commit_ended()
         doubt, self._inbox.doubt = self._inbox.doubt, None
         if doubt is not None:
             raise RestoreError(doubt)
@@ -275,8 +303,7 @@ class TaskProcessor:
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
 
         def is_over() -> bool:
             # What was taken back still counts as held until the next commit, which there is only after a write.
@@ -284,8 +311,7 @@ class TaskProcessor:
 
         await sweeper.sweep(self._messages, self.reached, is_over, self._is_busy)
         try:
-            if not self.is_clean:
-                await self._commit()
+            await self._commit()
         except CommitRefusedError:
             self._poison.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
             again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
@@ -307,8 +333,7 @@ class TaskProcessor:
             reached = self._position(one)
             if reached is not None and reached > one.next_offset and not queue.queued:
                 self._skip_to(one, reached)
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
         self._note_time()
         asked_ms = self._services.clock.wall_ms()
         await self._context.confirm()
@@ -324,7 +349,7 @@ class TaskProcessor:
 
     async def _handle_or_halt(self, one: InputProgress, records: Sequence[InputRecord]) -> None:
         self._note_time()
-        if self._has_handled_nothing:
+        if self._is_handed_in:
             self._oldest_s = self._clock.monotonic()
         messages, home = self._messages, self.inputs[0]
         if one is not self._at:
@@ -333,7 +358,7 @@ class TaskProcessor:
         try:
             await self._handle(records)
         except RecordError as error:
-            if not (isinstance(error, RefusedRecordError) or self.is_clean):
+            if not isinstance(error, RefusedRecordError):
                 await self._commit()
             raise
         finally:
@@ -411,29 +436,30 @@ class TaskProcessor:
         """Handle what is due as if it were messages behind the last one."""
         scope = self._scope
         self._note_time()
-        if self.is_clean:
+        if self._is_handed_in:
             self._oldest_s = self._clock.monotonic()
         for number, internal in enumerate(due):
             if self._inbox.stopping:
                 for left in due[number:]:
                     left.done()
                 return
+            is_careful = self._clock.monotonic() < self._poison.careful_internal_s
+            if is_careful:
+                # It isn't to blame for what was handled before.
+                await self._commit()
             scope.source_offset = self.reached - 1
             try:
                 await self._handling.message(self._messages, internal.record, internal)
             except RecordError:
-                if not self.is_clean:
-                    await self._commit()
+                await self._commit()
                 raise
             finally:
                 internal.done()
-            is_careful = self._clock.monotonic() < self._poison.careful_internal_s
             await self._commit_if_due(internal.record, is_careful=is_careful)
 
     async def _let_pass(self, seconds: float) -> None:
         """Wait before a message is tried again; what is before it needn't wait for a commit."""
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
         until_s = self._clock.monotonic() + seconds
         while (left_s := until_s - self._clock.monotonic()) > 0.0:
             if self._inbox.stopping:
@@ -455,21 +481,18 @@ class TaskProcessor:
         self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
 
     async def _pause(self, record: InputRecord) -> None:
-        if not await self._commit_if_due(record, is_careful=self._is_suspect(record.offset)):
-            await self._clock.sleep(0)
+        await self._commit_if_due(record, is_careful=self._is_suspect(record.offset))
+        await self._clock.sleep(0)
 
-    async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> bool:
-        """Commit if it is time, or if the record that was handled last is to be committed alone; tell whether."""
+    async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> None:
+        """Commit if it is time, or if the record that was handled last is to be committed alone."""
         # Handlers may be slow: those of one batch don't all run at the time at which it began.
         self._note_time()
         if is_careful:
             await self._commit_alone(record, self._messages.source)
-            return True
-        is_due = self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large()
-        if is_due:
-            await self._commit()
+        elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
+            await self._begin_commit()
             self._oldest_s = self._clock.monotonic()
-        return is_due
 
     async def _commit_alone(self, record: InputRecord, source: TopicPartition) -> None:
         """Commit what one record of `source` led to; if the broker refuses that again, the record is the reason."""
@@ -494,14 +517,38 @@ class TaskProcessor:
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
-        held = self._messages.output_bytes
-        for _, overlay in self._overlays:
-            held += overlay.bytes_held
-        return held >= self._policy.max_bytes
+        return self._new_bytes >= self._policy.max_bytes
 
     async def _commit(self) -> None:
-        """Commit what was handled: to Kafka, then to the stores."""
-        context, messages, scope, clock = self._context, self._messages, self._scope, self._clock
+        """Commit all that was handled, and wait for the end."""
+        if not self._is_handed_in:
+            await self._begin_commit()
+        await self._commit_ended()
+
+    async def _begin_commit(self) -> None:
+        """Hand in what was handled, as soon as the commit that is under way has ended."""
+        await self._commit_ended()
+        self._rested_s = math.inf
+        self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit of {self._name}")
+        self._under_way.add_done_callback(lambda _: self._inbox.wake())
+
+    async def _commit_ended(self) -> None:
+        """Wait for the end of the commit that is under way, if there is one, and raise what it failed with."""
+        under_way = self._under_way
+        if under_way is None:
+            return
+        if not under_way.done():
+            self._context.waits_for_commit = True
+            try:
+                await asyncio.wait([under_way])
+            finally:
+                self._context.waits_for_commit = False
+        self._under_way = None
+        under_way.result()
+
+    def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
+        """Return a batch with all that was handled, the writes of each store, where they lead to, and of how many."""
+        context, messages, scope = self._context, self._messages, self._scope
         if messages.newer is not None:
             # Its handler went on as if nothing had been there.
             raise messages.newer
@@ -511,15 +558,22 @@ class TaskProcessor:
             punctuator.before_commit()
         scope.source_offset = offset
         context.advance(Event.COMMIT)
-        began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
+        self._under_way_bytes = size = self._new_bytes
+        frozen = [overlay.freeze() for _, _, overlay in self._parts]
+        changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
+        batch = self._batch_of(changelogs, size)
+        for one in self.inputs:
+            one.handed_in_offset = batch.offsets[one.source].offset
         handled, self._handled = self._handled, 0
-        size = self.held_bytes
-        frozen = [(topic, held, overlay, overlay.freeze()) for topic, held, overlay in self._parts]
-        batch = self._batch_of({topic: writes for topic, _, _, writes in frozen if writes}, size)
-        offsets = [one.completed.reached for one in self.inputs]
+        return batch, frozen, [one.completed.reached for one in self.inputs], handled
+
+    async def _carry_out(self, batch: CommitBatch, frozen: list[Writes], offsets: list[int], handled: int) -> None:
+        """Commit a batch: to Kafka, then to the stores."""
+        context, clock = self._context, self._clock
+        began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
         receipt = await context.log.commit(batch)
         context.is_storing = True
-        for topic, held, overlay, writes in frozen:
+        for (topic, held, overlay), writes in zip(self._parts, frozen, strict=True):
             changelog_offset = receipt.changelog_offsets.get(topic)
             try:
                 await store_commit(held.store, writes, offsets, changelog_offset, began_ms, context.epoch)
@@ -529,7 +583,7 @@ class TaskProcessor:
             overlay.settle()
         for one in self.inputs:
             one.committed_offset = batch.offsets[one.source].offset
-        context.failures = 0
+        context.failures, self._under_way_bytes = 0, 0
         seconds = clock.monotonic() - began_s
         self._rested_s = began_s + seconds + self._policy.rest_s(seconds)
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)

@@ -191,13 +191,13 @@ class Task:
     async def stopped(self, timeout_s: float) -> bool:
         """Wait for the end of a task that was asked to stop; after the time a waiting handler is cancelled.
 
-        A commit that is under way isn't: it has its own deadline, and the next task of the partition waits for it.
+        A task that waits for a commit isn't: that has its own deadline, and the next task of the partition waits too.
         """
         if self._run_task is None:
             return True
         done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
         self.inbox.hurries = not done
-        if not done and self.state is State.RUNNING:
+        if not done and self.state in (State.RUNNING, State.COMMITTING) and not self.context.waits_for_commit:
             logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.name, self.spec.name)
             self._run_task.cancel()
         return bool(done)

@@ -11,7 +11,9 @@ import pytest
 
 from actors._kafka.admin.groups import member_count
 from actors._kafka.connection import Connection
+from actors.declare.names import worker_transactional_id
 from dev.kafka import Cluster
+from stores.folder import DataFolder
 from tests.certificates import Authority
 from tests.kafka.acls import AccessLists, Denial, Operation, Resource
 from tests.kafka.conftest import PASSWORD, RESTRICTED
@@ -127,8 +129,9 @@ async def test_a_worker_waits_for_a_permission_that_is_withdrawn_and_blames_no_m
         says=[isnt_allowed("Read", "group", f"{name}-actors"), f"--group {name}-actors; it is tried again"],
         until=site.is_forgotten,
     )
+    folder_id = DataFolder.inspect(site.worker.folder / "v1" / "actors").id
     await site.waits_for(
-        *((Operation.WRITE, Resource.TRANSACTIONAL_ID, f"{name}:{policy}:0") for policy in POLICIES),
+        (Operation.WRITE, Resource.TRANSACTIONAL_ID, worker_transactional_id(name, folder_id)),
         says=[isnt_allowed("Write", "transactional ids that begin with", f"{name}:")],
     )
     log = site.worker.log()

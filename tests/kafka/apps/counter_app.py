@@ -63,16 +63,20 @@ def _pass(point: str) -> None:
 
 
 def _crash_points() -> None:
-    commit, append, write_all, apply = (
-        TaskProcessor._commit,
+    begin, carry_out, append, write_all, apply = (
+        TaskProcessor._begin_commit,
+        TaskProcessor._carry_out,
         writer.append,
         writer.TransactionWriter.write,
         RocksStore.apply,
     )
 
-    async def commit_task(self: TaskProcessor) -> None:
+    async def begin_commit(self: TaskProcessor) -> None:
         _pass("handled")
-        await commit(self)
+        await begin(self)
+
+    async def carry_out_commit(self: TaskProcessor, *args: Any) -> None:
+        await carry_out(self, *args)
         _pass("stored")
 
     async def send(client: Any, sequences: Any, packed: Any, **options: Any) -> Any:
@@ -90,7 +94,8 @@ def _crash_points() -> None:
     def write(self: RocksStore, writes: Any, position: Any) -> None:
         apply(self, writes, position)
 
-    TaskProcessor._commit = commit_task
+    TaskProcessor._begin_commit = begin_commit
+    TaskProcessor._carry_out = carry_out_commit
     writer.append = send
     writer.TransactionWriter.write = end
     RocksStore.apply = write

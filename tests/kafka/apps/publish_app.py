@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from actors import App, Context
-from actors._kafka.produce import sending
+from actors._kafka.produce.writer import TransactionWriter
 from tests.kafka.apps import counter_app  # noqa: F401  it sets the points at which the process kills itself
 
 NAME = os.environ["APP_NAME"]
@@ -42,17 +42,20 @@ async def count(ctx: Context, value: str) -> None:
 
 
 def _publish_outside() -> None:
-    send_all = sending.send_all
+    write = TransactionWriter._write
 
-    async def send(producer: Any, batch: Any, *more: Any) -> Any:
+    async def send(self: Any, sequences: Any, identity: Any, batches: Any) -> Any:
         async with AIOKafkaProducer(bootstrap_servers=os.environ["KAFKA_URL"].removeprefix("kafka://")) as other:
-            for output in batch.outputs:
+            for output in (output for batch in batches for output in batch.outputs):
                 if output.topic == f"{NAME}-readers":
                     await other.send_and_wait(output.topic, output.value, output.key)
-        kept = [output for output in batch.outputs if output.topic != f"{NAME}-readers"]
-        return await send_all(producer, replace(batch, outputs=kept), *more)
+        inside = [
+            replace(batch, outputs=[output for output in batch.outputs if output.topic != f"{NAME}-readers"])
+            for batch in batches
+        ]
+        return await write(self, sequences, identity, inside)
 
-    sending.send_all = send
+    TransactionWriter._write = send  # type: ignore[method-assign]
 
 
 if os.environ.get("PLANT") == "outside":

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from actors._core.partitioner import partition_for
+from benchmarks.faults.takeover import Takeover
 from benchmarks.faults.verdict import fold, judge
 from benchmarks.locks.plan import SCENARIOS, WARM_S, Job, Result, Took
-from benchmarks.peers.scenarios import all_distinct, all_repeats, half_repeats
-from benchmarks.peers.summary import ratios
+from benchmarks.peers.latency import Latency, probes
+from benchmarks.peers.rate import Rate
+from benchmarks.peers.scenarios import (
+    LATENCY,
+    SPARSE_ONES,
+    TAKEOVER,
+    all_distinct,
+    all_repeats,
+    half_repeats,
+)
+from benchmarks.peers.scenarios import (
+    SCENARIOS as RATES,
+)
+from benchmarks.peers.summary import ratios, tables
+from benchmarks.peers.systems import KAFKA_STREAMS, OURS
+from benchmarks.peers.worker import connections
 from tests.kafka.helpers import ROOT
 
 INPUTS = {b"a": [0, 2, 4], b"b": [1, 3]}
@@ -79,6 +99,66 @@ def test_a_ratio_compares_runs_of_the_same_round() -> None:
 
 def test_a_peer_that_did_not_run_has_no_ratio() -> None:
     assert ratios([rate("ours", 0, 100.0)])["ratio_to_quix"] == {}
+
+
+def a_run_of_everything() -> list[dict[str, object]]:
+    """One round in which ours needs half of what Kafka Streams does: half the time, half the memory."""
+    runs: list[dict[str, object]] = []
+    for system, size in ((OURS, 1), (KAFKA_STREAMS, 2)):
+        latency = asdict(
+            Latency(
+                rate=1_000,
+                p50_ms=5.0 * size,
+                p99_ms=10.0 * size,
+                came=1.0,
+                broker_cores=0.5 * size,
+                worker_cores=0.5 * size,
+                max_rss_mb=100.0 * size,
+                connections=2 * size,
+                started_s=1.0 * size,
+            )
+        )
+        sparse = itertools.chain.from_iterable(SPARSE_ONES.values())
+        rate_ = {"records": 9, **asdict(Rate(100.0 / size, 1.0, 100.0, 1.0))}
+        found = [(scenario.name, rate_) for scenario in RATES]
+        found += [(name, latency) for name in (LATENCY, *(one.name for one in sparse))]
+        found += [(TAKEOVER, {"keys": 9, **asdict(Takeover(cold, 1.0, 2.0 * size, 1.0))}) for cold in (False, True)]
+        runs += [{"scenario": name, "system": system, "round": 0, **figures} for name, figures in found]
+    return runs
+
+
+def test_the_last_line_has_the_keys_that_are_asked_for() -> None:
+    found = ratios(a_run_of_everything())["ratio_to_kafka_streams"]
+    faster = dict.fromkeys(("exactly_once_raw", "partitions_64", "distinct", "repeats"), 2.0)
+    figures = ("p50", "p99", "broker_cpu", "rss", "connections", "start")
+    less = [f"{name}_{figure}" for name in ("sparse_64", "sparse_256", "tasks_1000") for figure in figures]
+    wanted = faster | dict.fromkeys(("latency_p50", "latency_p99", "tasks_1000_takeover", *less), 0.5)
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_every_kind_of_run_has_its_row() -> None:
+    rows = {table.name: [row[0] for row in table.rows] for table in tables(a_run_of_everything())}
+    assert rows["sparse"] == [
+        f"{over}: {system}"
+        for over in ("64 partitions, 1,000/s", "256 partitions, 200/s", "1,000 partitions, 200/s")
+        for system in ("ours", "Kafka Streams")
+    ]
+    assert "1,000 partitions with 9 keys, busy, same folder: ours" in rows["restore"]
+
+
+def test_every_partition_has_one_probe() -> None:
+    keys = [key for key, _ in probes(256)]
+    assert sorted(partition_for(key, 256) for key in keys) == list(range(256))
+
+
+def test_connections_to_a_port_are_counted() -> None:
+    with contextlib.ExitStack() as stack:
+        server, other = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
+        ports = {server.getsockname()[1]}
+        assert connections(os.getpid(), ports) == 0
+        for listener in (server, server, other):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        assert connections(os.getpid(), ports) == 2
 
 
 @pytest.mark.parametrize("records", [half_repeats, all_repeats, all_distinct])

@@ -20,7 +20,9 @@ from dev.kafka import (
     alive_brokers,
     existing_brokers,
     free_port,
+    jars,
     run_tool,
+    tool_command,
 )
 from dev.kafka import __main__ as command_line
 from dev.kafka.settings import Broker, Secure, State, load, save, server_properties
@@ -220,3 +222,11 @@ def test_a_new_cluster_of_the_command_line_prefers_the_usual_port(monkeypatch, t
         with pytest.raises(click.ClickException, match="not in this test"):
             command_line.main(["up", "--dir", str(tmp_path / "x")], standalone_mode=False)
     assert asked == [9092, None]
+
+
+def test_the_environment_chooses_the_version(monkeypatch):
+    monkeypatch.setattr(jars, "jars_of", lambda pom, name: name)
+    monkeypatch.setenv("KAFKA_VERSION", "9.8.7")
+    assert "kafka-9.8.7/*" in tool_command(TOPIC_COMMAND)
+    monkeypatch.delenv("KAFKA_VERSION")
+    assert "kafka-4.1.0/*" in tool_command(TOPIC_COMMAND)

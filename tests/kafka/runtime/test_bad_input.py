@@ -213,21 +213,37 @@ async def test_a_commit_is_cut_to_what_its_topics_take(brokers: str, tmp_path: P
         assert worker.terminate() == 0
 
 
-async def test_a_record_that_the_broker_refuses_is_found_and_named(brokers: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("topic", "config", "refused"),
+    [
+        ("small", {"max.message.bytes": "5000"}, (b'{"do": "to small"}', None)),
+        ("out", {"message.timestamp.after.max.ms": "3600000"}, (b'{"do": "write"}', 1 << 50)),
+    ],
+)
+async def test_a_record_that_the_broker_refuses_is_found_and_named(
+    brokers: str, tmp_path: Path, topic: str, config: dict[str, str], refused: tuple[bytes, int | None]
+) -> None:
     """The topic's limit is lowered while the worker runs; what shares a commit with the refused record isn't lost."""
     name = unique("bad")
-    await make_topics(brokers, f"{name}-in", f"{name}-out", f"{name}-small", partitions=1)
+    await make_topics(brokers, f"{name}-out", f"{name}-small", partitions=1)
+    await make_topics(
+        brokers, f"{name}-in", partitions=1, config={"message.timestamp.after.max.ms": "9223372036854775807"}
+    )
     worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
     try:
         await eventually(lambda: "owns" in worker.log(), what=worker.log)
-        await set_topic(brokers, f"{name}-small", {"max.message.bytes": "5000"})
+        await set_topic(brokers, f"{name}-{topic}", config)
         async with producing(brokers) as producer:
-            orders = [b'{"do": "write"}'] * 3 + [b'{"do": "to small"}', b'{"do": "write"}']
-            waiting = [await producer.send(f"{name}-in", order, b"a", partition=0) for order in orders]
+            good = (b'{"do": "write"}', None)
+            waiting = [
+                await producer.send(f"{name}-in", order, b"a", partition=0, timestamp_ms=timestamp_ms)
+                for order, timestamp_ms in (good, good, good, refused, good)
+            ]
             await asyncio.gather(*waiting)
         await eventually(lambda: "is stopped on" in worker.log(), what=worker.log)
         line = next(line for line in worker.log().splitlines() if "is stopped on" in line)
         assert f"{name}-in[0] offset 3 key 'a': the broker refuses what the handler" in line
+        assert f"{name}-{topic}[0]: " in line
         assert (await committed_offsets(brokers, name))[0] == 3
         assert len(await read_all(brokers, f"{name}-out")) == 3
     finally:

@@ -16,7 +16,7 @@ from actors._kafka.produce.writer import BatchWriter, TransactionWriter
 from actors._kafka.transaction_requests import OffsetsRequest
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TopicPartition
-from actors.runtime.task import former_owners
+from actors.runtime.task import former_owners, task
 from actors.runtime.task.context import TaskContext
 from tests.kafka.wire.world import World
 
@@ -139,6 +139,24 @@ def top_level_unchecked(patch: Patch, world: World) -> None:
 def unstable_offsets(patch: Patch, world: World) -> None:
     """The takeover doesn't wait for a transaction that may change the committed offset."""
     patch.setattr(ControlPlane, "stable_offset", ControlPlane.committed)
+
+
+def bounds_before_the_offset(patch: Patch, world: World) -> None:
+    """The restore ends where the changelog ended before the committed offset was stable."""
+    settled, bounds = task.settled_offset, ControlPlane.bounds
+    ends: dict[TopicPartition, int] = {}
+
+    async def offset(group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any) -> Committed | None:
+        changelog = TopicPartition(world.changelog, source.partition)
+        ends[changelog] = (await bounds(group, changelog)).end
+        return await settled(group, log, clock, source, owner)
+
+    async def former(self: ControlPlane, partition: TopicPartition) -> LogBounds:
+        found = await bounds(self, partition)
+        return LogBounds(found.start, min(found.end, ends.get(partition, found.end)))
+
+    patch.setattr(task, "settled_offset", offset)
+    patch.setattr(ControlPlane, "bounds", former)
 
 
 def committed_as_nobody(patch: Patch, world: World) -> None:

@@ -10,7 +10,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.membership import GroupSettings
-from actors.runtime.task.committer import Committer
+from actors.runtime.committer import Committer
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from tests.kafka.helpers import eventually

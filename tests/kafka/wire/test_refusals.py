@@ -63,8 +63,11 @@ async def test_no_message_is_blamed_for_an_answer_that_leaves_it_open_who_is_to_
     owner = await world.sole_owner(1)
     for code in codes:
         caplog.clear()
-        action = refusing(world, code, world.out, world.changelog)
-        rule = world.proxy.on(Api.PRODUCE, action, containing=world.out.encode(), times=REFUSALS)
+        # The time of an output is its message's.
+        topics = [world.changelog] if code == INVALID_TIMESTAMP else [world.out, world.changelog]
+        rule = world.proxy.on(
+            Api.PRODUCE, refusing(world, code, *topics), containing=world.out.encode(), times=REFUSALS
+        )
         await one_more(world, owner)
         assert rule.hits == REFUSALS, f"code {code}"
         if code == TOPIC_AUTHORIZATION:
@@ -96,9 +99,9 @@ async def test_a_permission_that_is_taken_away_stops_nothing_for_good(
     assert owner.running.halted_by is None
 
 
-async def test_a_timestamp_that_a_handler_gave_is_the_messages_own(world: World) -> None:
+async def test_a_timestamp_of_an_output_is_the_messages_own(world: World) -> None:
     """The worker's clock has no part in it: the same message would be refused for ever."""
-    world.timestamp_ms, world.has_store = 1, False
+    world.has_store = False
     owner = await world.sole_owner(2)
     action = refusing(world, INVALID_TIMESTAMP, world.out)
     world.proxy.on(Api.PRODUCE, action, containing=world.out.encode(), times=None)

@@ -26,12 +26,12 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
+from actors.runtime.committer import Committer
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.task.committer import Committer
 from actors.runtime.task.task import Task
 from stores._core.record import METADATA_BYTES
 from stores.memory import MemoryStore
@@ -188,7 +188,7 @@ class Owner:
         await eventually(
             lambda: (
                 self.running._processor is not None
-                and self.running._processor.committed_offset >= offset
+                and self.running._processor.inputs[0].committed_offset >= offset
                 and self.running.state is State.RUNNING
             ),
             deadline_s=PROGRESS_S,
@@ -226,7 +226,6 @@ class World:
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
-        self.timestamp_ms: int | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
@@ -336,7 +335,7 @@ class World:
             chain = f"{before} {ctx.offset}{owner}".strip()
             if self.has_store:
                 chains.set(ctx.key, chain)
-            ctx.send(self.out, key=ctx.key, value=chain, timestamp_ms=self.timestamp_ms)
+            ctx.send(self.out, key=ctx.key, value=chain)
 
         changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES, 1)
         return ActorSpec(

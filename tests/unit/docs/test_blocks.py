@@ -120,6 +120,21 @@ def a_class_actor(code: Block, _: Path) -> None:
             driver.tell("Account", "ada", names["Withdraw"](4))
 
 
+@runs("docs/reference/actors.md", "Tombstones")
+def tombstones(code: Block, _: Path) -> None:
+    app, items = an_app(), msgspec.defstruct("Items", [("items", list[Thing], msgspec.field(default_factory=list))])
+    given = {"app": app, "Customer": Thing, "Item": Thing, "Items": items, "Context": Context}
+    names = code.run({**given, "Actor": Actor, "receive": receive})
+    with ActorTestDriver(app) as driver:
+        driver.send(names["customers"], key="ada", value=Thing("1"))
+        driver.send(names["customers"], key="bob", value=Thing("2"))
+        driver.send(names["customers"], key="ada")
+        assert driver.items(names["known"]) == {"bob": Thing("2")}
+        for item in (Thing("1"), None):
+            driver.send(app.topic("carts", key_type=str, value_type=Thing), key="ada", value=item)
+        assert driver.get("Cart", "ada") is None
+
+
 @runs("docs/reference/actors.md", "When the state's type changes")
 def a_state_that_changes(code: Block, _: Path) -> None:
     app, newer, older = an_app(), an_app(), block("docs/reference/actors.md", "Class actors").run({})

@@ -43,7 +43,9 @@ def make_database(folder: DataFolder, store: str, partition: int) -> Path:
 
 
 def test_a_new_folder_says_whose_it_is(folder):
-    assert json.loads((folder.path / "worker.json").read_text()) == {"app": "dispatcher", "format": 1}
+    about = {"app": "dispatcher", "format": 1, "id": folder.id}
+    assert json.loads((folder.path / "worker.json").read_text()) == about
+    assert len(folder.id) == 32
     assert (folder.path / "worker.lock").read_text().strip() == str(os.getpid())
     assert folder.stores_on_disk() == []
     assert folder.partitions_on_disk("seen") == []

@@ -16,6 +16,7 @@ from actors import (
     receive,
 )
 from actors.errors import ReadOnlyQueryError, UsageError
+from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
 STAMP_MS = 1_600_000_000_123
@@ -65,6 +66,26 @@ def test_the_timestamps_of_sends_and_tells_are_those_that_were_given():
         driver.tell("work", "a", "z")
         assert world.seen[:2] == [("a", "x", STAMP_MS + 1), ("a", "y", STAMP_MS + 11)]
         assert world.seen[2][2] > STAMP_MS + 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("came_ms", "given_ms", "sent_ms"),
+    [(STAMP_MS, None, STAMP_MS), (STAMP_MS, 5, 5), (0, None, 0), (-1, None, None), (None, None, None)],
+)
+def test_an_output_has_the_time_of_its_message_or_the_one_that_is_given(came_ms, given_ms, sent_ms):
+    app = an_app()
+    topic, out = (app.topic(name, key_type=str, value_type=str) for name in ("in", "out"))
+
+    @app.actor(topic)
+    async def forward(ctx: Context, value: str) -> None:
+        ctx.send(out, key=ctx.key, value=value, timestamp_ms=given_ms)
+
+    with ActorTestDriver(app) as driver:
+        # As from a log of message format 0, which the driver can't send.
+        driver._cluster.log(TopicPartition("in", 0)).append(b"a", b"x", timestamp_ms=came_ms, headers=())
+        driver.settle()
+        [sent] = driver.outputs(out)
+        assert sent.timestamp_ms == sent_ms or (sent_ms is None and sent.timestamp_ms > STAMP_MS)
 
 
 def test_bytes_are_sent_as_they_are():

@@ -530,15 +530,13 @@ def test_many_lines_and_long_ones_are_found_with_few_searches(monkeypatch: pytes
     assert searches == 1 + 2 * 3, "each costs as much as many steps, while nothing else runs in the process"
 
 
-@pytest.mark.parametrize(("has_reason", "value", "waits"), [(1, b"1", 1), (0, b"1", 0), (1, None, 0)])
-async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_reason: int, value: Any, waits: int):
+@pytest.mark.parametrize("waits", [1, 0])
+async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(waits: int):
     standing = Standing()
     standing.fail(b"a", 0)
     settled: list[Context] = []
-    internal_record = InternalRecord(5, 7, b"a", value, id="t-1", timer="t")
-    internal = InternalMessage(
-        internal_record, lambda ctx: settled.append(ctx) or bool(has_reason), lambda: None, "a timer"
-    )
+    internal_record = InternalRecord(5, 7, b"a", b"1", id="t-1", timer="t")
+    internal = InternalMessage(internal_record, lambda ctx: settled.append(ctx) or bool(waits), lambda: None, "a timer")
     assert await standing.parked.intercept(standing.state, internal_record, None, internal)
     assert len(settled) == 1
     assert settled[0]._state is None

@@ -233,7 +233,7 @@ def test_a_message_whose_dead_letter_is_refused_stops_its_partition(policy: OnEr
         driver.post(orders, key="b", value="behind")
         with pytest.raises(RefusedRecordError, match="halt-dead-letters"):
             driver.advance(60)
-        assert handled.count("behind") <= 2
+        assert handled.count("behind") <= 3, "once in each takeover"
         driver._cluster.limit_records("halt-dead-letters", None)
         driver.restart()
         assert handled[-1] == "behind"

@@ -1,8 +1,9 @@
 """Gathers the commits of a worker's tasks: what waits when a transaction begins goes into it.
 
-A refusal concerns the tasks whose batches were refused: the others are committed together without them, then each of
-these alone, and only one that is refused alone hears of it. After a transaction whose outcome isn't known the writer is
-fenced, and each of its tasks takes over again and looks. Those that waited had sent nothing and simply go on.
+A failure of some batches concerns their tasks: the others are committed together without them. Then each one whose
+content was refused is committed alone, and only what is refused alone is the task's own fault. After a transaction
+whose outcome isn't known the writer is fenced, and each of its tasks takes over again and looks. Those that waited had
+sent nothing and simply go on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
-from actors.errors import BatchesRefusedError
+from actors.errors import BatchesRefusedError, CommitRefusedError
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
 
 
@@ -123,14 +124,18 @@ class Committer:
                     waiting.receipt.set_result(receipt)
 
     async def _apart(self, taken: list[_Waiting], refusal: BatchesRefusedError) -> None:
-        if len(taken) == 1:
-            taken[0].fail(refusal.errors[0])
-            return
+        """Commit those that weren't refused together, and then each refused one alone: it may have had bad company."""
+        alone = []
+        for place, error in sorted(refusal.errors.items()):
+            if len(taken) > 1 and isinstance(error, CommitRefusedError):
+                alone.append(taken[place])
+            else:
+                taken[place].fail(error)
         others = [waiting for place, waiting in enumerate(taken) if place not in refusal.errors]
         if others:
             await self._together(others)
-        for place in sorted(refusal.errors):
-            await self._together([taken[place]])
+        for waiting in alone:
+            await self._together([waiting])
 
     async def _end_doubt(self) -> None:
         if self._is_doubtful:

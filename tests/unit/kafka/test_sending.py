@@ -1,0 +1,67 @@
+"""Appending to leaders of which one is away: the others of a transaction don't wait for it for long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors._kafka.produce import sending
+from actors._kafka.produce.batches import Packer
+from actors._kafka.produce.failures import PartsFailedError
+from actors._kafka.produce.sending import Sequences, append
+from actors.ports import TopicPartition
+
+HERE, AWAY = TopicPartition("out", 0), TopicPartition("out", 1)
+NOT_LEADER = 6
+
+
+class Leaders:
+    """Stands for the client: one broker leads both partitions and takes what is for the first."""
+
+    cluster = SimpleNamespace(leader_for_partition=lambda partition: partition.partition)
+    _request_timeout_ms = 40_000
+
+    def __init__(self, refusals: float) -> None:
+        self.left = refusals
+
+    def force_metadata_update(self) -> None:
+        """Nothing is learned."""
+
+    async def send(self, leader: int, request: Any) -> Any:
+        """Answer for the leader's partition."""
+        code = 0
+        if leader == AWAY.partition and self.left:
+            self.left -= 1
+            code = NOT_LEADER
+        return SimpleNamespace(topics=[("out", [(leader, code, 7, -1, 0, [], None, {})], {})])
+
+
+async def appended(leaders: Leaders, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+    packer = Packer(lambda topic: 1000, 0, is_transactional=True)
+    packed = {part: packer.pack(part.topic, [(b"k", b"v", [], 1)]) for part in partitions}
+    client: Any = leaders
+    return await append(client, Sequences(1, 0), packed, transactional_id="id")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "AWAY_S", 0.02)
+
+
+async def test_a_leader_that_comes_back_is_waited_for() -> None:
+    assert await appended(Leaders(2), HERE, AWAY) == {HERE: 8, AWAY: 8}
+
+
+async def test_a_leader_that_stays_away_fails_what_is_for_it_alone() -> None:
+    with pytest.raises(PartsFailedError) as raised:
+        await appended(Leaders(float("inf")), HERE, AWAY)
+    assert list(raised.value.errors) == [AWAY]
+    assert raised.value.may_be_late
+
+
+async def test_a_leader_that_all_wait_for_is_waited_for() -> None:
+    leaders = Leaders(50)
+    assert await appended(leaders, AWAY) == {AWAY: 8}
+    assert leaders.left == 0
