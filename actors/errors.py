@@ -286,6 +286,10 @@ class FencedError(OutcomeUnknownError):
     """Somebody else started a producer with the task's id, or the broker ended its transaction."""
 
 
+class StaleGenerationError(OutcomeUnknownError):
+    """The coordinator refused a commit's offsets: the group has another generation. Exactly once, nothing was sent."""
+
+
 class CommitRefusedError(TaskError):
     """The broker refuses what a commit holds, for certain: the same commit would be refused again."""
 

@@ -7,7 +7,7 @@ All offsets are "next" offsets: the one after the last record. All times are Uni
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -161,7 +161,11 @@ class TaskLog(Protocol):
         Raises:
             CommitRefusedError: nothing was committed, because of what is in the batch.
             OutcomeUnknownError: it failed, or may have: `fence` comes next.
+            MigratedError: nothing was committed, after `end`.
         """
+
+    def end(self) -> None:
+        """Begin no further commit, and drop those that wait: the partition may be another member's."""
 
     async def close(self) -> None:
         """Let go. May be called twice."""
@@ -187,6 +191,8 @@ class Writer(Protocol):
 
         Raises:
             BatchesRefusedError: nothing was committed, because of some of the batches.
+            StaleGenerationError: the offsets weren't committed, because the group has another generation; `fence` is
+                next. Exactly once, nothing was.
             OutcomeUnknownError: it failed, or may have: nothing but `fence` and `close` works then.
         """
 
@@ -479,6 +485,33 @@ class Source(TaskSink, Protocol):
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
         """Return records of the wanted partitions as {partition: records}, after `timeout_s` at the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEvents:
+    """What a source tells its worker.
+
+    Attributes:
+        joining: called before the worker joins again and keeps its tasks.
+        revoked: called before it joins again without them; it joins when this has returned.
+        assigned: called with the new generation, its partitions, and those that have to be handed over.
+        handed_over: returns when these are handed over; the worker joins again then.
+        dropped: called when the group has forgotten the worker, or may have given its partitions to others.
+        room: called when a poll may find more.
+        lost: called with a partition that can't be delivered, and why.
+        failed: called with an error that ends the worker.
+        counted: called with the topics' numbers of partitions before each call of `assigned`.
+    """
+
+    joining: Callable[[], None]
+    revoked: Callable[[], Awaitable[None]]
+    assigned: Callable[[Identity, list[TopicPartition], frozenset[TopicPartition]], None]
+    handed_over: Callable[[], Awaitable[None]]
+    dropped: Callable[[], None]
+    room: Callable[[], None]
+    lost: Callable[[TopicPartition, str], None]
+    failed: Callable[[BaseException], None]
+    counted: Callable[[Mapping[str, int]], None] = lambda _: None
 
 
 class StoreProvider(Protocol):

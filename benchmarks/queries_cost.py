@@ -31,6 +31,7 @@ from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity
 from actors.runtime.clock import SystemClock
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
@@ -87,7 +88,7 @@ class Service:
     def _task(self, number: int, folder: Path) -> Task:
         settings: Any = type("Settings", (), {"queue_records": 1})
         nothing: Any = None
-        task = Task(self.spec, number, identity=ME, log=nothing, services=nothing, settings=settings)
+        task = Task(self.spec, number, member=Membership(ME), log=nothing, services=nothing, settings=settings)
         store = RocksStore.open(folder / str(number))
         position = Position(100_000, 200_000, 1_700_000_000_000, 7, "0123456789abcdef")
         metadata = encode_metadata(7, 99_999)

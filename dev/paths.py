@@ -46,7 +46,8 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
         (
             "actors/runtime/committer.py",
-            "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together",
+            "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together "
+            "Committer._written",
         ),
         ("actors/_kafka/produce/writer.py", "BatchWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),

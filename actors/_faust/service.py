@@ -34,7 +34,7 @@ from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity, SourceEvents, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.clock import compare, watch
@@ -144,6 +144,7 @@ class ActorService(Service):  # type: ignore[misc]
             setup.check_settings()
             require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
             control = self._control = await ControlPlane.open(setup.connection, setup.group)
+            await control.require_versions()
             user = setup.connection.principal or "the principal of its certificate"
             logger.info("connected as %s; brokers: %d", user, control.broker_count)
         except ActorsError as error:
@@ -252,7 +253,7 @@ class ActorService(Service):  # type: ignore[misc]
         if self._control is None or self._committer is None:
             raise AssertionError("the worker connects first")
         async with reminding("waiting for the registry of the app's stores"):
-            await settle_claims(self._control, owners, self._committer.log_of(Identity("", -1)), self.app.actor_clock)
+            await settle_claims(self._control, owners, self._committer.new_log(), self.app.actor_clock)
             await registry.claim()
         changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings)
         await registry.confirm(changelogs)
@@ -322,7 +323,8 @@ class ActorService(Service):  # type: ignore[misc]
             services=services,
             task_settings=setup.task_settings(own_id),
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
-            task_log=self._committer.log_of,
+            member=self._committer.member,
+            task_log=self._committer.new_log,
             on_failure=self._fail,
             meters=self.meters,
         )
@@ -362,16 +364,19 @@ class ActorService(Service):  # type: ignore[misc]
             lags=lambda: lags(specs, worker, standbys),
             declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
+            leaving=lambda: worker.leaving,
         )
 
-        def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
+        def assigned(
+            identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
+        ) -> None:
             contested = sorted(assignor.contested & {source.topic for source in partitions})
             if contested:
                 self._fail(_contested(contested))
                 return
             # Copies of what is assigned are let go before its tasks exist.
             standbys.assign(assignor.copies)
-            worker.assigned(identity, partitions)
+            worker.assigned(identity, partitions, handed_over)
 
         standbys.start()
         self._late.source = self._source = await KafkaSource.open(
@@ -379,12 +384,17 @@ class ActorService(Service):  # type: ignore[misc]
             setup.group_settings,
             [spec.topic for spec in specs],
             assignor,
-            assigned=assigned,
-            revoked=worker.revoked,
-            room=worker.room,
-            lost=worker.lost,
-            failed=self._fail,
-            counted=self._counted,
+            SourceEvents(
+                joining=worker.joining,
+                revoked=worker.revoked,
+                assigned=assigned,
+                handed_over=worker.handed_over,
+                dropped=worker.dropped,
+                room=worker.room,
+                lost=worker.lost,
+                failed=self._fail,
+                counted=self._counted,
+            ),
         )
         ask_if_unheard(specs, assignor, self._ask_for_rebalance)
 

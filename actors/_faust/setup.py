@@ -47,7 +47,7 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import publication, published_stores
 from actors.declare.values.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
-from actors.ports import Identity, TaskLog, Writer
+from actors.ports import TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic, Recipient
@@ -499,7 +499,7 @@ class Setup:
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
         writer = self.writer(transactional_id(self.app.conf.id, actor, partition))
-        return Committer(writer, self.app.actor_options.commit_max_bytes).log_of(Identity("", -1))
+        return Committer(writer, self.app.actor_options.commit_max_bytes).new_log()
 
 
 class _Found(dict[Any, OutputTopic]):

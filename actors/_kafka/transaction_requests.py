@@ -363,6 +363,15 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801
     )
 
 
+REQUIRED: Mapping[str, Any] = {
+    "InitProducerId": InitProducerIdRequest_v3,
+    "TxnOffsetCommit": TxnOffsetCommitRequest_v3,
+    "OffsetFetch": OffsetFetchRequest_v7,
+    "Produce": ProduceRequest_v9,
+}
+"""The requests without which a worker can't commit or take over, by their names in the protocol."""
+
+
 class OffsetsRequest(_OneVersion):
     """Asks for committed offsets; with `require_stable` a partition's error is 88 while a transaction may change it."""
 

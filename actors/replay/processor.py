@@ -139,6 +139,9 @@ class MemoryLog:
             self._expiries.saw(batch)
         return CommitReceipt({})
 
+    def end(self) -> None:
+        """Do nothing: there is no other owner."""
+
     async def close(self) -> None:
         """There is nothing to close."""
 
@@ -271,8 +274,7 @@ class ReplayProcessor(TaskProcessor):
                 await self.pass_time(record.timestamp)
                 await self._handle_all([record])
                 await self._take_what_is_due()
-        if not self.is_clean:
-            await self._commit()
+        await self._commit()
 
     async def pass_time(self, to_ms: int) -> None:
         """Let the clock go on, and see to what comes due on the way at its time."""
@@ -281,7 +283,7 @@ class ReplayProcessor(TaskProcessor):
             return
         if self._expiries and to_ms - self._committed_ms >= COMMIT_EVERY_MS:
             self._committed_ms = to_ms
-            await self._commit_if_any()
+            await self._commit()
         while (due_ms := self._due_ms()) <= to_ms:
             clock.ms = max(clock.ms, int(due_ms))
             await self._take_what_is_due()
@@ -302,7 +304,7 @@ class ReplayProcessor(TaskProcessor):
             await self._expire()
 
     async def _expire(self) -> None:
-        await self._commit_if_any()
+        await self._commit()
         scope, now_ms = self._scope, self._input_clock.ms
         scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), self.reached - 1
         stores = [held.store for held in self._stores]
@@ -310,7 +312,7 @@ class ReplayProcessor(TaskProcessor):
             number, key, raw = found
             store, overlay = self._overlays[number]
             await remove(self._messages, store, overlay, key, raw)
-            await self._commit_if_any()
+            await self._commit()
 
     async def _handle_all(self, records: Sequence[InputRecord]) -> None:
         """Handle records; one that can't even be parked is skipped."""
@@ -325,10 +327,6 @@ class ReplayProcessor(TaskProcessor):
                 left = [record for record in left if record.offset > stuck.offset]
             else:
                 return
-
-    async def _commit_if_any(self) -> None:
-        if not self.is_clean:
-            await self._commit()
 
     async def _let_pass(self, seconds: float) -> None:
         """A handler that fails is tried again at once."""

@@ -30,7 +30,7 @@ from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.errors import ActorsError
-from actors.ports import Identity, InputRecord, TopicPartition
+from actors.ports import InputRecord, TopicPartition
 from actors.replay.processor import (
     Expiries,
     InputClock,
@@ -41,6 +41,7 @@ from actors.replay.processor import (
 )
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
+from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -308,7 +309,7 @@ class _Run:
         context = TaskContext(
             spec=self._spec,
             partition=self._partition,
-            identity=Identity("replay", 0),
+            member=Membership(),
             log=MemoryLog(expiries),
             services=self._services(),
             settings=settings,

@@ -4,6 +4,10 @@ A failure of some batches concerns their tasks: the others are committed togethe
 content was refused is committed alone, and only what is refused alone is the task's own fault. After a transaction
 whose outcome isn't known the writer is fenced, and each of its tasks takes over again and looks. Those that waited had
 sent nothing and simply go on.
+
+A commit belongs to the member's generation when its transaction begins, whichever generation its task was assigned in.
+While a rebalance is under way the group's former generation lives until all members have joined: commits go on. Those
+that are refused then wait for the assignment, and are committed in the new generation if their task stays.
 """
 
 from __future__ import annotations
@@ -11,20 +15,56 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
+from collections.abc import Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
-from actors.errors import BatchesRefusedError, CommitRefusedError
+from actors.errors import BatchesRefusedError, CommitRefusedError, MigratedError, StaleGenerationError
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
+
+NOBODY = Identity("", -1)
+
+
+class Membership:
+    """Who a worker is in its group now.
+
+    Attributes:
+        identity: of the last generation of which the worker knows what is its.
+    """
+
+    def __init__(self, identity: Identity = NOBODY) -> None:
+        self.identity = identity
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    def joining(self) -> None:
+        """Note that the member joins again, and keeps its tasks."""
+        self._settled.clear()
+
+    def settle(self, identity: Identity | None = None) -> None:
+        """Note the end of a rebalance, without an identity if the group has forgotten the member."""
+        self.identity = identity or self.identity
+        self._settled.set()
+
+    async def changed(self, since: Identity) -> bool:
+        """Wait for the end of a rebalance that is under way; tell whether there is another identity than `since`."""
+        await self._settled.wait()
+        return self.identity != since
 
 
 @dataclass(slots=True)
 class _Waiting:
     """A batch that is to be committed, and who waits for that: nobody if the task was cancelled."""
 
-    identity: Identity
+    log: CommitterLog
     batch: CommitBatch
     receipt: asyncio.Future[CommitReceipt]
+
+    def is_wanted(self) -> bool:
+        """Tell whether it may still be committed; report it if its task has lost that right."""
+        if self.log.is_over:
+            self.fail(MigratedError(f"{self.batch}: the task isn't this worker's any more"))
+        return not self.receipt.done()
 
     def fail(self, error: Exception) -> None:
         """Report an error that others may get too."""
@@ -38,15 +78,16 @@ class Committer:
 
     writer: Writer
     max_bytes: int
+    member: Membership = field(default_factory=Membership)
     _waiting: deque[_Waiting] = field(default_factory=deque, init=False)
     _running: asyncio.Task[None] | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _is_doubtful: bool = field(default=True, init=False)
     _context: Context = field(default_factory=copy_context, init=False)
 
-    def log_of(self, identity: Identity) -> CommitterLog:
-        """Return the writing side of a task that was assigned to this member in this generation."""
-        return CommitterLog(self, identity)
+    def new_log(self) -> CommitterLog:
+        """Return the writing side of a task."""
+        return CommitterLog(self)
 
     async def fence(self) -> None:
         """See `actors.ports.TaskLog.fence`. Tasks that call at the same time share one."""
@@ -58,9 +99,9 @@ class Committer:
         async with self._turn:
             await self.writer.end_transaction_of(transactional_id)
 
-    async def commit(self, identity: Identity, batch: CommitBatch) -> CommitReceipt:
+    async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
         """See `actors.ports.TaskLog.commit`. If it is cancelled before its transaction began, nothing is sent."""
-        waiting = _Waiting(identity, batch, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(log, batch, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._running is None:
             # Not in the context of the task that happens to be first.
@@ -86,15 +127,14 @@ class Committer:
             self._running = None
 
     def _take(self) -> list[_Waiting]:
-        """Return the batches of the next transaction: those of one generation that fit, at least one."""
+        """Return the batches of the next transaction: those that fit, at least one."""
         taken: list[_Waiting] = []
         left: deque[_Waiting] = deque()
         size = 0
         for waiting in self._waiting:
-            if waiting.receipt.done():
+            if not waiting.is_wanted():
                 continue
-            is_alike = not taken or waiting.identity == taken[0].identity
-            if not is_alike or (taken and size + waiting.batch.size > self.max_bytes):
+            if taken and size + waiting.batch.size > self.max_bytes:
                 left.append(waiting)
                 continue
             taken.append(waiting)
@@ -104,9 +144,7 @@ class Committer:
 
     async def _together(self, taken: list[_Waiting]) -> None:
         try:
-            await self._end_doubt()
-            self._is_doubtful = True
-            receipts = await self.writer.write(taken[0].identity, [waiting.batch for waiting in taken])
+            receipts = await self._written(taken)
         except BatchesRefusedError as refusal:
             self._is_doubtful = False
             await self._apart(taken, refusal)
@@ -122,6 +160,20 @@ class Committer:
             for waiting, receipt in zip(taken, receipts, strict=True):
                 if not waiting.receipt.done():
                     waiting.receipt.set_result(receipt)
+
+    async def _written(self, taken: list[_Waiting]) -> Sequence[CommitReceipt]:
+        """Commit what is still wanted; drop the rest from `taken`."""
+        while True:
+            await self._end_doubt()
+            taken[:] = [waiting for waiting in taken if waiting.is_wanted()]
+            if not taken:
+                return []
+            identity, self._is_doubtful = self.member.identity, True
+            try:
+                return await self.writer.write(identity, [waiting.batch for waiting in taken])
+            except StaleGenerationError:
+                if not await self.member.changed(identity):
+                    raise
 
     async def _apart(self, taken: list[_Waiting], refusal: BatchesRefusedError) -> None:
         """Commit those that weren't refused together, and then each refused one alone: it may have had bad company."""
@@ -143,12 +195,12 @@ class Committer:
             self._is_doubtful = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CommitterLog:
     """`actors.ports.TaskLog` of one task over its worker's committer."""
 
     committer: Committer
-    identity: Identity
+    is_over: bool = False
 
     async def fence(self) -> None:
         """See `actors.ports.TaskLog.fence`."""
@@ -160,7 +212,11 @@ class CommitterLog:
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         """See `actors.ports.TaskLog.commit`."""
-        return await self.committer.commit(self.identity, batch)
+        return await self.committer.commit(self, batch)
+
+    def end(self) -> None:
+        """See `actors.ports.TaskLog.end`."""
+        self.is_over = True
 
     async def close(self) -> None:
         """See `actors.ports.TaskLog.close`: the committer is the worker's."""

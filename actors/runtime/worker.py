@@ -1,8 +1,11 @@
 """One worker: a dispatcher that fills the tasks' queues, and tasks that come and go with the group's assignments.
 
-Nothing waits for the dispatcher's poll: it blocks while a rebalance is under way. The two callbacks of a rebalance only
-start and stop tasks; what a task needs from the broker it asks for in its own run loop, while the group's
-heartbeats go on.
+The callbacks of a rebalance only start and stop tasks; what a task needs from the broker it asks for in its own run
+loop, while the group's heartbeats go on.
+
+A rebalance stops only what moves. Tasks go on while the worker joins; the assignment says which of them stay, which
+others have to be handed over, and which are new. A task that the assignment doesn't name may be another member's: it is
+dropped with what it hasn't committed, as are all tasks when the group has forgotten the worker.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task.identity import grown_error
@@ -96,7 +100,8 @@ class Worker:
         services: TaskServices,
         task_settings: TaskSettings,
         settings: WorkerSettings,
-        task_log: Callable[[Identity], TaskLog],
+        member: Membership,
+        task_log: Callable[[], TaskLog],
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
     ) -> None:
@@ -108,13 +113,15 @@ class Worker:
         self._services = services
         self._task_settings = task_settings
         self._settings = settings
+        self._member = member
         self._task_log = task_log
         self._on_failure = on_failure
         self.is_assigned = False
-        """Whether the group has told this worker what is its: not before it joined, nor during a rebalance."""
+        """Whether the group has told this worker what is its: not before it joined, nor while it has given up all."""
         self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TaskId, Task] = {}
         self._ending: dict[TaskId, Task] = {}
+        self._leaving: dict[TaskId, Task] = {}
         self._readers: dict[TopicPartition, tuple[Task, int]] = {}
         self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
@@ -137,6 +144,11 @@ class Worker:
     def is_free(self, task: TaskId) -> bool:
         """Tell whether nobody touches the task's stores: it isn't here, and the last one has ended."""
         return task not in self._tasks and task not in self._ending
+
+    @property
+    def leaving(self) -> Collection[TopicPartition]:
+        """The partitions that are being handed over: nobody else may have them yet."""
+        return [source for task in self._leaving.values() for source in task.sources]
 
     @property
     def restored(self) -> Collection[TaskId]:
@@ -179,42 +191,113 @@ class Worker:
         count = sum(meters.misplaced for task, meters in self.meters.tasks.items() if task.actor == spec.name)
         return f'{count} records were handled in other partitions than their keys\' state, as misplaced="warn" says. '
 
-    def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
-        """Start the tasks whose inputs' partitions are assigned, which a leader of this release assigns together."""
+    def assigned(
+        self,
+        identity: Identity,
+        partitions: Collection[TopicPartition],
+        handed_over: Collection[TopicPartition] = (),
+    ) -> None:
+        """Take over an assignment: tasks of its partitions go on or start, those to be `handed_over` commit and end.
+
+        All others are dropped without a commit.
+        """
+        # The group's leader may know of partitions before this worker does.
+        self.grown({source.topic: source.partition + 1 for source in sorted(partitions)})
+        given, leaving = self._whole(partitions), {self._id_of(source) for source in handed_over}
+        for task in [*self._ending.values(), *self._tasks.values()]:
+            if task.id in leaving:
+                self._leaving[task.id] = task
+            elif task.id not in given:
+                self._drop(task)
+            if self._tasks.get(task.id) is task and not (task.id in given and self._goes_on(task)):
+                del self._tasks[task.id]
+                self._end(task)
+        self._member.settle(identity)
         if self._stopping:
             return
         self.meters.rebalances += 1
         self.is_assigned = True
         self._restored = frozenset()
-        sources: dict[TaskId, set[str]] = {}
-        for topic, partition in partitions:
-            # The group's leader may know of partitions before this worker does.
-            self.grown({topic: partition + 1})
-            sources.setdefault(TaskId(self._actors[topic], partition), set()).add(topic)
-        for task, topics in sources.items():
-            missing = [topic for topic in self._specs[task.actor].topics if topic not in topics]
-            if not missing:
-                self._start(identity, task)
-                continue
-            text = "partition %d of actor %s isn't started: the group's leader gave this worker %s without %s of it"
-            logger.error(text, task.partition, task.actor, ", ".join(sorted(topics)), ", ".join(missing))
+        for task_id in given:
+            if task_id not in self._tasks:
+                self._start(task_id)
+        self._readers = {
+            source: (task, index) for task in self._tasks.values() for index, source in enumerate(task.sources)
+        }
 
-    def _start(self, identity: Identity, id: TaskId) -> None:
-        if id in self._tasks:
-            raise RuntimeError(f"partition {id.partition} of actor {id.actor} was assigned twice")
+    def _id_of(self, source: TopicPartition) -> TaskId:
+        return TaskId(self._actors[source.topic], source.partition)
+
+    def _whole(self, partitions: Collection[TopicPartition]) -> list[TaskId]:
+        """Return the tasks of which all inputs' partitions are there: leaders of this release assign them together."""
+        found: dict[TaskId, set[str]] = {}
+        for source in partitions:
+            found.setdefault(self._id_of(source), set()).add(source.topic)
+        whole = []
+        for task, topics in found.items():
+            missing = [topic for topic in self._specs[task.actor].topics if topic not in topics]
+            if missing:
+                text = "partition %d of actor %s isn't started: the group's leader gave this worker %s without %s of it"
+                logger.error(text, task.partition, task.actor, ", ".join(sorted(topics)), ", ".join(missing))
+            else:
+                whole.append(task)
+        return whole
+
+    def _goes_on(self, task: Task) -> bool:
+        """Tell whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown."""
+        actor = task.id.actor
+        return not task.has_ended and task.spec is self._specs[actor] and task.refusal is self._grown.get(actor)
+
+    def _start(self, id: TaskId) -> None:
         task = self._tasks[id] = Task(
             self._specs[id.actor],
             id.partition,
-            identity=identity,
-            log=self._task_log(identity),
+            member=self._member,
+            log=self._task_log(),
             services=self._services,
             settings=self._settings_of(id),
             predecessor=self._ending.get(id),
             meters=self.meters.task(id),
             refusal=self._grown.get(id.actor),
         )
-        self._readers.update((source, (task, index)) for index, source in enumerate(task.sources))
         task.start(self._ended)
+
+    def _end(self, task: Task) -> None:
+        """Have a task commit and end, unless it was dropped."""
+        # One that has ended would never leave, and its stores never be free.
+        if not task.has_ended:
+            self._ending[task.id] = task
+        task.request_stop(is_last=self._stopping)
+
+    def _drop(self, task: Task) -> None:
+        self._leaving.pop(task.id, None)
+        if not task.is_abandoned:
+            task.abandon()
+
+    async def handed_over(self) -> None:
+        """Wait until what leaves is committed, as long as the settings allow; what isn't by then is dropped."""
+        leaving = list(self._leaving.values())
+        await asyncio.gather(*(task.stopped(self._settings.revoke_s) for task in leaving))
+        for task in leaving:
+            if self._leaving.get(task.id) is task:
+                self._drop(task)
+
+    def joining(self) -> None:
+        """Note that the worker joins again, and keeps its tasks."""
+        self._member.joining()
+
+    def dropped(self) -> None:
+        """Drop all tasks: the group has forgotten this worker, and others may have their partitions."""
+        self.is_assigned = False
+        for task in [*self._tasks.values(), *self._ending.values()]:
+            self._drop(task)
+            self._end(task)
+        self._clear()
+        self._member.settle()
+
+    def _clear(self) -> None:
+        self._tasks.clear()
+        self._readers.clear()
 
     def _settings_of(self, task: TaskId) -> TaskSettings:
         """Give a task's settings: all of a partition that came while the app ran is new, whatever the reset policy."""
@@ -232,12 +315,8 @@ class Worker:
         tasks = list(self._tasks.values())
         self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
-            # One that has ended would never leave, and its stores never be free.
-            if not task.has_ended:
-                self._ending[task.id] = task
-            task.request_stop(is_last=self._stopping)
-        self._tasks.clear()
-        self._readers.clear()
+            self._end(task)
+        self._clear()
         await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
 
     async def run(self) -> None:

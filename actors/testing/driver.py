@@ -436,6 +436,7 @@ class ActorTestDriver:
         stores, late = self._disk.cache(), LateSource()
         logs = FakeLogs(self._cluster, self._network)
         owners_topic = self._setup.owners_topic
+        committer = Committer(self._writer(), self._app.actor_options.commit_max_bytes)
         self._worker = worker = Worker(
             self._specs,
             source=late,
@@ -453,7 +454,8 @@ class ActorTestDriver:
             ),
             task_settings=self._setup.task_settings(),
             settings=PatientSettings(_STOP_S, is_settled=self._is_settled),
-            task_log=Committer(self._writer(), self._app.actor_options.commit_max_bytes).log_of,
+            member=committer.member,
+            task_log=committer.new_log,
             on_failure=self._failures.append,
         )
         late.source = source = LoneSource(

@@ -34,12 +34,13 @@ from actors.ports import (
     Output,
     OwnerRecord,
     Owners,
+    SourceEvents,
     TaskLog,
     TopicLogs,
     TopicPartition,
     Writer,
 )
-from actors.runtime.committer import Committer
+from actors.runtime.committer import Committer, Membership
 from actors.testing.fakes.errors import RefusedError
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from actors.testing.fakes.views import FakeTopicLogs
@@ -70,21 +71,32 @@ class Member:
         self.assignments = 0
         self.lost: list[TopicPartition] = []
         self.failures: list[str] = []
+        self.told: list[str] = []
 
-    def callbacks(self) -> dict[str, Any]:
+    def events(self) -> SourceEvents:
         async def revoked() -> None:
+            self.told.append("revoked")
             self.partitions = []
 
-        return {
-            "assigned": self._assigned,
-            "revoked": revoked,
-            "room": lambda: None,
-            "lost": lambda source, _: self.lost.append(source),
-            "failed": lambda error: self.failures.append(type(error).__name__),
-        }
+        async def handed_over() -> None:
+            self.told.append("handed over")
 
-    def _assigned(self, identity: Identity, partitions: list[TopicPartition]) -> None:
+        return SourceEvents(
+            joining=lambda: self.told.append("joining"),
+            revoked=revoked,
+            assigned=self._assigned,
+            handed_over=handed_over,
+            dropped=lambda: self.told.append("dropped"),
+            room=lambda: None,
+            lost=lambda source, _: self.lost.append(source),
+            failed=lambda error: self.failures.append(type(error).__name__),
+        )
+
+    def _assigned(
+        self, identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
+    ) -> None:
         self.identity, self.partitions, self.assignments = identity, partitions, self.assignments + 1
+        self.told.append(f"{len(partitions)} and {len(handed_over)} to hand over")
 
     async def close(self) -> None:
         await self.source.close()
@@ -133,14 +145,14 @@ class FakeWorld:
 
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog:
         writer = FakeWriter(self.cluster, self.network, transactional_id=transactional_id)
-        return Committer(writer, MAX_BYTES).log_of(identity)
+        return Committer(writer, MAX_BYTES, Membership(identity)).new_log()
 
     def full_id(self, transactional_id: str) -> str:
         return transactional_id
 
     def ordered_log(self, name: str, identity: Identity) -> TaskLog:
         writer = FakeOrderedWriter(self.cluster, self.network, name=name)
-        return Committer(writer, MAX_BYTES).log_of(identity)
+        return Committer(writer, MAX_BYTES, Membership(identity)).new_log()
 
     def owners(self, topic: str) -> Owners:
         return FakeOwners(topic, self.logs)
@@ -172,7 +184,7 @@ class FakeWorld:
             session_s=SESSION_MS / 1000,
             heartbeat_s=0.1,
         )
-        member.source = FakeSource(self.cluster, self.network, settings, [topic], on_disk=dict, **member.callbacks())
+        member.source = FakeSource(self.cluster, self.network, settings, [topic], on_disk=dict, events=member.events())
         member.source.open()
         self._members.append(member)
         await eventually(lambda: member.assignments)
@@ -264,9 +276,9 @@ class RealWorld:
         }
 
     def _log(self, writer: Writer, identity: Identity) -> TaskLog:
-        committer = Committer(writer, MAX_BYTES)
+        committer = Committer(writer, MAX_BYTES, Membership(identity))
         self._opened.append(committer)
-        return committer.log_of(identity)
+        return committer.new_log()
 
     def owners(self, topic: str) -> Owners:
         return KafkaOwners(topic, self.logs)
@@ -306,7 +318,7 @@ class RealWorld:
             max_poll_records=None,
         )
         assignor = ActorAssignor(instance_id="", address="", actors={}, on_disk=dict)
-        member.source = await KafkaSource.open(self.connection, settings, [topic], assignor, **member.callbacks())
+        member.source = await KafkaSource.open(self.connection, settings, [topic], assignor, member.events())
         self._opened.append(member)
         return member
 

@@ -91,7 +91,7 @@ async def kill_broker(world: World) -> None:
 async def kill_transaction_coordinator(world: World) -> None:
     """`kill -9` of the broker that coordinates a worker's transactions."""
     worker = await _a_started_one(world)
-    (data,) = worker.folder.glob("v*")
+    (data,) = worker.folder.glob("v*/actors")
     transactional_id = worker_transactional_id(NAME, DataFolder.inspect(data).id)
     client = AIOKafkaClient(bootstrap_servers=world.cluster.bootstrap)
     await client.bootstrap()
@@ -227,4 +227,16 @@ FAULTS: tuple[Fault, ...] = (
     run_out_of_memory,
     read_only_disk,
 )
+STREAMS: tuple[Fault, ...] = (
+    kill_worker,
+    zombie,
+    delete_data,
+    kill_all_workers,
+    kill_broker,
+    grow_and_shrink,
+    roll_brokers,
+    kill_brokers_in_turn,
+    kill_controller,
+)
+"""The faults that ask nothing of a worker's log, its files or its exit code."""
 QUICK: tuple[Fault, ...] = (kill_worker, zombie, full_disk, kill_transaction_coordinator, corrupt_sst, bounce)

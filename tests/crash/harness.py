@@ -18,7 +18,7 @@ from tests.crash.checks import Findings, check_run
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
 from tests.crash.machine import SkippedError
-from tests.crash.world import EFFECTS_FILE, INPUTS, NAME, PARTITIONS, STORES, World
+from tests.crash.world import EFFECTS_FILE, NAME, PARTITIONS, World
 
 logger = logging.getLogger("crash")
 
@@ -34,7 +34,7 @@ CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "call
 class Outcome:
     """What a run found. All counts but inputs, faults, the seconds and `happened` have to be 0.
 
-    `chores` is what was wrong with the second actor, `happened` how often it did what.
+    `chores` is what was wrong with the second actor, empty if there was none; `happened` how often it did what.
     """
 
     inputs: int
@@ -57,7 +57,8 @@ class Outcome:
         counts = {name: getattr(self, name) for name in wrong} | dict(self.chores)
         found = {name: count for name, count in counts.items() if count}
         # A run that didn't try something says nothing of it.
-        return found | {f"never {kind}": 0 for kind in CHORE_KINDS if not self.happened.get(kind)}
+        kinds = CHORE_KINDS if self.chores else ()
+        return found | {f"never {kind}": 0 for kind in kinds if not self.happened.get(kind)}
 
     @property
     def clean(self) -> bool:
@@ -85,10 +86,11 @@ async def run(
     seed: int,
     pause_s: float = 0.02,
     partitions: int = PARTITIONS,
+    is_streams: bool = False,
 ) -> Outcome:
     """Run all faults on a new world, wait for the end of the inputs, and check."""
     began_s = time.monotonic()
-    world = await World.create(cluster, folder, seed, partitions)
+    world = await World.create(cluster, folder, seed, partitions, is_streams=is_streams)
     try:
         for worker in world.workers:
             worker.start()
@@ -107,8 +109,8 @@ async def run(
         await feeding
         await _settle(world)
         _all_alive(world, "the last fault")
-        chores = await _settle_chores(world)
-        views = await wrong_views(world)
+        chores = ChoreFindings({}) if is_streams else await _settle_chores(world)
+        views = 0 if is_streams else await wrong_views(world)
         findings = await _check(world)
         open_transactions = await _open_transactions(world)
     finally:
@@ -137,7 +139,7 @@ async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: s
     before, fed = await world.progress(), world.fed()
     while time.monotonic() - began_s < RECOVER_S * 2:
         now = await world.progress()
-        ends = await world.ends(*INPUTS)
+        ends = await world.ends(*world.inputs)
         if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in fed):
             return time.monotonic() - began_s
         await asyncio.sleep(0.2)
@@ -154,7 +156,7 @@ def _all_alive(world: World, after: str) -> None:
 async def _settle(world: World) -> None:
     """Wait until all inputs are committed."""
     deadline_s = time.monotonic() + SETTLE_S
-    while await world.progress() != await world.ends(*INPUTS):
+    while await world.progress() != await world.ends(*world.inputs):
         if time.monotonic() > deadline_s:
             logs = "\n".join(worker.log()[-3000:] for worker in world.workers)
             raise StuckError(f"not all inputs were processed: {await world.progress()}\n{logs}")
@@ -163,7 +165,7 @@ async def _settle(world: World) -> None:
 
 async def _check(world: World) -> Findings:
     inputs, echoes = await world.read(f"{NAME}-in"), await world.read(f"{NAME}-echo")
-    return check_run(inputs, echoes, await world.read(f"{NAME}-stats-changelog"))
+    return check_run(inputs, echoes, await world.read(world.changelogs[0]))
 
 
 async def _settle_chores(world: World) -> ChoreFindings:
@@ -193,8 +195,8 @@ async def _evidence(world: World) -> Evidence:
 
 async def _open_transactions(world: World) -> int:
     """Count partitions whose last stable offset stays behind the high watermark."""
-    topics = [f"{NAME}-echo", f"{NAME}-said", f"{NAME}-actors-owners", "__consumer_offsets"]
-    topics += [f"{NAME}-{store}-changelog" for store in STORES]
+    topics = [f"{NAME}-echo", f"{NAME}-said", "__consumer_offsets", *world.changelogs]
+    topics += [] if world.is_streams else [f"{NAME}-actors-owners"]
     stable, ends = await world.ends(*topics, isolation="read_committed"), await world.ends(*topics)
     return sum(stable[part] < end for part, end in ends.items())
 

@@ -21,6 +21,7 @@ from actors._core.partitioner import partition_for
 from dev.kafka import Cluster
 from tests.crash import rules
 from tests.crash.checks import Record
+from tests.crash.streams import StreamsProcess
 from tests.kafka.helpers import WorkerProcess
 
 logger = logging.getLogger("crash")
@@ -39,20 +40,24 @@ EFFECTS_FILE = "effects.txt"
 
 @dataclass(slots=True)
 class World:
-    """Everything a fault can reach."""
+    """Everything a fault can reach.
+
+    With `is_streams`, Kafka Streams does what the first actor does, and there is no second one.
+    """
 
     cluster: Cluster
     folder: Path
     chance: random.Random
     partitions: int
+    is_streams: bool = False
     workers: list[WorkerProcess] = field(default_factory=list)
     sent: int = 0
     chores: int = 0
 
     @classmethod
-    async def create(cls, cluster: Cluster, folder: Path, seed: int, partitions: int) -> World:
+    async def create(cls, cluster: Cluster, folder: Path, seed: int, partitions: int, *, is_streams: bool) -> World:
         """Make the topics and, not yet started, the workers."""
-        world = cls(cluster, folder, random.Random(seed), partitions)
+        world = cls(cluster, folder, random.Random(seed), partitions, is_streams)
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         replicas = len(cluster.broker_ids)
@@ -60,18 +65,30 @@ class World:
         response = await admin.create_topics(topics)
         await admin.close()
         assert all(error[1] == 0 for error in response.topic_errors), response
-        for number in range(WORKERS):
-            world.workers.append(
-                WorkerProcess(
-                    MODULE,
-                    cluster.bootstrap,
-                    folder / f"worker-{number}" / "data",
-                    APP_NAME=NAME,
-                    REPLICATION=str(replicas),
-                    EFFECTS_FILE=str(folder / EFFECTS_FILE),
-                )
-            )
+        world.workers += [world._worker(folder / f"worker-{number}" / "data", replicas) for number in range(WORKERS)]
         return world
+
+    def _worker(self, data: Path, replicas: int) -> WorkerProcess:
+        if self.is_streams:
+            return StreamsProcess(NAME, self.cluster.bootstrap, data, replicas=replicas)
+        effects = str(self.folder / EFFECTS_FILE)
+        environment = {"APP_NAME": NAME, "REPLICATION": str(replicas), "EFFECTS_FILE": effects}
+        return WorkerProcess(MODULE, self.cluster.bootstrap, data, **environment)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The input topics."""
+        return INPUTS[:1] if self.is_streams else INPUTS
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return NAME if self.is_streams else f"{NAME}-actors"
+
+    @property
+    def changelogs(self) -> list[str]:
+        """The changelogs, that of the first actor's store first."""
+        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES)]
 
     @property
     def running(self) -> list[WorkerProcess]:
@@ -104,7 +121,7 @@ class World:
                     partition = partition_for(key, self.partitions)
                     waiting.append(await producer.send(f"{NAME}-in", value, key, partition=partition))
                     self.sent += 1
-                    if self.sent % rules.INPUTS_PER_CHORE == 0:
+                    if self.sent % rules.INPUTS_PER_CHORE == 0 and not self.is_streams:
                         waiting.append(await self._send_chore(producer, *rules.chore(self.chores)))
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
@@ -141,7 +158,7 @@ class World:
         keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)))
         return {
             TopicPartition(topic, partition_for(key, self.partitions))
-            for topic, some in zip(INPUTS, keys, strict=True)
+            for topic, some in zip(self.inputs, keys, strict=False)
             for key in some
         }
 
@@ -157,8 +174,8 @@ class World:
 
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's offsets by input partition, 0 where there is none."""
-        offsets = await self.offsets_of(f"{NAME}-actors")
-        parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(self.partitions)]
+        offsets = await self.offsets_of(self.group)
+        parts = [TopicPartition(topic, number) for topic in self.inputs for number in range(self.partitions)]
         return {part: offsets.get(part, 0) for part in parts}
 
     async def progress(self) -> dict[TopicPartition, int]:

@@ -17,7 +17,7 @@ from tests.kafka.helpers import eventually
 from tests.names.checks import Findings
 from tests.names.faults import FAULTS, Fault
 from tests.names.operator import heal, observe
-from tests.names.program import Program
+from tests.names.program import PARTITIONS, Program
 
 logger = logging.getLogger("names")
 
@@ -51,8 +51,10 @@ def rounds(chance: Random, faults: int, pool: Sequence[Fault]) -> list[list[Faul
 async def run(cluster: Cluster, folder: Path, *, seed: int, faults: int, pool: Sequence[Fault] = FAULTS) -> Outcome:
     """Run the faults, a half of them on each program; wait until all is handled, and check."""
     began_s = time.monotonic()
-    main = Program(World(cluster, folder, Random(seed)), "main", ("in", "plain"), Random(f"{seed} main"))
-    bells = Program(World(cluster, folder, Random(seed)), "bells", ("in",), Random(f"{seed} bells"), has_timers=True)
+    main = Program(World(cluster, folder, Random(seed), PARTITIONS), "main", ("in", "plain"), Random(f"{seed} main"))
+    bells = Program(
+        World(cluster, folder, Random(seed), PARTITIONS), "bells", ("in",), Random(f"{seed} bells"), has_timers=True
+    )
     done, wrong, stops = Counter[str](), Counter[str](), Counter[str]()
     half = -(-faults // 2)
     plan = [(main, half), (bells, faults - half)]

@@ -5,23 +5,27 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
-from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
-from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
+from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError, StaleGenerationError
+from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition, Writer
 from actors.runtime.message.context import Context
+from actors.runtime.task.task import Task
+from actors.runtime.worker import Worker
 from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata
 from tests.sim import app
 from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.disk import Files
 from tests.sim.fakes.loop import current_process
+from tests.sim.fakes.source import FakeSource
 
 
 class Phase(enum.Enum):
@@ -36,9 +40,13 @@ class Phase(enum.Enum):
 
 @dataclass
 class _Ownership:
-    """What a task knows since its last fence; its commits, which run beside it, know the same."""
+    """What a task knows since its last fence; its commits, which run beside it, know the same.
+
+    `before` is what it knew before it was told that it isn't the owner.
+    """
 
     phase: Phase = Phase.NEW
+    before: _Ownership | None = None
 
 
 _ownership: ContextVar[_Ownership] = ContextVar("ownership")
@@ -49,6 +57,8 @@ def _phase() -> Phase:
 
 
 def _enter(phase: Phase) -> None:
+    """Go on to a phase; a commit that runs on from before it has no right to write any more."""
+    _ownership.get(_Ownership()).phase = Phase.FENCED
     _ownership.set(_Ownership(phase))
 
 
@@ -111,6 +121,7 @@ class Audit:
         self.print_trace = False
         self.now_s: Callable[[], float] = float
         self.owners: dict[str, Identity] = {}
+        self.members: dict[Worker, FakeSource] = {}
         self._cluster = cluster
         self._deployment = deployment
         self._stores = stores
@@ -392,6 +403,25 @@ class Audit:
         if first != list(partitions):
             self.violated(f"static: {client} has {partitions} in generation {identity.generation}, and had {first}")
 
+    def check_given(self, identity: Identity, partitions: Collection[TopicPartition], receiver: Worker) -> None:
+        """See that no other member has a partition that is given: one that took part in the last generation."""
+        for worker, member in self.members.items():
+            ids = [TaskId(app.ACTOR, source.partition) for source in partitions]
+            tasks = (worker._leaving.get(id) or worker.task_of(id) for id in ids)
+            held = [task.sources[0] for task in tasks if task is not None and not (task.has_ended or task.is_abandoned)]
+            is_member = member.identity().member_id in self._cluster.group.members
+            if held and is_member and worker is not receiver and member.last_generation == identity.generation - 1:
+                self.violated(f"handed over: {held} are given to {identity}, and {member.identity()} has them")
+
+    def check_kept(
+        self, running: Mapping[TopicPartition, Task], partitions: Collection[TopicPartition], worker: Worker
+    ) -> None:
+        """See that tasks that stay go on."""
+        for source in running.keys() & set(partitions):
+            self.counted["kept"] += 1
+            if worker.task_of(TaskId(app.ACTOR, source.partition)) is not running[source] and worker.is_assigned:
+                self.violated(f"kept: the task of {source} stays, and was started anew")
+
     # --- at least once ---------------------------------------------------------------------------------------------
 
     def _appended(self, log: PartitionLog, base: int) -> None:
@@ -519,10 +549,9 @@ class Audit:
 class WatchedLog:
     """A task's log whose calls have to come in an order that keeps nothing of a lost ownership alive."""
 
-    def __init__(self, log: TaskLog, audit: Audit, identity: Identity) -> None:
+    def __init__(self, log: TaskLog, audit: Audit) -> None:
         self._log = log
         self._audit = audit
-        self._identity = identity
 
     async def fence(self) -> None:
         if _phase() is Phase.MIGRATED:
@@ -541,7 +570,6 @@ class WatchedLog:
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
         marks = []
         for committed in batch.offsets.values():
-            self._audit.owners[committed.metadata] = self._identity
             self._audit._batches[committed.metadata] = batch
             epoch, transaction, _, *finished = committed.metadata.split(";")
             marks.append(";".join((epoch, transaction, *finished)))
@@ -556,8 +584,30 @@ class WatchedLog:
         self._audit.note(f"done: {batch}")
         return receipt
 
+    def end(self) -> None:
+        self._log.end()
+
     async def close(self) -> None:
         await self._log.close()
+
+
+class WatchedWriter:
+    """A worker's writer, noting as whom it commits what."""
+
+    def __init__(self, writer: Writer, audit: Audit) -> None:
+        self._writer = writer
+        self._audit = audit
+        self.fence, self.close = writer.fence, writer.close
+        self.end_transaction_of = writer.end_transaction_of
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        self._audit.owners.update((batch.metadata, identity) for batch in batches)
+        try:
+            return await self._writer.write(identity, batches)
+        except StaleGenerationError as error:
+            self._audit.note(str(error))
+            self._audit.counted["StaleGenerationError"] += 1
+            raise
 
 
 class WatchedGroup:
@@ -571,10 +621,15 @@ class WatchedGroup:
         is_member: bool = await self._group.is_member(identity)
         if not is_member:
             self._audit.note(f"{identity} isn't a member")
-            _enter(Phase.MIGRATED)
-        elif _phase() is Phase.FENCED:
+            _ownership.set(_Ownership(Phase.MIGRATED, _ownership.get(None)))
+            return False
+        known = _ownership.get(_Ownership())
+        if known.phase is Phase.MIGRATED:
+            # It was asked as a former identity, and the task is the worker's in the next generation too.
+            _ownership.set(known.before or _Ownership())
+        if _phase() is Phase.FENCED:
             _enter(Phase.OWNER)
-        return is_member
+        return True
 
     async def committed(self, source: TopicPartition) -> Any:
         return await self._group.committed(source)

@@ -158,6 +158,9 @@ class EffectsPart(Part):
             # A plain function that is over its time before its thread has begun with it can't be stopped.
             if is_beside and not _is_plain(call.number):
                 yield f"{other} isn't over"
+            is_same = other.id == call.id and other.token == call.token and other.process == call.process
+            if is_same and other.ended == "succeeded" and not _is_plain(call.number):
+                yield f"{other} has succeeded, and its owner knows"
             if other.token == call.token and other.process != call.process and self._partition(other) == partition:
                 yield f"{other} has the same token"
 

@@ -17,7 +17,7 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR
 from actors._core.task.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
-from actors.ports import Identity, TopicPartition, Writer
+from actors.ports import Identity, SourceEvents, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
 from actors.runtime.committer import Committer
@@ -30,7 +30,7 @@ from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWrite
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
-from tests.sim.audit import Audit, WatchedGroup, WatchedLog
+from tests.sim.audit import Audit, WatchedGroup, WatchedLog, WatchedWriter
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import SimKafka
@@ -122,6 +122,7 @@ class Node:
         self.clock = MachineClock()
         self.blocking_s = (0.0002, 0.003)
         self.process: Process | None = None
+        self.keeps = True
         self.dead: list[Process] = []
         self.left_behind: list[Process] = []
         self.worker: Worker | None = None
@@ -161,6 +162,8 @@ class Node:
     def start(self) -> None:
         """Start a process; what the disk holds is there."""
         self._lives += 1
+        if "earlier" in self._world.features:
+            self.keeps = self._world.random.random() < 0.5
         process = self.process = Process(self._world.loop, f"{self.name}.{self._lives}")
         before, self.clock = self.clock, MachineClock()
         self.clock.wall_offset_ms = before.wall_offset_ms
@@ -232,14 +235,22 @@ class Node:
                 return
             world.audit.violated(f"a task of {process.name} failed: {error!r}")
 
-        def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
+        def assigned(
+            identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
+        ) -> None:
             world.audit.assigned(self.name, identity, partitions)
-            worker.assigned(identity, partitions)
+            if "earlier" not in world.features:
+                world.audit.check_given(identity, partitions, worker)
+            world.audit.counted["handed over"] += len(handed_over)
+            running = {task.sources[0]: task for task in worker.tasks if not task.has_ended}
+            worker.assigned(identity, partitions, handed_over)
+            if "grow" not in world.features:
+                world.audit.check_kept(running, partitions, worker)
 
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
         spec = _spec(world, Host(process.name, clock))
-        committer = Committer(self._writer(), world.commit_max_bytes)
+        committer = Committer(WatchedWriter(self._writer(), world.audit), world.commit_max_bytes)
         copies = self._copies[process] = NodeCopies(
             world,
             spec,
@@ -255,7 +266,8 @@ class Node:
             services=self._services(logs, restorer, stores, sink, copies, clock),
             task_settings=_task_settings(world, process.name, disk.transactional_id if world.is_exactly_once else ""),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
-            task_log=lambda identity: WatchedLog(committer.log_of(identity), world.audit, identity),
+            member=committer.member,
+            task_log=lambda: WatchedLog(committer.new_log(), world.audit),
             on_failure=failed,
         )
         keeps = "standbys" in world.features
@@ -268,19 +280,27 @@ class Node:
                 reads_committed=world.is_exactly_once,
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
+                keeps=self.keeps,
                 max_poll_records=world.max_poll_records,
             ),
             [app.INPUT],
             on_disk=lambda: _on_disk(stores),
-            assigned=assigned,
-            revoked=worker.revoked,
-            room=worker.room,
-            lost=worker.lost,
-            failed=failed,
+            events=SourceEvents(
+                joining=worker.joining,
+                revoked=worker.revoked,
+                assigned=assigned,
+                handed_over=worker.handed_over,
+                dropped=worker.dropped,
+                room=worker.room,
+                lost=worker.lost,
+                failed=failed,
+            ),
+            leaving=lambda: worker.leaving,
             rules=world.placement,
             lags=copies.lags if keeps else None,
             copies=copies.assign if keeps else None,
         )
+        world.audit.members[worker] = sink.source
         if self.process is process:
             self.worker, self.source = worker, sink.source
         if keeps:

@@ -23,7 +23,6 @@ from actors.errors import (
     UndecodableRecordError,
 )
 from actors.ports import CommitReceipt, Identity, TopicPartition
-from actors.runtime.committer import Committer
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import FoundInput
 from actors.runtime.task.key_executor import KeyExecutor
@@ -102,8 +101,8 @@ def any_generation_commits(patch: Patch) -> None:
 
 def commit_as_nobody(patch: Patch) -> None:
     """Offsets are committed without the member and its generation, as clients did before KIP-447."""
-    original = Committer.log_of
-    patch.setattr(Committer, "log_of", lambda self, _: original(self, Identity("", -1)))
+    original = FakeWriter.write
+    patch.setattr(FakeWriter, "write", lambda self, _, batches: original(self, Identity("", -1), batches))
 
 
 def read_unstable_offsets(patch: Patch) -> None:

@@ -30,6 +30,7 @@ EVERY = (
     "replaced",
     "swapped",
     "grow",
+    "earlier",
 )
 PLAIN: tuple[str, ...] = ()
 
@@ -96,6 +97,18 @@ def test_every_invariant_holds_under_faults(seed: int, faults: tuple[str, ...], 
 @pytest.mark.parametrize("seed", range(SEEDS // 5))
 def test_every_invariant_holds_with_standbys(seed: int) -> None:
     check(seed, features=mixed(seed, "standbys"))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_every_invariant_holds_beside_workers_of_an_earlier_release(seed: int) -> None:
+    check(seed, features=mixed(seed, "earlier"))
+
+
+def test_tasks_are_kept_and_held_back() -> None:
+    left = {"kept", "StaleGenerationError", "handed over"}
+    for seed in range(50):
+        left -= simulate(seed, faults=("rebalance", "quick_restart", "crash")).counted.keys()
+    assert not left
 
 
 REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")

@@ -46,7 +46,8 @@ class Member:
 
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
-    last one that it took part in. `on_disk` has the sum of the changelog positions of its stores, by task.
+    last one that it took part in; `kept` tells whether it still has them while it joins, None for a member of an
+    earlier release, which never has. `on_disk` has the sum of the changelog positions of its stores, by task.
     `process` tells the processes of a static member apart, 0 for a dynamic one. `declared` are the actors of its
     program, None if it is of a release that doesn't say so. `trouble` says what of this couldn't be understood; a
     member of which nothing could be isn't `is_known`.
@@ -62,6 +63,7 @@ class Member:
     follows: bool = False
     process: int = 0
     declared: tuple[Declared, ...] | None = None
+    kept: bool | None = None
     trouble: str = ""
     is_known: bool = True
 
@@ -83,6 +85,7 @@ class _MemberData(_Version, array_like=True, frozen=True):
     follows: bool = False
     process: _Count = 0
     declared: tuple[Declared, ...] | None = None
+    kept: bool | None = None
 
 
 class _ActorData(msgspec.Struct, array_like=True, frozen=True):
@@ -129,6 +132,7 @@ def encode_member_data(member: Member) -> bytes:
             member.follows,
             member.process,
             member.declared,
+            member.kept,
         )
     )
 
@@ -175,6 +179,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
         follows=data.follows,
         process=data.process,
         declared=data.declared,
+        kept=data.kept,
         trouble=trouble,
     )
 

@@ -15,10 +15,15 @@ last: each task has so many copies on other members, those first that are warm a
 What a copy lacks its member says itself: an owner that ran lacks nothing, whoever follows a changelog knows its end.
 Of other copies it is known how far they are behind the best one. The word of an owner counts only if nobody owned the
 task after it. Members of a release that can't follow get tasks as if they were warm, and no copies.
+
+A task moves in two steps (KIP-429): as long as a member has it, no other gets it. That member is told to hand it over,
+does so, and joins again without it. What nobody has moves at once. Members of earlier releases give up everything
+before they join; so does every member of a group with one of them, because that one could become the leader.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -51,7 +56,9 @@ class Copies:
     """The copies of one member, and what else the leader tells it.
 
     `acceptable_lag` is what the leader goes by; `seen` which process of a static member the leader assigned for, 0 if
-    that isn't known; `refused` says, by topic, why the member gets no partitions of it.
+    that isn't known; `refused` says, by topic, why the member gets no partitions of it. `handed_over` are the tasks
+    that the member has to give up, and that nobody gets before it joins without them. `may_keep` tells it to keep its
+    tasks the next time it joins.
     """
 
     standbys: frozenset[TaskId] = frozenset()
@@ -59,6 +66,8 @@ class Copies:
     acceptable_lag: int = 0
     seen: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
+    handed_over: frozenset[TaskId] = frozenset()
+    may_keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,7 @@ class _Placing:
         self._owner: dict[TaskId, int] = {}
         self._warming: dict[TaskId, int] = {}
         self._standbys: dict[int, set[TaskId]] = {index: set() for index in range(len(members))}
+        self._leaving: dict[TaskId, int] = {}
 
     def _note_lags(self) -> None:
         """Find how many offsets each holder lacks, as far as anybody knows."""
@@ -116,16 +126,14 @@ class _Placing:
         self._choose_owners()
         for _ in range(self._rules.standbys):
             self._choose_standbys()
-        owned: dict[int, list[TaskId]] = {index: [] for index in range(len(self._members))}
-        for task, index in self._owner.items():
-            owned[index].append(task)
-        warming: dict[int, list[TaskId]] = {index: [] for index in range(len(self._members))}
-        for task, index in self._warming.items():
-            warming[index].append(task)
+        owned = _by_member({task: index for task, index in self._owner.items() if task not in self._leaving})
+        warming, leaving = _by_member(self._warming), _by_member(self._leaving)
         return Placement(
             {member.member_id: tuple(sorted(owned[index])) for index, member in enumerate(self._members)},
             {
-                member.member_id: Copies(frozenset(self._standbys[index]), frozenset(warming[index]))
+                member.member_id: Copies(
+                    frozenset(self._standbys[index]), frozenset(warming[index]), handed_over=frozenset(leaving[index])
+                )
                 for index, member in enumerate(self._members)
             },
         )
@@ -154,6 +162,13 @@ class _Placing:
             if warm_ups[target] < self._rules.max_warm_ups:
                 warm_ups[target] += 1
                 self._warming[task] = target
+        for task, owner in self._owner.items():
+            last = self._last.get(task)
+            if last is not None and last != owner and self._members[last].kept:
+                self._leaving[task] = last
+                # Its next owner goes on following.
+                if task in self._members[owner].lags:
+                    self._standbys[owner].add(task)
 
     def _is_cold(self, task: TaskId, index: int) -> bool:
         """Tell whether a member mustn't get a task yet. One that can't follow would never be warm."""
@@ -186,7 +201,7 @@ class _Placing:
 
     def _choose_standby(self, task: TaskId, followers: Sequence[int], loads: Sequence[int], most: int) -> int | None:
         """Choose the member for one more copy; the first of `followers` where nothing else decides."""
-        busy = {self._owner[task], self._warming.get(task)}
+        busy = {self._owner[task], self._warming.get(task), self._leaving.get(task)}
         free = [index for index in followers if index not in busy and task not in self._standbys[index]]
         holders = self._lags[task]
         # All who hold nothing are alike but for their load.
@@ -206,12 +221,21 @@ class _Placing:
         return load >= most, warmth, not follows_already, load
 
 
+def _by_member(indices: Mapping[TaskId, int]) -> dict[int, list[TaskId]]:
+    found: dict[int, list[TaskId]] = defaultdict(list)
+    for task, index in indices.items():
+        found[index].append(task)
+    return found
+
+
 class _CopiesData(msgspec.Struct, array_like=True, frozen=True):
     version: int
     actors: list[tuple[str, list[int], list[int]]]
     acceptable_lag: int
     seen: int
     refused: dict[str, str]
+    handed_over: list[tuple[str, list[int]]] = []
+    may_keep: bool = False
 
 
 _DECODER = msgspec.msgpack.Decoder(_CopiesData)
@@ -222,9 +246,10 @@ def encode_copies(copies: Copies) -> bytes:
 
     Its own only: the group's record, one message with all members' data, grows with tasks times copies.
     """
-    if not (copies.standbys or copies.warm_ups or copies.seen or copies.refused):
+    if copies == Copies(acceptable_lag=copies.acceptable_lag):
         return b""
     actors = sorted({task.actor for task in copies.standbys | copies.warm_ups})
+    leaving = sorted({task.actor for task in copies.handed_over})
     return msgspec.msgpack.encode(
         _CopiesData(
             COPIES_VERSION,
@@ -232,6 +257,8 @@ def encode_copies(copies: Copies) -> bytes:
             copies.acceptable_lag,
             copies.seen,
             dict(copies.refused),
+            [(actor, _partitions(copies.handed_over, actor)) for actor in leaving],
+            copies.may_keep,
         )
     )
 
@@ -250,6 +277,8 @@ def decode_copies(raw: bytes | None) -> Copies:
         data.acceptable_lag,
         data.seen,
         data.refused,
+        frozenset(TaskId(actor, partition) for actor, leaving in data.handed_over for partition in leaving),
+        data.may_keep,
     )
 
 

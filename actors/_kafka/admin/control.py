@@ -23,6 +23,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
+from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
@@ -32,8 +33,8 @@ from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
-from actors._kafka.transaction_requests import OffsetsRequest
-from actors.errors import BrokerUnavailableError, UnstableOffsetError
+from actors._kafka.transaction_requests import REQUIRED, OffsetsRequest
+from actors.errors import BrokerUnavailableError, ConfigurationError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
 AGREE_S = 5.0
@@ -68,6 +69,26 @@ class ControlPlane(BrokerClient):
         self._identities: dict[str, TopicIdentity] = {}
         self._refused: dict[str, KafkaError] = {}
         self._read_identities = SharedRead(self._describe_named)
+
+    async def require_versions(self) -> None:
+        """Refuse brokers that lack a request which a worker sends.
+
+        Raises:
+            ConfigurationError: naming what is missing.
+            BrokerUnavailableError: no broker answers.
+        """
+        known = {key: highest for key, _, highest in (await self.ask_any(ApiVersionRequest())).api_versions}
+        missing = [
+            f"{name} {kind.API_VERSION} (it has {known.get(kind.API_KEY, 'none')})"
+            for name, kind in REQUIRED.items()
+            if known.get(kind.API_KEY, -1) < kind.API_VERSION
+        ]
+        if missing:
+            raise ConfigurationError(
+                f"a broker of {', '.join(self.connection.bootstrap)} is too old: it lacks the requests "
+                f"{', '.join(missing)}. Workers need Kafka 2.8 or later: upgrade the brokers, or keep the release of "
+                "faust-actors that ran with them"
+            )
 
     async def is_member(self, identity: Identity) -> bool:
         """Tell whether the group still knows this member in this generation, also while it prepares a rebalance."""

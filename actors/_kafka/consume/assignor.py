@@ -1,7 +1,8 @@
 """Carries our assignment (`actors._core.group.members`) through the group protocol.
 
-Each member's user data has what it owned, in which generation, what its disk holds and how far that lags. The leader
-sends each member its partitions and, as user data, the copies that it shall keep. It sends no table of all owners: with
+Each member's user data has what it owned, in which generation, whether it still has that, what its disk holds and how
+far that lags. The leader sends each member its partitions and, as user data, what it has to hand over and the copies
+that it shall keep. It sends no table of all owners: with
 one, the group's own record, which Kafka keeps in one message, would grow with members times tasks. The leader registry
 has the owners. Members of a rolling upgrade may subscribe to different topics: a topic's tasks go to its subscribers.
 """
@@ -23,6 +24,7 @@ from actors._core.group.members import Declared, Member, TaskId, decode_member_d
 from actors._core.group.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 from actors._core.group.programs import Admission, admit, words_of_refusal
 from actors._core.logs import escaping
+from actors.ports import TopicPartition
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -40,10 +42,12 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     `on_disk` gives the changelog positions that the worker's disk holds, by task; `lags` what these lack, where it is
     known, None for a member that can't follow changelogs; `actors` the actor of each topic; `declared` what the leader
     compares with other programs; `rules` are what it goes by as the leader; `generation` gives the group's generation
-    as the member knows it, and `joins` is called before it joins; both are set by the consumer.
+    as the member knows it, and `joins` is called before it joins; both are set by the consumer. `leaving` gives the
+    input partitions that are being handed over.
 
     Attributes:
-        copies: what this member shall keep copies of.
+        copies: what the leader told this member beside its partitions.
+        kept: whether this member keeps its tasks while it joins.
         unheard: the tasks that the process before this one had, given to it though its disk has nothing of them, by a
             leader that doesn't know that yet.
         was_refused: whether the process before this one got nothing of a topic, for what its program was.
@@ -62,6 +66,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         lags: Callable[[], Mapping[TaskId, int]] | None = None,
         declared: Sequence[Declared] | None = None,
         rules: PlacementRules | None = None,
+        leaving: Callable[[], Iterable[TopicPartition]] = tuple,
     ) -> None:
         self._instance_id = instance_id
         self._address = address
@@ -73,7 +78,9 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._lags = lags
         self._declared = None if declared is None else tuple(declared)
         self._rules = rules or PlacementRules()
+        self._leaving = leaving
         self.copies = Copies()
+        self.kept = False
         self.unheard: frozenset[TaskId] = frozenset()
         self.was_refused = False
         self.contested: frozenset[str] = frozenset()
@@ -86,17 +93,19 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return this member's metadata for the leader; aiokafka calls this before it joins."""
         self.joins()
+        leaving = {TaskId(self._actors.get(topic, topic), partition) for topic, partition in self._leaving()}
         member = Member(
             member_id="",
             instance_id=self._instance_id,
             address=self._address,
             generation=self._owned_generation,
-            owned=self._owned,
+            owned=self._owned | leaving,
             on_disk=self._on_disk(),
             lags={} if self._lags is None else self._lags(),
             follows=self._lags is not None,
             process=self._process,
             declared=self._declared,
+            kept=self.kept,
         )
         return ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, sorted(topics), encode_member_data(member))
 
@@ -126,16 +135,28 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             for member_id, owned in placement.owners.items():
                 owners.update({(topic_of[task.actor], task.partition): decoded[member_id] for task in owned})
                 copies[member_id].append(placement.copies[member_id])
+        may_keep = all(decoded[member_id].kept is not None for member_id in known)
         said = {
             member_id: replace(
                 _together(copies.get(member_id, ())),
                 acceptable_lag=self._rules.acceptable_lag,
                 seen=member.process,
                 refused=admission.refused.get(member_id, {}),
+                may_keep=may_keep,
             )
             for member_id, member in decoded.items()
         }
         return _encode(members, owners, said)
+
+    @property
+    def handed_over(self) -> frozenset[TopicPartition]:
+        """The input partitions that this member has to give up before another gets them."""
+        return frozenset(
+            TopicPartition(topic, task.partition)
+            for task in self.copies.handed_over
+            for topic, actor in self._actors.items()
+            if actor == task.actor
+        )
 
     def _name_strangers(self, members: Iterable[Member], admission: Admission) -> None:
         """Log members that can't be understood or run another program, once while they are in the group."""
@@ -229,7 +250,9 @@ def _encode(
 def _together(parts: Iterable[Copies]) -> Copies:
     parts = list(parts)
     return Copies(
-        frozenset().union(*(part.standbys for part in parts)), frozenset().union(*(part.warm_ups for part in parts))
+        frozenset().union(*(part.standbys for part in parts)),
+        frozenset().union(*(part.warm_ups for part in parts)),
+        handed_over=frozenset().union(*(part.handed_over for part in parts)),
     )
 
 

@@ -1,9 +1,9 @@
 """The worker's one consumer: fetches for all tasks, and reports rebalances to the worker.
 
-What aiokafka does, and what follows here:
+What aiokafka does, and what follows here (for joins see `actors._kafka.consume.membership`):
 
-- `getmany` returns records from stale positions while the assigned callback runs. So the callback first pauses all
-  partitions; tasks seek and resume them when their takeover is done.
+- `getmany` returns records from stale positions while the assigned callback runs. So new partitions are paused from the
+  start; tasks seek and resume them when their takeover is done.
 - It only logs an error of a callback, and goes on consuming. So every error is caught here, and ends the worker.
 - A cancelled `getmany` disables the check of the poll interval for good. So no `getmany` is ever cancelled, and the
   check is off: it would give up partitions whose tasks are merely slow.
@@ -17,15 +17,13 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaError,
-    NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
 )
@@ -38,16 +36,16 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.fetching import FetchesById
 from actors._kafka.consume.membership import (
     GroupSettings,
-    LostMembershipError,
+    forgotten_static,
     has_ended,
+    keep_assignment,
     prepare_join,
-    watch_static_membership,
 )
 from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.consume.silence import Silence
 from actors._kafka.permissions import READ, lacking
 from actors.errors import BrokerUnavailableError
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity, SourceEvents, TopicPartition
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -72,23 +70,17 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(
         self,
         consumer: AIOKafkaConsumer,
-        *,
-        assigned: Callable[[Identity, list[TopicPartition]], None],
-        revoked: Callable[[], Awaitable[None]],
-        room: Callable[[], None],
-        lost: Callable[[TopicPartition, str], None],
-        failed: Callable[[BaseException], None],
-        counted: Callable[[Mapping[str, int]], None] | None = None,
+        settings: GroupSettings,
+        assignor: ActorAssignor,
+        events: SourceEvents,
     ) -> None:
         self._consumer = consumer
-        self._counted = counted
-        self._assigned = assigned
-        self._revoked = revoked
-        self._room = room
-        self._lost = lost
-        self._failed = failed
+        self._settings = settings
+        self._assignor = assignor
+        self._events = events
+        self._generation = -1
+        self._handing_over: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._fetch_bytes = 0
         self._principal = ""
         self._reminders = Reminders(REMIND_S)
         self._retry_at_s = float("-inf")
@@ -102,15 +94,9 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         settings: GroupSettings,
         topics: Iterable[str],
         assignor: ActorAssignor,
-        *,
-        assigned: Callable[[Identity, list[TopicPartition]], None],
-        revoked: Callable[[], Awaitable[None]],
-        room: Callable[[], None],
-        lost: Callable[[TopicPartition, str], None],
-        failed: Callable[[BaseException], None],
-        counted: Callable[[Mapping[str, int]], None] | None = None,
+        events: SourceEvents,
     ) -> KafkaSource:
-        """Join the group; `counted` gets the topics' numbers of partitions before each call of `assigned`.
+        """Join the group.
 
         Raises:
             BrokerUnavailableError: no broker answers.
@@ -134,9 +120,8 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
-        assignor.joins = lambda: prepare_join(consumer._coordinator)
-        source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
-        source._fetch_bytes = settings.fetch_bytes
+        source = cls(consumer, settings, assignor, events)
+        assignor.joins = source._joins
         source._principal = connection.principal
         try:
             consumer.subscribe(topics=sorted(topics), listener=source)
@@ -146,9 +131,6 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             await source.close()
             raise
         source.silence.watch(consumer._client, consumer._coordinator)
-        if settings.instance_id is not None:
-            forgotten = partial(source._forgotten, settings.session_timeout_ms / 1000)
-            watch_static_membership(consumer._coordinator, settings.instance_id, forgotten)
         return source
 
     def identity(self) -> Identity:
@@ -163,12 +145,9 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
                 if not self._is_denied:
                     partitions = (KafkaPartition(*source) for source in wanted)
                     return await fetched(self._consumer, *partitions, timeout_s=timeout_s)
-            except NoOffsetForPartitionError:
-                # The task of a partition hasn't sought yet: its takeover will.
-                return {}
             except OffsetOutOfRangeError as error:
                 for partition, offset in error.args[0].items():
-                    self._lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
+                    self._events.lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
                 return {}
             except TopicAuthorizationFailedError as error:
                 self._not_readable(error)
@@ -209,7 +188,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         for partition in self._consumer.assignment():
             if partition.topic == error.args[0]:
                 self._consumer.pause(partition)
-                self._lost(TopicPartition(*partition), missing)
+                self._events.lost(TopicPartition(*partition), missing)
 
     def _not_a_member(self, error: GroupAuthorizationFailedError) -> None:
         """Resume heartbeats, which aiokafka gives up, so that the group doesn't forget this member.
@@ -225,12 +204,10 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             coordinator._start_heartbeat_task()
 
     def position(self, source: TopicPartition) -> int | None:
-        """Return the offset that is fetched next, None if it isn't known."""
-        partition = KafkaPartition(*source)
-        if partition not in self._consumer.assignment():
-            return None
-        state = self._consumer._subscription.subscription.assignment.state_value(partition)
-        return int(state.position) if state.has_valid_position else None
+        """Return the offset that is fetched next, None if it isn't known; of a partition that leaves, the last one."""
+        assignment = self._consumer._subscription.subscription.assignment
+        state = None if assignment is None else assignment.state_value(KafkaPartition(*source))
+        return None if state is None else int(state.position)
 
     def end_offset(self, source: TopicPartition) -> int | None:
         """Return the high watermark that came with the last fetch of the partition, None if none came."""
@@ -250,7 +227,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             self._consumer.seek(partition, offset)
             self.silence.forget(source)
             self._consumer.resume(partition)
-            self._room()
+            self._events.room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
         """Deliver nothing until `start_from`. Updates metadata: new partitions may be the reason for the call."""
@@ -265,11 +242,11 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         if partition in self._consumer.assignment() and partition not in self._consumer.paused():
             self._consumer.pause(partition)
             reason = f"the broker knows no topic with the id {show_id(str(topic_id))} any more, or not yet"
-            self._lost(TopicPartition(*partition), reason)
+            self._events.lost(TopicPartition(*partition), reason)
 
     def has_room(self) -> None:
         """Report that a full queue has room again."""
-        self._room()
+        self._events.room()
 
     def ask_for_rebalance(self) -> None:
         """Join again with this member's current metadata; the group rebalances if the metadata changed."""
@@ -282,39 +259,85 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._is_closed:
             return
         self._is_closed = True
+        for handing_over in self._handing_over:
+            handing_over.cancel()
         with contextlib.suppress(KafkaError, TimeoutError, OSError):
             async with asyncio.timeout(LEAVE_S):
                 await self._consumer.stop()
         self._consumer._closed = True
         await self._consumer._client.close()
 
-    def _forgotten(self, session_s: float, error: LostMembershipError) -> None:
-        """End the worker, unless it is closed or wasn't allowed to send heartbeats for a session."""
-        if not self._is_closed and time.monotonic() - self._retry_at_s > session_s:
-            self._failed(error)
+    # --- membership ------------------------------------------------------------------------------------------------
+
+    def _joins(self) -> None:
+        """Prepare aiokafka's coordinator, which doesn't exist before the first join; called before each."""
+        coordinator = self._consumer._coordinator
+        if prepare_join(coordinator):
+            keep_assignment(coordinator, self._keeps, self._forgotten)
+        self._note_generation()
+
+    def _keeps(self) -> bool:
+        """Tell whether the worker keeps its tasks during the join that begins."""
+        keeps = self._assignor.kept = self._assignor.copies.may_keep and self._generation > 0
+        if keeps:
+            self._events.joining()
+        return keeps
+
+    def _note_generation(self) -> None:
+        """Drop all tasks after a generation in which the leader didn't know that this worker has them."""
+        before, self._generation = self._generation, self.identity().generation
+        if self._generation > before + 1:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._assignor.kept = False
+        self._events.dropped()
+
+    def _forgotten(self) -> None:
+        """Drop all tasks; end a static member, unless it wasn't allowed to send heartbeats for a session."""
+        was_member, self._generation = self._generation > 0, -1
+        if self._is_closed:
+            return
+        self._drop()
+        instance_id, session_s = self._settings.instance_id, self._settings.session_timeout_ms / 1000
+        if was_member and instance_id is not None and time.monotonic() - self._retry_at_s > session_s:
+            self._events.failed(forgotten_static(instance_id))
 
     async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
-        """Have the worker stop its tasks; aiokafka calls it before the group rebalances."""
+        """Have the worker stop its tasks; aiokafka calls it before the group rebalances, unless they are kept."""
         try:
-            await self._revoked()
+            await self._events.revoked()
         except Exception as error:
-            self._failed(error)
+            self._events.failed(error)
 
     async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
-        """Have the worker start its tasks; aiokafka calls it after the group has rebalanced."""
-        partitions = list(assigned)
-        self._consumer.pause(*partitions)
+        """Have the worker take over the assignment; aiokafka calls it after the group has rebalanced."""
+        partitions, fetcher = sorted(TopicPartition(*partition) for partition in assigned), self._consumer._fetcher
         # A fetch asks so much of each partition: the buffers of all partitions add up.
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
-        self._consumer._fetcher._max_partition_fetch_bytes = min(self._fetch_bytes, share)
-        cluster = self._consumer._client.cluster
+        fetcher._max_partition_fetch_bytes = min(self._settings.fetch_bytes, share)
+        # It has to wait for the resumption of new partitions as well.
+        fetcher._notify(fetcher._wait_consume_future)
+        cluster, handed_over = self._consumer._client.cluster, self._assignor.handed_over
         try:
-            if self._counted is not None:
-                topics = self._consumer.subscription()
-                self._counted({topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics})
-            self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
+            self._note_generation()
+            topics = self._consumer.subscription()
+            self._events.counted({topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics})
+            self._events.assigned(self.identity(), partitions, handed_over)
         except Exception as error:
-            self._failed(error)
+            self._events.failed(error)
+        if handed_over:
+            task = asyncio.create_task(self._hand_over(), name="hand over")
+            self._handing_over.add(task)
+            task.add_done_callback(self._handing_over.discard)
+
+    async def _hand_over(self) -> None:
+        """Join again without what the leader wants for others, as soon as it is committed."""
+        try:
+            await self._events.handed_over()
+        except Exception as error:
+            self._events.failed(error)
+        self.ask_for_rebalance()
 
 
 def _generation(consumer: AIOKafkaConsumer) -> int:

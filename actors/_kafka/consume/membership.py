@@ -1,12 +1,21 @@
-"""A worker's membership in its group: settings, and changes to aiokafka's coordinator."""
+"""A worker's membership in its group: settings, and changes to aiokafka's coordinator.
+
+aiokafka gives up all partitions when a rebalance begins, and makes a new assignment object at its end. So that a worker
+fetches and handles on meanwhile:
+
+- `_on_join_prepare` begins no reassignment, in which `getmany` would wait, if the worker keeps its tasks.
+- `assign_from_subscribed` changes the assignment in place: partitions that stay keep positions and fetched records.
+- `reset_generation`, which aiokafka calls when the group has forgotten the member, reports that.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka.consumer.subscription_state import Assignment, TopicPartitionState
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.consume.assignor import readable, readable_assignment
@@ -49,16 +58,15 @@ class LostMembershipError(ActorsError):
     """The group doesn't know this worker's static identity any more."""
 
 
-def prepare_join(coordinator: Any) -> None:
-    """Check what a join brings before aiokafka decodes it, where an error would end the worker.
+def prepare_join(coordinator: Any) -> bool:
+    """Check what a join brings before aiokafka decodes it, where an error would end the worker; tell if that is new.
 
     The members' metadata, which the leader gets, and the leader's assignment are replaced where they can't be decoded;
-    see `readable`. Committed offsets aren't fetched: each task fetches its own, and an input that this user may not
-    describe would end the coordination.
+    see `readable`.
     """
     perform, complete = coordinator._perform_assignment, coordinator._on_join_complete
     if getattr(perform, "checks_members", False):
-        return
+        return False
 
     async def perform_checked(response: Any) -> Any:
         response.members = [(*member[:-1], readable(member[-1])) for member in response.members]
@@ -68,37 +76,65 @@ def prepare_join(coordinator: Any) -> None:
         checked = readable_assignment(assignment, coordinator._subscription.topics)
         return await complete(generation, member_id, protocol, checked)
 
-    async def no_offsets(_: Any) -> dict[KafkaPartition, Any]:
-        return {}
-
     perform_checked.checks_members = True  # type: ignore[attr-defined]
     coordinator._perform_assignment, coordinator._on_join_complete = perform_checked, complete_checked
-    coordinator._do_fetch_commit_offsets = no_offsets
+    return True
 
 
-def watch_static_membership(
-    coordinator: Any, instance_id: str, forgotten: Callable[[LostMembershipError], None]
-) -> None:
-    """Call `forgotten` when the group forgets a static member after a successful join.
+def keep_assignment(coordinator: Any, keeps: Callable[[], bool], forgotten: Callable[[], None]) -> None:
+    """Have a coordinator keep its assignment during a join if `keeps` says so, and change it in place at the end.
+
+    `forgotten` is called when the group doesn't know the member any more after a successful join.
+    """
+    prepare, reset, subscriptions = (
+        coordinator._on_join_prepare,
+        coordinator.reset_generation,
+        coordinator._subscription,
+    )
+
+    async def prepare_kept(assignment: Any) -> None:
+        if keeps():
+            # As the original does, so that nothing of the former leader's topics is watched.
+            coordinator._group_subscription = None
+        else:
+            await prepare(assignment)
+
+    def reset_noted() -> None:
+        has_joined = coordinator.generation > 0
+        reset()
+        if has_joined:
+            forgotten()
+
+    def assign_in_place(partitions: Collection[KafkaPartition]) -> None:
+        subscription = subscriptions.subscription
+        held = subscription._assignment = subscription.assignment or Assignment(())
+        for partition in held.tps.difference(partitions):
+            # What was fetched of it still looks for its state.
+            held.state_value(partition).pause()
+        for partition in set(partitions) - held.tps:
+            state = held._tp_state[partition] = TopicPartitionState(held)
+            # With a position, which its task sets, aiokafka doesn't look for the committed offset.
+            state.seek(0)
+            state.pause()
+        held._topic_partitions = frozenset(partitions)
+        subscription._reassignment_in_progress = False
+        subscriptions._notify_assignment_waiters()
+
+    coordinator._on_join_prepare, coordinator.reset_generation = prepare_kept, reset_noted
+    subscriptions.assign_from_subscribed = assign_in_place
+
+
+def forgotten_static(instance_id: str) -> LostMembershipError:
+    """Return the error of a static member that the group has forgotten.
 
     Two processes with one static id take the membership from each other every few seconds, and their heartbeats
     don't carry the id: an unknown member id after a successful join is the only sign.
     """
-    reset = coordinator.reset_generation
-
-    def lost() -> None:
-        has_joined = coordinator.generation > 0
-        reset()
-        if has_joined:
-            forgotten(
-                LostMembershipError(
-                    f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either another "
-                    "process uses the same id, or this one didn't answer for a session. Give each worker an id of its "
-                    "own, and restart this one"
-                )
-            )
-
-    coordinator.reset_generation = lost
+    return LostMembershipError(
+        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either another "
+        "process uses the same id, or this one didn't answer for a session. Give each worker an id of its "
+        "own, and restart this one"
+    )
 
 
 def has_ended(task: asyncio.Task[None] | None) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest
 
 from actors._kafka.codes import OF_A_PARTITION, OK, error_of
@@ -51,8 +50,7 @@ class OrderedWriter(BatchWriter):
             for (topic, partition), committed in batch.offsets.items():
                 topics[topic].append((partition, committed.offset, committed.metadata))
         request = OffsetCommitRequest(self.group, identity.generation, identity.member_id, -1, list(topics.items()))
-        place = (CoordinationType.GROUP, self.group)
-        await self._ask(place, request, _code_of_offsets, may_repeat=True)
+        await self._ask_group(request, _code_of_offsets, may_repeat=True)
 
 
 def _in_order(batches: Sequence[CommitBatch]) -> Iterator[list[CommitBatch]]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
-from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
+from aiokafka.errors import IllegalGenerationError, KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest
 
 from actors._core.backoff import Backoff
@@ -54,7 +54,14 @@ from actors._kafka.transaction_requests import (
     TxnOffsetCommitRequest,
     finalized_features,
 )
-from actors.errors import BatchesRefusedError, CommitRefusedError, FencedError, OutcomeUnknownError, TaskError
+from actors.errors import (
+    BatchesRefusedError,
+    CommitRefusedError,
+    FencedError,
+    OutcomeUnknownError,
+    StaleGenerationError,
+    TaskError,
+)
 from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.clock import machine_ms
 
@@ -235,6 +242,13 @@ class BatchWriter(ABC):
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
 
+    async def _ask_group(self, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> None:
+        """Have the group's coordinator take offsets."""
+        try:
+            await self._ask((CoordinationType.GROUP, self.group), request, code_of, may_repeat=may_repeat)
+        except IllegalGenerationError as error:
+            raise StaleGenerationError(f"commit of {self._name}: the group has another generation") from error
+
     async def _asked(self, place: Place, request: Any) -> Any:
         """Return the coordinator's answer, None if none is known at the moment."""
         node = self._coordinators.get(place)
@@ -358,7 +372,7 @@ class TransactionWriter(BatchWriter):
         request = TxnOffsetCommitRequest(
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
         )
-        await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
+        await self._ask_group(request, _code_of_offsets)
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
         """Add the partitions to a transaction of version 1."""

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
-from actors._core.task.lifecycle import State
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
 from actors.runtime.replicas.standby_state import StandbyState
@@ -318,7 +317,7 @@ def _parked(task: Task, meters: TaskMeters, stores: Mapping[str, PartitionStore]
     if task.spec.parked is None:
         return None
     store = stores.get(task.spec.parked.name)
-    if meters.parked is None and store is not None and task.state is not State.COMMITTING:
+    if meters.parked is None and store is not None:
         try:
             meters.parked = sum(1 for _ in islice(store.scan(*_PARKED), PARKED_LIMIT))
         except StoreError:
@@ -365,7 +364,7 @@ def _count(task: Task, name: str, store: PartitionStore, offset: int | None) -> 
     if counted is not None and counted[0] == offset:
         return counted[1], True
     estimate = store.estimated_keys()
-    if offset is None or estimate > _ESTIMATE_LIMIT or task.state is State.COMMITTING:
+    if offset is None or estimate > _ESTIMATE_LIMIT:
         return estimate, False
     keys = sum(1 for _ in islice(store.scan(), COUNT_LIMIT + 1))
     if keys > COUNT_LIMIT:

@@ -13,6 +13,7 @@ from actors._core.task.lifecycle import Event, State, advance
 from actors.errors import MigratedError, RecordError
 from actors.ports import Committed, Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
+from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.meters import TaskMeters
@@ -58,7 +59,7 @@ class TaskContext:
 
     spec: ActorSpec
     partition: int
-    identity: Identity
+    member: Membership
     log: TaskLog
     services: TaskServices
     settings: TaskSettings
@@ -80,9 +81,9 @@ class TaskContext:
         self.clock = PartitionClock(self.services.clock)
 
     @property
-    def sources(self) -> list[TopicPartition]:
-        """The partition of each input."""
-        return [TopicPartition(topic, self.partition) for topic in self.spec.topics]
+    def identity(self) -> Identity:
+        """The worker's member id and generation now."""
+        return self.member.identity
 
     def advance(self, event: Event) -> None:
         """Go on to the next state."""
@@ -132,10 +133,12 @@ class TaskContext:
         Raises:
             MigratedError: it isn't.
         """
-        if not await self.services.group.is_member(self.identity):
-            raise MigratedError(
-                f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
-            )
+        while not await self.services.group.is_member(identity := self.identity):
+            # The next generation may have begun, of which the worker doesn't know yet what is its.
+            if not await self.member.changed(identity):
+                raise MigratedError(
+                    f"the group doesn't know {identity.member_id} in generation {identity.generation} any more"
+                )
 
 
 def _expire(wait: asyncio.Future[None]) -> None:

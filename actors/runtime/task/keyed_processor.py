@@ -41,8 +41,7 @@ class KeyedProcessor(TaskProcessor):
         self._was_clean = True
         self._holds = False
 
-    async def work(self) -> None:
-        """See `TaskProcessor.work`."""
+    async def _work(self) -> None:
         while not self._inbox.stopping:
             await self._check()
             self._note_time()
@@ -127,7 +126,7 @@ class KeyedProcessor(TaskProcessor):
             # What came during a commit has woken nobody.
             return True
         self._sync()
-        is_clean, was_clean = self._is_handed_in, self._was_clean
+        is_clean, was_clean = self.is_clean, self._was_clean
         if was_clean and not is_clean:
             self._oldest_s = self._clock.monotonic()
         self._was_clean = is_clean
@@ -185,10 +184,11 @@ class KeyedProcessor(TaskProcessor):
             await super()._sweep(sweeper)
 
     @property
-    def _is_handed_in(self) -> bool:
+    def is_clean(self) -> bool:
+        """See `TaskProcessor.is_clean`."""
         if any(one.completed.next_offset > one.handed_in_offset for one in self.inputs):
             return False
-        return super()._is_handed_in
+        return super().is_clean
 
     @property
     def _may_take(self) -> bool:
@@ -200,7 +200,7 @@ class KeyedProcessor(TaskProcessor):
 
     def _commit_in_s(self) -> float:
         """Give when the next commit is due: at once when the input has run dry and the last one is long enough ago."""
-        if self._is_handed_in:
+        if self.is_clean:
             return float("inf")
         if self._is_large():
             return 0.0

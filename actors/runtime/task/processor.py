@@ -147,7 +147,7 @@ class TaskProcessor:
         """
         try:
             await self._work()
-        except (RecordError, NewerVersionError):
+        except NewerVersionError:
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
             raise
@@ -159,7 +159,7 @@ class TaskProcessor:
             if inbox:
                 await self._handle_or_halt(*self._take())
                 await self._punctuate()
-            elif self._is_handed_in:
+            elif self.is_clean:
                 await self._idle()
             elif not await self._rests():
                 await self._begin_commit()
@@ -199,12 +199,7 @@ class TaskProcessor:
 
     @property
     def is_clean(self) -> bool:
-        """Whether all that was handled is committed."""
-        return self._under_way is None and self._is_handed_in
-
-    @property
-    def _is_handed_in(self) -> bool:
-        """Whether there is nothing for the next commit."""
+        """Whether nothing is left to commit but what is under way."""
         for one in self.inputs:
             if one.next_offset > one.handed_in_offset:
                 return False
@@ -229,7 +224,7 @@ class TaskProcessor:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is left to do now: all is committed, and nothing is due."""
+        """Whether nothing is left to do now, but for a commit that may be under way."""
         return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
 
     def _position(self, one: InputProgress) -> int | None:
@@ -349,7 +344,7 @@ class TaskProcessor:
 
     async def _handle_or_halt(self, one: InputProgress, records: Sequence[InputRecord]) -> None:
         self._note_time()
-        if self._is_handed_in:
+        if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         messages, home = self._messages, self.inputs[0]
         if one is not self._at:
@@ -436,7 +431,7 @@ class TaskProcessor:
         """Handle what is due as if it were messages behind the last one."""
         scope = self._scope
         self._note_time()
-        if self._is_handed_in:
+        if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         for number, internal in enumerate(due):
             if self._inbox.stopping:
@@ -521,7 +516,7 @@ class TaskProcessor:
 
     async def _commit(self) -> None:
         """Commit all that was handled, and wait for the end."""
-        if not self._is_handed_in:
+        if not self.is_clean:
             await self._begin_commit()
         await self._commit_ended()
 

@@ -42,7 +42,6 @@ from actors.errors import (
 )
 from actors.ports import (
     CommitBatch,
-    Identity,
     InputRecord,
     OwnerRecord,
     TaskLog,
@@ -50,6 +49,7 @@ from actors.ports import (
 )
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
+from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.failures import REMIND_S, is_repeated
@@ -87,7 +87,7 @@ class Task:
         spec: ActorSpec,
         partition: int,
         *,
-        identity: Identity,
+        member: Membership,
         log: TaskLog,
         services: TaskServices,
         settings: TaskSettings,
@@ -102,11 +102,12 @@ class Task:
         self.name = ", ".join(map(str, self.sources))
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
+        self.is_abandoned = False
         self.inbox = self._make_inbox(spec, services, settings)
         self.context = TaskContext(
             spec=spec,
             partition=partition,
-            identity=identity,
+            member=member,
             log=log,
             services=services,
             settings=settings,
@@ -118,7 +119,7 @@ class Task:
         self._services = services
         self._settings = settings
         self._predecessor = predecessor
-        self._refusal = refusal
+        self.refusal = refusal
         self._stores: list[Restored] = []
         self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
@@ -176,6 +177,8 @@ class Task:
 
     def request_stop(self, *, is_last: bool = False) -> None:
         """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
+        if self.is_abandoned:
+            return
         if self._processor is not None and not self.inbox.stopping:
             # What is delivered from here on is dropped, so the source's position says less and less.
             for queue, source in zip(self.inbox.queues, self.sources, strict=True):
@@ -184,9 +187,8 @@ class Task:
         self.inbox.stopping = True
         self.inbox.wake()
         # A task that waits for its predecessor is the only link between that one and the next: it ends after it.
-        is_waiting = self._predecessor is not None
-        if not is_waiting and self.state not in (State.RUNNING, State.COMMITTING) and self._run_task is not None:
-            self._run_task.cancel()
+        if self._predecessor is None and self.state not in (State.RUNNING, State.COMMITTING):
+            self._cancel()
 
     async def stopped(self, timeout_s: float) -> bool:
         """Wait for the end of a task that was asked to stop; after the time a waiting handler is cancelled.
@@ -199,7 +201,7 @@ class Task:
         self.inbox.hurries = not done
         if not done and self.state in (State.RUNNING, State.COMMITTING) and not self.context.waits_for_commit:
             logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.name, self.spec.name)
-            self._run_task.cancel()
+            self._cancel()
         return bool(done)
 
     async def is_over(self, timeout_s: float) -> bool:
@@ -214,7 +216,15 @@ class Task:
         return self._run_task is not None and self._run_task.done()
 
     def abandon(self) -> None:
-        """Cancel the task wherever it is. What it was committing may or may not have happened."""
+        """Cancel the task wherever it is, and commit nothing more. A commit that is under way may happen or not."""
+        self.is_abandoned = self.inbox.stopping = True
+        self._log.end()
+        if self._predecessor is None:
+            self._cancel()
+        elif not self._predecessor.is_abandoned:
+            self._predecessor.abandon()
+
+    def _cancel(self) -> None:
         if self._run_task is not None:
             self._run_task.cancel()
 
@@ -311,7 +321,7 @@ class Task:
         await self._drop_work()
         self.halted_by = error
         # The worker has said it once, for all partitions.
-        level = logging.INFO if error is self._refusal else logging.ERROR
+        level = logging.INFO if error is self.refusal else logging.ERROR
         text = "actor %s is stopped on %s: %s"
         logger.log(level, text, self.spec.name, self.name, error, exc_info=error.__cause__)
         internal = error.internal if isinstance(error, RecordError) else None
@@ -405,8 +415,8 @@ class Task:
             await processor.close()
 
     async def _take_over(self) -> TaskProcessor:
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         await self.context.confirm()
         await self._log.fence()
         self.context.advance(Event.FENCED)

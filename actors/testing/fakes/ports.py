@@ -26,6 +26,7 @@ from actors.errors import (
     OutcomeUnknownError,
     ReplacedLogError,
     RestoreError,
+    StaleGenerationError,
     TaskError,
     UnstableOffsetError,
 )
@@ -108,6 +109,8 @@ class _FakeWriter:
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._in_order(producer, identity, batches)
+        except IllegalGenerationError as error:
+            raise StaleGenerationError(f"commit of {self._name}: {_said(error)}") from error
         except (RefusedError, NoAnswerError, TimeoutError) as error:
             kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
             raise OutcomeUnknownError(f"commit of {self._name}: {kind}") from error

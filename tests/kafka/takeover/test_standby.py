@@ -253,9 +253,7 @@ async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     await check_copies_answer(group, dead=True)
     await group.all_counted()
     # The killed one may have handled all of a partition.
-    await eventually(
-        lambda: len(set(re.findall(r"owns \S+-in\[(\d+)\]", second.log()[before:]))) == PARTITIONS, what=group.logs
-    )
+    await eventually(lambda: len(set(re.findall(r"owns \S+-in\[(\d+)\]", second.log()))) == PARTITIONS, what=group.logs)
     taken = second.log()[before:]
     assert restored(taken) < RESTORED_MOST, taken
 

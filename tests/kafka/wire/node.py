@@ -10,6 +10,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.membership import GroupSettings
+from actors.ports import SourceEvents
 from actors.runtime.committer import Committer
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
@@ -53,7 +54,8 @@ class Node:
             services=world.services(self._connection, control, self.stores, sink),
             task_settings=world.settings(self.name),
             settings=WorkerSettings(revoke_s=2.0),
-            task_log=committer.log_of,
+            member=committer.member,
+            task_log=committer.new_log,
             on_failure=self.failures.append,
         )
         sink.source = source = await self._join(worker)
@@ -84,12 +86,19 @@ class Node:
                 max_poll_records=None,
             ),
             [world.input],
-            ActorAssignor(instance_id="", address="", actors={world.input: ACTOR}, on_disk=dict),
-            assigned=worker.assigned,
-            revoked=worker.revoked,
-            room=worker.room,
-            lost=worker.lost,
-            failed=self.failures.append,
+            ActorAssignor(
+                instance_id="", address="", actors={world.input: ACTOR}, on_disk=dict, leaving=lambda: worker.leaving
+            ),
+            SourceEvents(
+                joining=worker.joining,
+                revoked=worker.revoked,
+                assigned=worker.assigned,
+                handed_over=worker.handed_over,
+                dropped=worker.dropped,
+                room=worker.room,
+                lost=worker.lost,
+                failed=self.failures.append,
+            ),
         )
 
     async def __aexit__(self, *_: object) -> None:

@@ -67,7 +67,7 @@ async def test_a_transaction_with_a_failed_produce_is_never_committed(
     remove(removed, monkeypatch, world)
     owner = await world.sole_owner(4)
 
-    rule = world.proxy.on(Api.PRODUCE, refused(code), client=owner.producer, skip=1)
+    rule = world.proxy.on(Api.PRODUCE, refused(code), client=owner.producer, containing=world.out.encode())
     owner.feed.allow(None)
     await rule.was_hit()
     assert_damage(await world.damage(owner, expected=removed is not None), removed)

@@ -6,11 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from aiokafka.protocol.admin import ApiVersionResponse_v0, ApiVersionResponse_v1
 
-from tests.kafka.helpers import WorkerProcess, eventually, send
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.connection import Connection
+from actors.errors import ConfigurationError
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 from tests.kafka.runtime.test_exactly_once import MODULE, PARTITIONS, all_echoed, begin, expected_echo, records, stored
-from tests.kafka.wire.proxy import Chaos, WireProxy
+from tests.kafka.wire.proxy import Action, Api, Chaos, Exchange, WireProxy
 
+TOO_OLD = {Api.PRODUCE: 8, Api.OFFSET_FETCH: 6, Api.INIT_PRODUCER_ID: 2, Api.TXN_OFFSET_COMMIT: 2}
 INPUTS = 20_000
 SHARE = 200
 FAULTS = 40
@@ -42,3 +47,44 @@ async def test_workers_behind_a_bad_network(
     if count == 1:
         held = stored(workers[0].folder, name)
         assert held == {key: len(values) for key, values in expected_echo(sent[:done]).items()}
+
+
+def with_highest(highest: dict[Api, int]) -> Action:
+    """The broker is one that knows these requests up to these versions."""
+
+    async def action(exchange: Exchange) -> bytes:
+        reply = await exchange.ask()
+        if exchange.version > 2:
+            return reply
+        said = (ApiVersionResponse_v1 if exchange.version else ApiVersionResponse_v0).decode(reply[4:])
+        said.api_versions = [(key, low, min(high, highest.get(key, high))) for key, low, high in said.api_versions]
+        return reply[:4] + said.encode()
+
+    return action
+
+
+@pytest.mark.parametrize("api", TOO_OLD)
+async def test_a_broker_that_lacks_a_request_is_named(brokers: str, proxy: WireProxy, api: Api) -> None:
+    control = await ControlPlane.open(Connection((proxy.bootstrap,)), "nobody")
+    try:
+        await control.require_versions()
+        rule = proxy.on(Api.API_VERSIONS, with_highest({api: TOO_OLD[api]}), times=None)
+        missing = rf"{api.name.title().replace('_', '')} {TOO_OLD[api] + 1} \(it has {TOO_OLD[api]}\)\."
+        with pytest.raises(ConfigurationError, match=rf"a broker of {proxy.bootstrap} is too old: .*{missing}"):
+            await control.require_versions()
+        assert rule.hits
+    finally:
+        await control.close()
+
+
+async def test_a_worker_does_not_start_with_brokers_that_are_too_old(
+    brokers: str, proxy: WireProxy, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name = unique("old")
+    await make_topics(brokers, f"{name}-in", f"{name}-out")
+    proxy.on(Api.API_VERSIONS, with_highest(TOO_OLD), times=None)
+    worker = WorkerProcess(MODULE, proxy.bootstrap, tmp_path / "data", APP_NAME=name)
+    workers.append(worker.start())
+    assert await asyncio.to_thread(worker.wait, 60) == 1
+    [line] = [line for line in worker.log().splitlines() if "CRITICAL" in line]
+    assert "Workers need Kafka 2.8 or later: upgrade the brokers" in line

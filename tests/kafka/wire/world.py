@@ -26,7 +26,7 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.committer import Committer
+from actors.runtime.committer import Committer, Membership
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
@@ -145,9 +145,8 @@ class Owner:
         self.control: ControlPlane | None = None
         self.task: Task | None = None
         self.writer = world.writer(self.connection)
-        self._committer = Committer(self.writer, MAX_RECORD_BYTES)
+        self._committer = Committer(self.writer, MAX_RECORD_BYTES, Membership(identity))
         self._world = world
-        self._identity = identity
 
     @property
     def producer(self) -> str:
@@ -168,8 +167,8 @@ class Owner:
         self.task = self.feed.task = Task(
             world.spec(self.name),
             0,
-            identity=self._identity,
-            log=self._committer.log_of(self._identity),
+            member=self._committer.member,
+            log=self._committer.new_log(),
             services=world.services(self.connection, self.control, self.stores, self.feed),
             settings=world.settings(self.name),
         )

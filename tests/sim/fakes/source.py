@@ -1,14 +1,14 @@
 """The worker's one consumer over a simulated cluster: a fake of `actors.ports.Source`.
 
-It keeps the order of aiokafka: everything is paused before the assigned callback, heartbeats begin after it and go on
-during the revoked one, and a consumer that isn't a member any more learns it from a heartbeat only.
+It keeps the order of `KafkaSource`: what is new is paused before the assigned callback, heartbeats begin after it and
+go on while tasks are revoked, and a consumer that isn't a member any more learns it from a heartbeat or a join only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from actors._core.group.members import Member, TaskId
 from actors._core.group.placement import Copies, PlacementRules, place
 from actors.errors import BrokerUnavailableError
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity, SourceEvents, TopicPartition
 from actors.testing.fakes.errors import (
     IllegalGenerationError,
     NoAnswerError,
@@ -37,11 +37,15 @@ LEAVE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FakeGroupSettings:
-    """How the worker joins. Times in seconds; `instance_id` None means dynamic membership."""
+    """How the worker joins. Times in seconds; `instance_id` None means dynamic membership.
+
+    A worker that doesn't know how to keep its tasks during a join is of an earlier release: `keeps` is false.
+    """
 
     client: str
     instance_id: str | None = None
     reads_committed: bool = True
+    keeps: bool = True
     session_s: float = 6.0
     heartbeat_s: float = 2.0
     max_poll_records: int = 50
@@ -60,6 +64,9 @@ class FakeSource:
 
     `copies`, which takes what the member shall keep copies of, and `lags`, which gives what they lack, are for workers
     that keep some. Tasks are named by their input topics here, not by their actors.
+
+    Attributes:
+        last_generation: the last one that this member knows.
     """
 
     def __init__(
@@ -70,11 +77,8 @@ class FakeSource:
         topics: Iterable[str],
         *,
         on_disk: Callable[[], Mapping[TopicPartition, int]],
-        assigned: Callable[[Identity, list[TopicPartition]], None],
-        revoked: Callable[[], Awaitable[None]],
-        room: Callable[[], None],
-        lost: Callable[[TopicPartition, str], None],
-        failed: Callable[[BaseException], None],
+        events: SourceEvents,
+        leaving: Callable[[], Iterable[TopicPartition]] = tuple,
         rules: PlacementRules | None = None,
         lags: Callable[[], Mapping[TaskId, int]] | None = None,
         copies: Callable[[Copies], None] | None = None,
@@ -87,11 +91,12 @@ class FakeSource:
         self._settings = settings
         self._topics = sorted(topics)
         self._on_disk = on_disk
-        self._assigned = assigned
-        self._revoked = revoked
-        self._room = room
-        self._lost = lost
-        self._failed = failed
+        self._events = events
+        self._leaving = leaving
+        self._told = Copies()
+        self._kept = False
+        self.last_generation = -1
+        self._handing_over: set[asyncio.Task[None]] = set()
         self._identity = Identity("", -1)
         self._last = Member("", settings.client)
         self._positions: dict[TopicPartition, int | None] = {}
@@ -116,8 +121,9 @@ class FakeSource:
         membership, self._membership = self._membership, None
         if membership is None:
             return
-        membership.cancel()
-        await asyncio.wait([membership])
+        for task in (membership, *self._handing_over):
+            task.cancel()
+        await asyncio.wait([membership, *self._handing_over])
         self._positions.clear()
         if self._identity.member_id and self._settings.instance_id is None:
             with contextlib.suppress(RefusedError, NoAnswerError, TimeoutError):
@@ -143,12 +149,12 @@ class FakeSource:
             function = partial(self._cluster.poll, committed=settings.reads_committed, ids=ids)
             found = await self._network.ask(POLL, function, asked, settings.max_poll_records, timeout_s)
         except OffsetOutOfRangeError as error:
-            self._lost(error.partition, f"the input doesn't have offset {error.offset} any more")
+            self._events.lost(error.partition, f"the input doesn't have offset {error.offset} any more")
             return {}
         except UnknownTopicIdError as error:
             if self._topic_ids.get(error.partition, "") == ids[error.partition]:
                 self._positions[error.partition] = None
-                self._lost(error.partition, str(error))
+                self._events.lost(error.partition, str(error))
             return {}
         except (RefusedError, NoAnswerError):
             await asyncio.sleep(RETRY_S)
@@ -175,7 +181,7 @@ class FakeSource:
         if source in self._positions:
             self._topic_ids[source] = topic_id
             self._positions[source] = offset
-            self._room()
+            self._events.room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
         """See `actors.ports.TaskSink.stop_delivery`."""
@@ -184,7 +190,7 @@ class FakeSource:
 
     def has_room(self) -> None:
         """See `actors.ports.TaskSink.has_room`."""
-        self._room()
+        self._events.room()
 
     def position(self, source: TopicPartition) -> int | None:
         """See `actors.ports.TaskSink.position`."""
@@ -205,28 +211,54 @@ class FakeSource:
     async def _be_member(self) -> None:
         while True:
             partitions = await self._joined()
-            self._positions = dict.fromkeys(partitions)
+            self._positions = {source: self._positions.get(source) for source in partitions}
             self._must_join.clear()
             self._assign_tasks(partitions)
             beating = asyncio.create_task(self._beat(), name="heartbeat")
             try:
                 await self._must_join.wait()
-                await self._revoke_tasks()
+                await self._prepare()
             finally:
                 beating.cancel()
-            self._positions = {}
 
     def _assign_tasks(self, partitions: list[TopicPartition]) -> None:
+        handed_over = frozenset(TopicPartition(task.actor, task.partition) for task in self._told.handed_over)
         try:
-            self._assigned(self._identity, partitions)
+            self._note_generation()
+            self._events.assigned(self._identity, partitions, handed_over)
         except Exception as error:
-            self._failed(error)
+            self._events.failed(error)
+        if handed_over:
+            task = asyncio.create_task(self._hand_over(), name="hand over")
+            self._handing_over.add(task)
+            task.add_done_callback(self._handing_over.discard)
 
-    async def _revoke_tasks(self) -> None:
+    async def _hand_over(self) -> None:
+        await self._events.handed_over()
+        self.ask_for_rebalance()
+
+    async def _prepare(self) -> None:
+        """Keep the tasks during the join that begins, or give them up."""
+        self._kept = self._settings.keeps and self._told.may_keep and self.last_generation > 0
+        if self._kept:
+            self._events.joining()
+            return
         try:
-            await self._revoked()
+            await self._events.revoked()
         except Exception as error:
-            self._failed(error)
+            self._events.failed(error)
+        self._positions = {}
+
+    def _note_generation(self) -> None:
+        """Drop all tasks after a generation in which the leader didn't know that this worker has them."""
+        before, self.last_generation = self.last_generation, self._identity.generation
+        if self.last_generation > before + 1:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._kept = False
+        self._positions = dict.fromkeys(self._positions)
+        self._events.dropped()
 
     async def _beat(self) -> None:
         """Send heartbeats, also while a rebalance waits for this member's tasks."""
@@ -249,6 +281,7 @@ class FakeSource:
         """Join and sync until there is an assignment."""
         group, settings = self._cluster.group, self._settings
         while True:
+            self._note_generation()
             try:
                 joined: Joined = await self._network.ask(
                     "JoinGroup",
@@ -274,16 +307,18 @@ class FakeSource:
                     await process.reach("assigned")
                 owned = frozenset(TaskId(*source) for source in partitions)
                 self._last = Member("", settings.client, generation=joined.generation, owned=owned)
+                self._told = partitions.copies if isinstance(partitions, Assigned) else Copies()
                 if self._copies is not None:
-                    self._copies(partitions.copies if isinstance(partitions, Assigned) else Copies())
+                    self._copies(self._told)
                 return sorted(partitions)
 
     def _forgotten(self) -> None:
         """Join as a new member; a static member that was in the group has to end, since another may have its place."""
-        was_joined = self._identity.generation > 0
+        was_member, self.last_generation = self.last_generation > 0, -1
         self._identity = Identity("", -1)
-        if was_joined and self._settings.instance_id is not None:
-            self._failed(LostMembershipError(self._settings.instance_id))
+        self._drop()
+        if was_member and self._settings.instance_id is not None:
+            self._events.failed(LostMembershipError(self._settings.instance_id))
 
     def _info(self) -> Member:
         on_disk = {TaskId(*source): position for source, position in self._on_disk().items()}
@@ -292,20 +327,26 @@ class FakeSource:
             "",
             last.instance_id,
             generation=last.generation,
-            owned=last.owned,
+            owned=last.owned | {TaskId(*source) for source in self._leaving()},
             on_disk=on_disk,
             lags={} if self._lags is None else self._lags(),
             follows=self._lags is not None,
+            kept=self._kept if self._settings.keeps else None,
         )
 
     def _assign(self, infos: Mapping[str, Member]) -> Mapping[str, list[TopicPartition]]:
-        members = [replace(info, member_id=member_id) for member_id, info in infos.items()]
+        keeps = self._settings.keeps
+        members = [
+            replace(info, member_id=member_id, kept=info.kept if keeps else None) for member_id, info in infos.items()
+        ]
+        may_keep = all(member.kept is not None for member in members)
         logs = [log for topic in self._topics for log in self._cluster.topic(topic).partitions]
         tasks = [TaskId(*log.name) for log in logs]
         placement = place(members, tasks, self._rules)
         return {
             member_id: Assigned(
-                [TopicPartition(task.actor, task.partition) for task in theirs], placement.copies[member_id]
+                [TopicPartition(task.actor, task.partition) for task in theirs],
+                replace(placement.copies[member_id], may_keep=may_keep),
             )
             for member_id, theirs in placement.owners.items()
         }

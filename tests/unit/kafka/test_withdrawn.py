@@ -33,7 +33,7 @@ from actors._kafka.produce.failures import Throttle, TransportFaultError
 from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
-from actors.ports import ActorRequest, TopicPartition
+from actors.ports import ActorRequest, SourceEvents, TopicPartition
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.requests import FakeRequests
 
@@ -80,14 +80,18 @@ class FakeConsumer:
 
 
 def source_of(consumer: FakeConsumer, lost: dict[TopicPartition, str]) -> KafkaSource:
-    return KafkaSource(
-        consumer,
-        assigned=lambda *_: None,
+    nothing: Any = None
+    events = SourceEvents(
+        joining=lambda: None,
         revoked=lambda: asyncio.sleep(0),
+        assigned=lambda *_: None,
+        handed_over=lambda: asyncio.sleep(0),
+        dropped=lambda: None,
         room=lambda: None,
         lost=lost.__setitem__,
         failed=lambda error: pytest.fail(repr(error)),
     )
+    return KafkaSource(consumer, nothing, nothing, events)
 
 
 async def test_a_group_that_may_not_be_read_is_tried_again_with_heartbeats_and_said_once(

@@ -15,6 +15,7 @@ from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity
+from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
@@ -88,7 +89,9 @@ class Served:
         settings: Any = SimpleNamespace(queue_records=1)
         nothing: Any = None
         services: Any = SimpleNamespace(clock=FakeClock())
-        task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=services, settings=settings)
+        task = Task(
+            self.spec, number, member=Membership(Identity("w", 1)), log=nothing, services=services, settings=settings
+        )
         numbers = MemoryStore()
         numbers.apply([(b"1", encode_metadata(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]

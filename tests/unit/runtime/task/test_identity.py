@@ -25,6 +25,7 @@ from actors._kafka.consume.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
 from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.state.restore import Changelog, Restored
 from actors.runtime.task.identity import FoundInput, agreed, identify
 from actors.runtime.task.task import Task
@@ -150,7 +151,7 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
     services.encode_owner = world.encode_owner
     rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)
     settings: Any = SimpleNamespace(queue_records=1, group="app-actors", rules=rules)
-    task = Task(of, 0, identity=Identity("m", 1), log=world, services=services, settings=settings)
+    task = Task(of, 0, member=Membership(Identity("m", 1)), log=world, services=services, settings=settings)
     with pytest.raises(RestoreError, match="one of the topics input, log was deleted or re-created while"):
         await task._take_over()
     assert world.claims == 0

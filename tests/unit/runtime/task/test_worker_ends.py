@@ -12,6 +12,7 @@ from actors._core.task.lifecycle import State
 from actors._faust.service import ActorService
 from actors._faust.standbys import lags
 from actors.ports import Identity, TopicIdentity, TopicPartition
+from actors.runtime.committer import Membership
 from actors.runtime.worker import Worker, WorkerSettings
 from actors.testing.fakes.ports import FakeClock
 
@@ -39,6 +40,9 @@ class Log:
         if not self._answers:
             await asyncio.Event().wait()
 
+    def end(self) -> None:
+        return
+
     async def close(self) -> None:
         return
 
@@ -52,8 +56,7 @@ def make_worker() -> Worker:
     settings: Any = SimpleNamespace(queue_records=100, backoff=None, rules=None)
     nothing: Any = None
 
-    def log(identity: Identity) -> Any:
-        return Log(identity)
+    member = Membership()
 
     def failed(error: BaseException) -> None:
         raise error
@@ -64,7 +67,8 @@ def make_worker() -> Worker:
         services=services,
         task_settings=settings,
         settings=WorkerSettings(revoke_s=1.0),
-        task_log=log,
+        member=member,
+        task_log=lambda: Log(member.identity),
         on_failure=failed,
     )
 

@@ -28,7 +28,9 @@ public final class Main {
         CountDownLatch ended = new CountDownLatch(1);
         streams.setUncaughtExceptionHandler(error -> {
             error.printStackTrace();
-            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+            return "replace-thread".equals(options.get("on-error", "shutdown"))
+                ? StreamThreadExceptionResponse.REPLACE_THREAD
+                : StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
         });
         streams.setStateListener((now, before) -> {
             if (now == KafkaStreams.State.ERROR || now == KafkaStreams.State.NOT_RUNNING) {
@@ -47,15 +49,21 @@ public final class Main {
         String mode = options.get("mode");
         return switch (mode) {
             case "counter" -> counter(options);
+            case "summarise" -> summarise(options);
             case "dedupe" -> "json".equals(options.get("values", "raw"))
                 ? dedupe(options, new JsonSerde<>(RunCommand.class))
                 : dedupe(options, Serdes.ByteArray());
-            default -> throw new IllegalArgumentException("--mode " + mode + ": counter or dedupe");
+            default -> throw new IllegalArgumentException("--mode " + mode + ": counter, dedupe or summarise");
         };
     }
 
     private static Topology counter(Options options) {
         return wired(options, CountPerKey::new, Serdes.ByteArray(), Serdes.Long(), Serdes.ByteArray());
+    }
+
+    private static Topology summarise(Options options) {
+        Serde<Summarise.Stats> held = new JsonSerde<>(Summarise.Stats.class);
+        return wired(options, Summarise::new, Serdes.ByteArray(), held, new JsonSerde<>(Summarise.Echo.class));
     }
 
     private static <V> Topology dedupe(Options options, Serde<V> values) {
@@ -85,7 +93,7 @@ public final class Main {
         config.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, options.get("guarantee", "exactly_once_v2"));
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, options.get("commit-interval-ms", "100"));
         config.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, options.get("threads", "1"));
-        config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "1");
+        config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, options.get("replication-factor", "1"));
         config.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
         String instance = options.get("group-instance-id", "");
         if (!instance.isEmpty()) {

@@ -1,0 +1,64 @@
+"""The simulation sees rebalances that break their rules."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+import tests.sim.fakes.source as source
+from actors._core.group.members import Member
+from actors.runtime.task.task import Task
+from actors.runtime.worker import Worker
+from tests.sim.planted import MAX_SEEDS, Patch, Planted
+
+
+def give_at_once(patch: Patch) -> None:
+    """The leader gives a task to its next owner while the last one has it."""
+    place = source.place
+
+    def place_now(members: list[Member], *rest: object) -> object:
+        return place([replace(member, kept=False) for member in members], *rest)
+
+    patch.setattr(source, "place", place_now)
+
+
+def claim_nothing_that_leaves(patch: Patch) -> None:
+    """A worker joins as if what it is still handing over were free."""
+    patch.setattr(Worker, "leaving", ())
+
+
+def commit_what_may_be_anothers(patch: Patch) -> None:
+    """A worker joins while slow tasks have to be handed over, and those that an assignment doesn't name go on."""
+
+    async def handed_over(self: Worker) -> None:
+        """Wait for nothing."""
+        self._leaving.clear()
+
+    def end(self: Worker, task: Task) -> None:
+        self._ending[task.id] = task
+        asyncio.get_running_loop().call_later(5.0, task.request_stop)
+
+    patch.setattr(Worker, "handed_over", handed_over)
+    patch.setattr(Worker, "_end", end)
+    patch.setattr(Worker, "_drop", lambda *_: None)
+
+
+def start_anew(patch: Patch) -> None:
+    """Tasks that stay are started anew."""
+    patch.setattr(Worker, "_goes_on", lambda *_: False)
+
+
+SLOW = ("slow_disk", "rebalance", "bounce", "pause")
+PLANTED = (
+    Planted(give_at_once, "handed over"),
+    Planted(claim_nothing_that_leaves, "handed over", SLOW),
+    Planted(commit_what_may_be_anothers, "one owner", SLOW, check_phases=False),
+    Planted(start_anew, "kept"),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_damage_breaks_its_invariant(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"no seed of {MAX_SEEDS} shows it"
