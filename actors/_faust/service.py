@@ -359,7 +359,7 @@ class ActorService(Service):  # type: ignore[misc]
         assignor = ActorAssignor(
             instance_id=setup.instance_id or "",
             address=setup.address,
-            actors={spec.topic: spec.name for spec in specs},
+            actors={topic: spec.name for spec in specs for topic in spec.topics},
             on_disk=lambda: on_disk(setup, specs, cache, self.app.actor_clock),
             lags=lambda: lags(specs, worker, standbys),
             declared=[spec.declared for spec in specs],
@@ -382,7 +382,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._late.source = self._source = await KafkaSource.open(
             setup.connection,
             setup.group_settings,
-            [spec.topic for spec in specs],
+            [topic for spec in specs for topic in spec.topics],
             assignor,
             SourceEvents(
                 joining=worker.joining,

@@ -293,8 +293,9 @@ class _Run:
     async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
         setup, topics = self._setup, self._topics
         inputs = {
-            definition.topic_name: TopicInfo(definition.topic_name, UUID(topic_id or _NO_ID), partition_count)
+            name: TopicInfo(name, UUID(topic_id or _NO_ID), partition_count)
             for definition in replayer.app.actors.values()
+            for name in definition.topic_names
         }
         resolve = await setup.outputs(topics)
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)

@@ -367,7 +367,7 @@ class ActorTestDriver:
 
     async def _make_topics(self) -> None:
         app = self._app
-        inputs = {definition.topic_name for definition in app.actors.values()}
+        inputs = {name for definition in app.actors.values() for name in definition.topic_names}
         names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
         compacted = {view.topic for view in app.views} | published_stores(self._setup).keys()
         for name in sorted(names | inputs):

@@ -601,7 +601,8 @@ class WatchedWriter:
         self.end_transaction_of = writer.end_transaction_of
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        self._audit.owners.update((batch.metadata, identity) for batch in batches)
+        offsets = (committed for batch in batches for committed in batch.offsets.values())
+        self._audit.owners.update((committed.metadata, identity) for committed in offsets)
         try:
             return await self._writer.write(identity, batches)
         except StaleGenerationError as error:
