@@ -29,7 +29,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
-from actors.errors import ActorsError
+from actors.errors import ActorsError, UsageError
 from actors.ports import InputRecord, TopicPartition
 from actors.replay.processor import (
     Expiries,
@@ -144,7 +144,14 @@ class Replayer:
 
     @classmethod
     def of(cls, app: DeclaredApp, definition: ActorDefinition, make_setup: Callable[[], Setup]) -> Replayer:
-        """Make the replayer of an actor."""
+        """Make the replayer of an actor.
+
+        Raises:
+            UsageError: the actor has several inputs: their common order isn't replayed.
+        """
+        if definition.more_topics:
+            names = ", ".join(definition.topic_names)
+            raise UsageError(f"actor {definition.name} reads {names}: only actors with one input can be replayed")
         setup, used = make_setup(), definition
         helpers = {used.timers, used.effects, used.parked, used.answers, app.stores.get(f"{used.name}-ids")}
         topics = {store: setup.changelog_topic(store.name) for store in used.stores}

@@ -31,7 +31,7 @@ _METADATA = struct.Struct(">BQqq")
 pack_metadata = _METADATA.pack
 """`encode_metadata` for where a call counts: (METADATA_VERSION, epoch, source_offset, expires_at_ms)."""
 _NEVER_BYTES = bytes(8)
-_INPUT_BITS = 16
+INPUT_BITS = 16
 INPUT_PLACE = slice(15, 17)
 """Where version 2 has the input's place."""
 MAX_INPUTS = 64
@@ -51,7 +51,7 @@ def encode_metadata(epoch: int, source_offset: int, expires_at_ms: int = NEVER, 
     """Return the `METADATA_BYTES` bytes of write metadata; `input` is None for an actor with one input."""
     if input is None:
         return _METADATA.pack(METADATA_VERSION, epoch, source_offset, expires_at_ms)
-    return _METADATA.pack(INPUTS_VERSION, epoch, source_offset << _INPUT_BITS | input, expires_at_ms)
+    return _METADATA.pack(INPUTS_VERSION, epoch, source_offset << INPUT_BITS | input, expires_at_ms)
 
 
 def decode_metadata(raw: bytes) -> WriteMetadata:
@@ -67,10 +67,10 @@ def decode_metadata(raw: bytes) -> WriteMetadata:
         return WriteMetadata(epoch, source_offset, expires_at_ms)
     if version != INPUTS_VERSION:
         raise ValueError(f"write metadata of version {version}, this release reads versions up to {INPUTS_VERSION}")
-    place = source_offset & (1 << _INPUT_BITS) - 1
+    place = source_offset & (1 << INPUT_BITS) - 1
     if place >= MAX_INPUTS:
         raise ValueError(f"write metadata of input {place}, an actor has up to {MAX_INPUTS}")
-    return WriteMetadata(epoch, source_offset >> _INPUT_BITS, expires_at_ms, place)
+    return WriteMetadata(epoch, source_offset >> INPUT_BITS, expires_at_ms, place)
 
 
 def with_epoch(metadata: bytes, epoch: int) -> bytes:
