@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -27,9 +27,10 @@ from actors.declare.declared import (
     takes_tombstones,
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
-from actors.declare.names import changelog_topic
+from actors.declare.names import changelog_topic, repartition_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
+from actors.declare.repartition import By, Repartition, Route, by_topic, key_function
 from actors.declare.values.codecs import check_schema, key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
@@ -63,6 +64,7 @@ class App(FaustApp):
     def __init__(self, id: str, **options: Any) -> None:
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
+        self.repartitions: dict[str, Repartition] = {}
         self.shared_maps: dict[str, Shared[Any, Any]] = {}
         self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
@@ -154,6 +156,7 @@ class App(FaustApp):
         misplaced: Misplaced = "stop",
         tombstones: bool = False,
         max_task_idle: timedelta = timedelta(0),
+        by: By | Mapping[Any, By] | None = None,
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
@@ -188,6 +191,9 @@ class App(FaustApp):
                 of the handler's message allows None. Else it is a message that doesn't decode.
             max_task_idle: with several inputs, how long messages wait for one that isn't at its end, but of which
                 nothing was fetched yet; by default they don't.
+            by: reads a topic by another key than its records': a function of the value, or the name of a field, that
+                gives the key; for several inputs, a mapping of topics to these. An actor called `{topic}-repartition`
+                forwards the records, with their bytes, headers and timestamps, to a topic that workers make.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
@@ -209,7 +215,10 @@ class App(FaustApp):
         )
 
         def decorate(declared: Declared) -> Declared:
-            self._add_actor(name or name_of(declared), (topic, *more_topics), declared, options)
+            called, topics = name or name_of(declared), [topic, *more_topics]
+            if by is not None:
+                topics = self._by_key(called, topics, by_topic(called, topics, by), options.on_error)
+            self._add_actor(called, topics, declared, options)
             return declared
 
         check_bare(topic)
@@ -519,6 +528,43 @@ class App(FaustApp):
         for other in self.actors.values():
             check_disjoint(definition, other)
         self.actors[name] = definition
+
+    def _by_key(self, name: str, topics: list[Any], by: Mapping[str, By], on_error: OnError) -> list[Any]:
+        """Return an actor's inputs, those that are read by another key replaced by the topics with their records."""
+        check_inputs(name, topics)
+        direct = [topic for topic in topics if topic.get_topic_name() not in by]
+        key_type = direct[0].schema.key_type if direct else str
+        found = []
+        for topic in topics:
+            source = str(topic.get_topic_name())
+            if source not in by:
+                found.append(topic)
+                continue
+            target = repartition_topic(self._default_options[0], name, source)
+            schema, route = topic.schema, key_function(name, source, by[source])
+            raw = self.topic(target, key_type=key_type, value_type=bytes)
+            self._repartition(source, topic, on_error).routes.append(Route(name, route, raw))
+            found.append(
+                self.topic(
+                    target,
+                    key_type=key_type,
+                    value_type=schema.value_type,
+                    value_serializer=schema.value_serializer,
+                )
+            )
+        return found
+
+    def _repartition(self, source: str, topic: Any, on_error: OnError) -> Repartition:
+        one = self.repartitions.get(source)
+        if one is None:
+            one = self.repartitions[source] = Repartition(topic, on_error)
+            self.actor(topic, name=f"{source}-repartition", on_error=on_error, tombstones=True)(one.forward)
+        elif one.on_error != on_error:
+            raise ConfigurationError(
+                f"topic {source} is read by other keys by actors with different on_error=: one actor reads it for all "
+                "of them, so give them the same"
+            )
+        return one
 
     def _name_store(self, name: str, former: str | None) -> None:
         check_name("store", name)

@@ -196,6 +196,7 @@ class ActorService(Service):  # type: ignore[misc]
         needs = topic_needs(setup)
         await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
+        await setup.ensure_repartitions(topics)
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)

@@ -211,6 +211,19 @@ class Setup:
                 ", ".join(blind),
             )
 
+    async def ensure_repartitions(self, topics: Topics) -> None:
+        """Make the topics of inputs that are read by another key, with the partitions of the actor's other inputs."""
+        routes = [(source, route) for source, one in self.app.repartitions.items() for route in one.routes]
+        inputs = {route.actor: self.app.actors[route.actor].topic_names for _, route in routes}
+        found = await topics.existing({*self.app.repartitions, *(name for names in inputs.values() for name in names)})
+        own = {str(route.to.get_topic_name()) for _, route in routes}
+        wanted = {}
+        for source, route in routes:
+            like = next((name for name in [*inputs[route.actor], source] if name in found and name not in own), None)
+            if like is not None:
+                wanted[str(route.to.get_topic_name())] = found[like].partitions
+        await topics.ensure_plain(wanted, self.changelog_settings.replication_factor)
+
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
         """Return the input topics.
 

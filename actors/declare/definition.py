@@ -197,7 +197,7 @@ def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
         raise ConfigurationError(
             f"actor {new.name}: topic {topic} is the input of actor {other.name}, and a partition has "
             "one owner: "
-            "call both functions from one actor"
+            "call both functions from one actor, or have both read it by a key, by="
         )
     for store in new.stores:
         if store in other.stores:
