@@ -36,7 +36,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._take TaskProcessor._handle_or_halt TaskProcessor._handle "
             "TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large TaskProcessor._commit "
-            "TaskProcessor._batch_of store_commit",
+            "TaskProcessor._batch_of",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (

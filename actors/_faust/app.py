@@ -27,10 +27,10 @@ from actors.declare.declared import (
     takes_tombstones,
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
-from actors.declare.names import changelog_topic, repartition_topic
+from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
-from actors.declare.repartition import By, Repartition, Route, by_topic, key_function
+from actors.declare.repartition import By, Repartition, rekeyed
 from actors.declare.values.codecs import check_schema, key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
@@ -160,40 +160,28 @@ class App(FaustApp):
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
-        A function is called with `(ctx, value)` for each record, in order per partition; of a class, the method that
-        takes the message's type. A class's state is kept in a store with the actor's name; what the actor needs beside
-        is kept in stores called like it with `-ids`, `-timers`, `-effects`, `-parked` or `-answers` behind it.
+        A function is called with `(ctx, value)` for each record; of a class, the method that takes the message's type.
+        A class's state is kept in a store with the actor's name.
 
         Args:
-            topic: a topic of `app.topic(...)`, the input of no other actor. Requests, and what timers and effects send,
-                have its messages' types.
-            more_topics: further inputs, with the same keys, partitioner and number of partitions: a key's messages of
-                all of them meet in one state. `ctx.topic` names the input; `App.on` gives one a handler of its own.
-                Messages are handled in offset order, between inputs by their timestamps.
+            topic: a topic of `app.topic(...)`, the input of no other actor.
+            more_topics: further inputs, with the same keys and partitions: see "Several inputs" in the reference.
             stores: the stores that this actor owns.
             name: the actor's name in logs, commands and the leader registry; the function's by default.
-            dedupe_by: what identifies a message: the name of a header, or a function of `(ctx, value)` that gives text,
-                bytes, or None for a message without an id. A message whose id was seen with its key is skipped.
+            dedupe_by: what identifies a message, so that repeats are skipped: the name of a header, or a function of
+                `(ctx, value)` that gives text, bytes, or None for a message without an id.
             dedupe_ttl: how long an id is remembered; for ever when left out.
             timers: whether handlers use `ctx.schedule`.
             effects: the functions of `@app.effect()` that handlers call through `ctx.effect`.
             on_error: what becomes of a message whose handler raises, or that doesn't decode.
-            concurrency: how many messages of a partition are handled at once. Those of one key stay in order, one at a
-                time, and then reach no other key than their own.
-            threads: call plain (not async) handlers in threads, for such as work outside of Python's lock.
-            answer_ttl: how long the answer to a question (see `ctx.ask`) is kept for the case that it is asked again;
-                after that it would be handled again. A handler whose return annotation isn't None answers.
+            concurrency: how many messages of a partition, each of another key, are handled at once.
+            threads: call plain (not async) handlers in threads.
+            answer_ttl: how long the answer to a question (see `ctx.ask`) is kept for the case that it is asked again.
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
-            misplaced: what becomes of a record in another partition than the one where its topic's partitioner puts its
-                key, in an actor that keeps anything by key: "stop" halts the partition in front of it, "warn" logs and
-                counts it, and handles it where it is.
-            tombstones: whether a null value is a message, None; it is in any case if the type of the topic's values or
-                of the handler's message allows None. Else it is a message that doesn't decode.
-            max_task_idle: with several inputs, how long messages wait for one that isn't at its end, but of which
-                nothing was fetched yet; by default they don't.
-            by: reads a topic by another key than its records': a function of the value, or the name of a field, that
-                gives the key; for several inputs, a mapping of topics to these. An actor called `{topic}-repartition`
-                forwards the records, with their bytes, headers and timestamps, to a topic that workers make.
+            misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
+            tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
+            max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
+            by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
@@ -212,13 +200,11 @@ class App(FaustApp):
             misplaced=misplaced,
             tombstones=tombstones,
             max_task_idle=max_task_idle,
+            by=by,
         )
 
         def decorate(declared: Declared) -> Declared:
-            called, topics = name or name_of(declared), [topic, *more_topics]
-            if by is not None:
-                topics = self._by_key(called, topics, by_topic(called, topics, by), options.on_error)
-            self._add_actor(called, topics, declared, options)
+            self._add_actor(name or name_of(declared), [topic, *more_topics], declared, options)
             return declared
 
         check_bare(topic)
@@ -471,13 +457,15 @@ class App(FaustApp):
             self._asks = setup.make_asks()
         return self._asks
 
-    def _add_actor(self, name: str, topics: Sequence[Any], declared: Any, options: Declaration) -> None:
+    def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
-        topic, more_topics = topics[0], tuple(topics[1:])
         check_inputs(name, topics)
         check_options(name, declared, options)
+        if options.by is not None:
+            topics = rekeyed(self, name, topics, options.by, options.on_error)
+        topic, more_topics = topics[0], tuple(topics[1:])
         for one in topics:
             check_schema(f"actor {name}: topic {one.get_topic_name()}", one.schema)
         check_value_type(name, topic, declared)
@@ -528,43 +516,6 @@ class App(FaustApp):
         for other in self.actors.values():
             check_disjoint(definition, other)
         self.actors[name] = definition
-
-    def _by_key(self, name: str, topics: list[Any], by: Mapping[str, By], on_error: OnError) -> list[Any]:
-        """Return an actor's inputs, those that are read by another key replaced by the topics with their records."""
-        check_inputs(name, topics)
-        direct = [topic for topic in topics if topic.get_topic_name() not in by]
-        key_type = direct[0].schema.key_type if direct else str
-        found = []
-        for topic in topics:
-            source = str(topic.get_topic_name())
-            if source not in by:
-                found.append(topic)
-                continue
-            target = repartition_topic(self._default_options[0], name, source)
-            schema, route = topic.schema, key_function(name, source, by[source])
-            raw = self.topic(target, key_type=key_type, value_type=bytes)
-            self._repartition(source, topic, on_error).routes.append(Route(name, route, raw))
-            found.append(
-                self.topic(
-                    target,
-                    key_type=key_type,
-                    value_type=schema.value_type,
-                    value_serializer=schema.value_serializer,
-                )
-            )
-        return found
-
-    def _repartition(self, source: str, topic: Any, on_error: OnError) -> Repartition:
-        one = self.repartitions.get(source)
-        if one is None:
-            one = self.repartitions[source] = Repartition(topic, on_error)
-            self.actor(topic, name=f"{source}-repartition", on_error=on_error, tombstones=True)(one.forward)
-        elif one.on_error != on_error:
-            raise ConfigurationError(
-                f"topic {source} is read by other keys by actors with different on_error=: one actor reads it for all "
-                "of them, so give them the same"
-            )
-        return one
 
     def _name_store(self, name: str, former: str | None) -> None:
         check_name("store", name)

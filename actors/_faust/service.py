@@ -14,6 +14,7 @@ from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
+from actors._faust.inputs import ensure_repartitions
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -196,7 +197,7 @@ class ActorService(Service):  # type: ignore[misc]
         needs = topic_needs(setup)
         await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
-        await setup.ensure_repartitions(topics)
+        await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)

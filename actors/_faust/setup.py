@@ -22,6 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
+from actors._faust.inputs import check_alike, input_spec
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -54,7 +55,7 @@ from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.spec import ActorSpec, InputSpec, TaskSettings
+from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
@@ -211,19 +212,6 @@ class Setup:
                 ", ".join(blind),
             )
 
-    async def ensure_repartitions(self, topics: Topics) -> None:
-        """Make the topics of inputs that are read by another key, with the partitions of the actor's other inputs."""
-        routes = [(source, route) for source, one in self.app.repartitions.items() for route in one.routes]
-        inputs = {route.actor: self.app.actors[route.actor].topic_names for _, route in routes}
-        found = await topics.existing({*self.app.repartitions, *(name for names in inputs.values() for name in names)})
-        own = {str(route.to.get_topic_name()) for _, route in routes}
-        wanted = {}
-        for source, route in routes:
-            like = next((name for name in [*inputs[route.actor], source] if name in found and name not in own), None)
-            if like is not None:
-                wanted[str(route.to.get_topic_name())] = found[like].partitions
-        await topics.ensure_plain(wanted, self.changelog_settings.replication_factor)
-
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
         """Return the input topics.
 
@@ -246,25 +234,8 @@ class Setup:
                 f"{self.connection.bootstrap[0]} --create --topic $t --partitions 8; done"
             )
         for definition in self.app.actors.values():
-            self._check_alike(definition, {name: found[name].partitions for name in definition.topic_names})
+            check_alike(self.app, definition, {name: found[name].partitions for name in definition.topic_names})
         return found
-
-    def _check_alike(self, definition: ActorDefinition, counts: Mapping[str, int]) -> None:
-        """Refuse inputs of one actor that place keys differently: a key's messages would come to different tasks."""
-        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
-        if len(set(counts.values())) > 1:
-            raise ConfigurationError(
-                f"actor {definition.name}: its inputs have different numbers of partitions ({shown}), so that messages "
-                "of one key would come to different tasks. Copy the records of those with other numbers into topics "
-                f"with {max(counts.values())} partitions each, by the same keys, and declare these"
-            )
-        partitioners = {name: self.app.partitioner_for(name).name for name in counts}
-        if len(set(partitioners.values())) > 1:
-            shown = ", ".join(f"{name} {partitioner}" for name, partitioner in partitioners.items())
-            raise ConfigurationError(
-                f"actor {definition.name}: the producers of its inputs place keys differently ({shown}), so that "
-                "messages of one key would come to different tasks. Have all use one partitioner, and declare it"
-            )
 
     async def _missing_outputs(self, topics: Topics) -> list[str]:
         """Return the declared topics that the broker doesn't have and no worker makes."""
@@ -365,7 +336,7 @@ class Setup:
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
             tombstones=definition.tombstones,
-            more_inputs=tuple(self._input(definition, topic, answers) for topic in definition.more_topics),
+            more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
             max_task_idle_s=definition.max_task_idle.total_seconds(),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
@@ -373,19 +344,6 @@ class Setup:
             },
         )
         return traced(spec, self.group) if self.is_tracing else spec
-
-    def _input(self, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:
-        name, messages = str(topic.get_topic_name()), definition.messages(topic)
-        own = definition.handlers.get(name)
-        handler = definition.handler if own is None else own.handler
-        return InputSpec(
-            topic=name,
-            handler=messages.around(handler if answers is None else answers.around(handler)),
-            decode_key=key_codec(self.app, topic.schema).decode,
-            decode_value=messages.decode,
-            partitioner=self.app.partitioner_for(name),
-            tombstones=definition.tombstones if own is None else own.tombstones,
-        )
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
         """Return the key that signs and verifies admin commands to an input."""

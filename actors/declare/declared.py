@@ -44,6 +44,7 @@ class Declaration:
     misplaced: Misplaced = "stop"
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
+    by: Any = None
 
 
 def check_options(name: str, declared: Any, options: Declaration) -> None:

@@ -28,11 +28,6 @@ def reply_topic(app_id: str) -> str:
     return f"{app_id}-replies"
 
 
-def repartition_topic(app_id: str, actor: str, topic: str) -> str:
-    """Return the topic through which an actor reads another one by a key of its own."""
-    return f"{app_id}-{actor}-{topic}-repartition"
-
-
 def changelog_topic(app: DeclaredApp, store: str) -> str:
     """Return the topic of a store's changelog."""
     named = app.actor_options.changelogs.get(store)

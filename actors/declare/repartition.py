@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.task.policy import OnError
+from actors.declare.arguments import check_inputs
 from actors.errors import ActorsError, ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -58,12 +59,8 @@ class Repartition:
             route.send(ctx, value)
 
 
-def key_function(actor: str, topic: str, by: By) -> Callable[[Any], Any]:
-    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry.
-
-    Raises:
-        ConfigurationError: it can't be called that way.
-    """
+def _key_function(actor: str, topic: str, by: By) -> Callable[[Any], Any]:
+    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry."""
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
         check_callable(by, f"actor {actor}: by= of topic {topic}", takes=1, line=line)
@@ -73,12 +70,49 @@ def key_function(actor: str, topic: str, by: By) -> Callable[[Any], Any]:
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
 
 
-def by_topic(actor: str, topics: list[Any], by: By | Mapping[Any, By]) -> dict[str, By]:
-    """Return `by=` of each topic by its name; a mapping says it for some of several.
+def repartition_topic(app_id: str, actor: str, topic: str) -> str:
+    """Return the topic through which an actor reads another one by a key of its own."""
+    return f"{app_id}-{actor}-{topic}-repartition"
+
+
+def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError) -> list[Any]:
+    """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
 
     Raises:
-        ConfigurationError: it isn't said of which topic it is, or of one that isn't an input.
+        ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
+            reads one by another key has another `on_error`.
     """
+    check_inputs(actor, topics)
+    keys = _by_name(actor, topics, by)
+    key_type = next((topic.schema.key_type for topic in topics if topic.get_topic_name() not in keys), str)
+    found = []
+    for topic in topics:
+        name, schema = str(topic.get_topic_name()), topic.schema
+        if name not in keys:
+            found.append(topic)
+            continue
+        target = repartition_topic(app._default_options[0], actor, name)
+        raw = app.topic(target, key_type=key_type, value_type=bytes)
+        _reader(app, name, topic, on_error).routes.append(Route(actor, _key_function(actor, name, keys[name]), raw))
+        values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
+        found.append(app.topic(target, key_type=key_type, **values))
+    return found
+
+
+def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
+    one: Repartition | None = app.repartitions.get(name)
+    if one is None:
+        one = app.repartitions[name] = Repartition(topic, on_error)
+        app.actor(topic, name=f"{name}-repartition", on_error=on_error, tombstones=True)(one.forward)
+    elif one.on_error != on_error:
+        raise ConfigurationError(
+            f"topic {name} is read by other keys by actors with different on_error=: one actor reads it for all of "
+            "them, so give them the same"
+        )
+    return one
+
+
+def _by_name(actor: str, topics: list[Any], by: By | Mapping[Any, By]) -> dict[str, By]:
     names = [str(topic.get_topic_name()) for topic in topics]
     if isinstance(by, Mapping):
         found = {str(topic.get_topic_name()): function for topic, function in by.items()}

@@ -34,7 +34,6 @@ from actors.errors import (
     CommitRefusedError,
     LogWentBackError,
     NewerVersionError,
-    OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
     RestoreError,
@@ -49,23 +48,19 @@ from actors.runtime.message.internal_messages import InternalMessage, Punctuator
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.restore import Restored
+from actors.runtime.state.stores import store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, identity
 from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import MessageScope, Overlay, Writes, with_metadata
-from stores._core.record import Position
-from stores.ports import PartitionStore
+from stores._core.overlay import MessageScope, Overlay, Writes
 
 logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
-INLINE_WRITES = 10_000
-"""How many writes go to the store on the event loop. rocksdict holds the interpreter's lock while it writes (0.6 µs a
-write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
 _ROUNDING_S = 0.001
@@ -598,39 +593,3 @@ class TaskProcessor:
         context.now_ms = max(context.now_ms, self._scope.now_ms, messages.tools.latest_ms)
         steps = () if context.settings.rules.exactly_once else in_steps(self._spec, changelogs)
         return CommitBatch(context.partition, context.marked(self.inputs), changelogs, outputs, steps, size)
-
-
-async def store_commit(
-    store: PartitionStore,
-    writes: Writes,
-    offsets: Sequence[int],
-    changelog_offset: int | None,
-    at_ms: int,
-    epoch: int,
-) -> None:
-    """Write what a transaction made durable into a store, with the store's new position.
-
-    `offsets` are behind the last record of each input that is committed, `changelog_offset` behind the records of
-    `writes`, None if there are none. `at_ms` is from before the transaction: its success proves that the task was the
-    owner then.
-
-    Raises:
-        LogWentBackError: the new records don't lie behind what the store has; nothing is written.
-    """
-    before = store.position()
-    if before is None:
-        raise OutcomeUnknownError("the store lost its position")
-    if changelog_offset is None:
-        changelog_offset = before.changelog_offset
-    elif changelog_offset - len(writes) < before.changelog_offset:
-        raise LogWentBackError(
-            f"a commit's records begin at offset {changelog_offset - len(writes)}, before the checkpoint at "
-            f"{before.changelog_offset}"
-        )
-    # Not the later of both times: one from a clock that was ahead would hide how old the store is.
-    position = Position(offsets[0], changelog_offset, at_ms, epoch, before.changelog_id, tuple(offsets[1:]))
-    rows = ((key, with_metadata(entry)) for key, entry in writes.items())
-    if len(writes) <= INLINE_WRITES:
-        store.apply(rows, position)
-    else:
-        await finish_in_thread(store.apply, rows, position)
