@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile nightly nightly-tests nightly-sim nightly-crash format clean install promtool
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile nightly nightly-tests nightly-brokers nightly-sim nightly-crash format clean install promtool
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,10 +44,16 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 	$(BIN)/python -m tests.names
 
 nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows a failure runs too
-	$(MAKE) --keep-going nightly-tests nightly-sim hostile locks names nightly-crash
+	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim hostile locks names nightly-crash
 
 nightly-tests: $(READY)
 	$(BIN)/python -m pytest -m nightly -n 2 --dist loadfile
+
+nightly-brokers: $(READY)  ## brokers with transactions of version 1, and the newest
+	for version in 3.9.1 4.3.1; do \
+		KAFKA_VERSION=$$version $(BIN)/python -m pytest -n 2 --dist loadfile \
+			tests/kafka/wire tests/contract tests/kafka/runtime/test_exactly_once.py || exit 1; \
+	done
 
 nightly-sim: $(READY)
 	SIM_SEEDS=3000 $(BIN)/python -m pytest tests/sim -q -n 2 --dist load

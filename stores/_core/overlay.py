@@ -2,7 +2,7 @@
 
     active writes   of the messages since the last commit began; a message that raises takes its own back
     frozen writes   of the commit that is under way, if one is
-    base            committed: a `PartitionReader`
+    base            committed: a `PartitionReader`; some values that were read are kept at hand
 
 A read takes the first layer that knows the key, so that a handler sees its own writes at once and the base
 never sees anything that Kafka may still refuse.
@@ -26,6 +26,10 @@ Writes: TypeAlias = dict[bytes, Entry]
 
 WRITE_OVERHEAD_BYTES = 64
 """What a write takes in a changelog batch beside its key and value: the write metadata, its header's name, framing."""
+
+KEPT_VALUES = 1_000
+KEPT_VALUE_BYTES = 1_024
+"""How many values of a partition's store are kept at hand, and how large one is at most."""
 
 _NEVER_BYTES = bytes(8)
 _first = itemgetter(0)
@@ -73,6 +77,7 @@ class MessageScope:
 class Overlay:
     """The state of one partition as its handlers see it: uncommitted writes above the committed `base`.
 
+    Of a base that nobody else writes to, up to `kept_values` values that were read needn't be read again.
     Values come and go without their metadata. A value that expired by the scope's `now_ms` isn't there.
 
     Attributes:
@@ -81,15 +86,28 @@ class Overlay:
             rollback, or when values got shorter, it is too high, never too low.
     """
 
-    __slots__ = ("_base_get", "_base_scan", "_frozen", "_is_frozen", "_log", "_scope", "bytes_held", "writes")
+    __slots__ = (
+        "_base_get",
+        "_base_scan",
+        "_frozen",
+        "_is_frozen",
+        "_kept",
+        "_kept_values",
+        "_log",
+        "_scope",
+        "bytes_held",
+        "writes",
+    )
 
-    def __init__(self, base: PartitionReader, scope: MessageScope) -> None:
+    def __init__(self, base: PartitionReader, scope: MessageScope, kept_values: int = 0) -> None:
         self._base_get = base.get
         self._base_scan = base.scan
         self._scope = scope
         self._log = scope.undo.append
         self._frozen: Writes = {}
         self._is_frozen = False
+        self._kept: dict[bytes, bytes] = {}
+        self._kept_values = kept_values
         self.writes: Writes = {}
         self.bytes_held = 0
 
@@ -97,8 +115,15 @@ class Overlay:
         """Return the value of `key`, None when it is absent or expired."""
         entry = self.writes.get(key) or self._frozen.get(key)
         if entry is None:
-            raw = self._base_get(key)
-            if raw is None or (raw[17:25] != _NEVER_BYTES and is_expired(raw, self._scope.now_ms)):
+            kept = self._kept
+            raw = kept.get(key)
+            if raw is None:
+                raw = self._base_get(key)
+                if raw is None:
+                    return None
+                if len(kept) < self._kept_values and len(raw) <= KEPT_VALUE_BYTES:
+                    kept[key] = raw
+            if raw[17:25] != _NEVER_BYTES and is_expired(raw, self._scope.now_ms):
                 return None
             return raw[METADATA_BYTES:]
         metadata, value = entry
@@ -217,6 +242,11 @@ class Overlay:
 
     def settle(self) -> None:
         """End a commit: the frozen layer is in the base now, drop it."""
+        kept = self._kept
+        if len(kept) >= self._kept_values:
+            kept.clear()
+        for key in self._frozen if kept else ():
+            kept.pop(key, None)
         self._frozen, self._is_frozen = {}, False
 
     def discard(self) -> None:

@@ -62,6 +62,31 @@ async def test_a_member_is_known_in_its_generation_only(world: World, topic: str
     assert await world.group.is_member(other.identity)
 
 
+async def test_a_member_keeps_what_it_has_while_another_joins(world: World, topic: str) -> None:
+    source, read = TopicPartition(topic, 0), list[int]()
+    member = await world.join(topic)
+
+    async def is_read(count: int) -> bool:
+        for records in (await member.source.poll([source], 0.1)).values():
+            read.extend(record.offset for record in records)
+        return len(read) == count
+
+    await world.send(topic, b"k", b"0")
+    member.source.start_from(source, 0)
+    await eventually(lambda: is_read(1))
+    before, told = member.identity, len(member.told)
+    other = await world.join(topic)
+    await eventually(lambda: member.identity.generation == other.identity.generation > before.generation)
+    assert member.told[told : told + 2] == ["joining", "1 and 0 to hand over"]
+    assert (member.partitions, other.partitions) == ([source], [])
+    assert member.source.position(source) == 1
+    await world.send(topic, b"k", b"1")
+    await eventually(lambda: is_read(2))
+    assert read == [0, 1]
+    assert "revoked" not in member.told[told:]
+    assert "dropped" not in member.told[told:]
+
+
 async def test_an_operator_moves_the_offset_of_an_empty_group_only(world: World, topic: str) -> None:
     source = TopicPartition(topic, 0)
     assert await world.set_offset(topic, 5)

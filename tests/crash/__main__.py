@@ -51,8 +51,9 @@ def main(
     pool = [fault for fault in (STREAMS if streams else FAULTS) if not only or fault.__name__ in only]
     order = [fault for _ in range(-(-faults // len(pool))) for fault in chance.sample(pool, len(pool))]
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
-    logging.getLogger("crash").info("workers' logs are in %s, and stay there if something is wrong", folder)
-    with Cluster.up(folder / "kafka", brokers=brokers) as cluster:
+    logging.getLogger("crash").info("logs and data are in %s, and stay there if something is wrong", folder)
+    cluster, is_clean = Cluster.up(folder / "kafka", brokers=brokers), False
+    try:
         outcome = asyncio.run(
             run(
                 cluster,
@@ -66,10 +67,14 @@ def main(
             )
         )
         spark_mismatches = 0 if streams else validate_stores(cluster.bootstrap, folder)
-    if outcome.clean and spark_mismatches == 0:
+        is_clean = outcome.clean and spark_mismatches == 0
+    finally:
+        # What the brokers hold is the evidence.
+        cluster.down(delete=is_clean)
+    if is_clean:
         shutil.rmtree(folder)
     click.echo(json.dumps({**outcome.as_dict(), "spark_mismatches": spark_mismatches, "seed": seed}))
-    sys.exit(0 if outcome.clean and spark_mismatches == 0 else 1)
+    sys.exit(0 if is_clean else 1)
 
 
 main()

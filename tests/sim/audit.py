@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +12,8 @@ from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
-from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError, StaleGenerationError
-from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition, Writer
+from actors.errors import RecordError
+from actors.ports import CommitBatch, Committed, Identity, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.task.task import Task
 from actors.runtime.worker import Worker
@@ -26,41 +24,7 @@ from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.disk import Files
 from tests.sim.fakes.loop import current_process
 from tests.sim.fakes.source import FakeSource
-
-
-class Phase(enum.Enum):
-    """What the task that is running knows of its right to write."""
-
-    NEW = "new"
-    FENCED = "has fenced the others and not asked the group since"
-    OWNER = "was confirmed by the group after it fenced"
-    UNKNOWN = "has a commit of unknown outcome"
-    MIGRATED = "was told that it isn't the owner"
-
-
-@dataclass
-class _Ownership:
-    """What a task knows since its last fence; its commits, which run beside it, know the same.
-
-    `before` is what it knew before it was told that it isn't the owner.
-    """
-
-    phase: Phase = Phase.NEW
-    before: _Ownership | None = None
-
-
-_ownership: ContextVar[_Ownership] = ContextVar("ownership")
-
-
-def _phase() -> Phase:
-    return _ownership.get(_Ownership()).phase
-
-
-def _enter(phase: Phase) -> None:
-    """Go on to a phase; a commit that runs on from before it has no right to write any more."""
-    _ownership.get(_Ownership()).phase = Phase.FENCED
-    _ownership.set(_Ownership(phase))
-
+from tests.sim.ownership import Phase, phase
 
 NOBODY = Identity("", 0)
 LOOKED_MS = 2_000
@@ -134,7 +98,7 @@ class Audit:
         self._folds: dict[PartitionLog, tuple[int, dict[bytes, bytes]]] = {}
         self._present: set[str] = set()
         self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
-        self._batches: dict[str, CommitBatch] = {}
+        self.batches: dict[str, CommitBatch] = {}
         self._echoed: defaultdict[int, set[int]] = defaultdict(set)
         self._put_aside: defaultdict[int, set[int]] = defaultdict(set)
         self._ids: dict[str, object] = {}
@@ -379,7 +343,9 @@ class Audit:
         inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
         came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
         for record in log.history:
-            if record.is_committed and (int(record.value.split()[0]), record.timestamp) not in came:
+            offset = record.value.split()[0]
+            is_echo = record.is_committed and offset.isdigit()
+            if is_echo and (int(offset), record.timestamp) not in came:
                 self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
 
     # --- static members --------------------------------------------------------------------------------------------
@@ -461,7 +427,7 @@ class Audit:
         mark = parse_mark(committed.metadata)
         finished = decode_finished(committed.offset, mark.finished) if mark is not None else ()
         held.reached = max(held.reached, committed.offset, *(at + 1 for at in finished))
-        for topic, writes in self._batches[committed.metadata].changelogs.items():
+        for topic, writes in self.batches[committed.metadata].changelogs.items():
             log = self._cluster.log(TopicPartition(topic, source.partition))
             there = {
                 (record.key, _metadata(record), record.value) for record in log.history if record.transaction is None
@@ -486,7 +452,7 @@ class Audit:
         """Look at what a write left on the disk. No task writes to a copy."""
         where = f"{files.store}[{files.partition}] after {kind}"
         if not is_copy:
-            self._check_phase(f"writes {where}")
+            self.check_phase(f"writes {where}")
         position = files.position
         if kind == "wipe" or position is None:
             return
@@ -541,111 +507,9 @@ class Audit:
 
     # --- after a fence ---------------------------------------------------------------------------------------------
 
-    def _check_phase(self, what: str) -> None:
-        if self._check_phases and _phase() is not Phase.OWNER:
-            self.violated(f"after a fence: a task {what} although it {_phase().value}")
-
-
-class WatchedLog:
-    """A task's log whose calls have to come in an order that keeps nothing of a lost ownership alive."""
-
-    def __init__(self, log: TaskLog, audit: Audit) -> None:
-        self._log = log
-        self._audit = audit
-
-    async def fence(self) -> None:
-        if _phase() is Phase.MIGRATED:
-            self._audit._check_phase("fences")
-        await self._log.fence()
-        self._audit.note("fenced")
-        _enter(Phase.FENCED)
-
-    async def end_transaction_of(self, transactional_id: str) -> None:
-        self._audit.note(f"ends the transaction of {transactional_id}")
-        self._audit.counted["ended transactions"] += 1
-        await self._log.end_transaction_of(transactional_id)
-
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        self._audit._check_phase("commits")
-        changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
-        marks = []
-        for committed in batch.offsets.values():
-            self._audit._batches[committed.metadata] = batch
-            epoch, transaction, _, *finished = committed.metadata.split(";")
-            marks.append(";".join((epoch, transaction, *finished)))
-        self._audit.note(f"{batch} {' '.join(marks)} {changes}")
-        try:
-            receipt = await self._log.commit(batch)
-        except (OutcomeUnknownError, CommitRefusedError) as error:
-            self._audit.note(str(error))
-            self._audit.counted[type(error).__name__] += 1
-            _ownership.get().phase = Phase.UNKNOWN
-            raise
-        self._audit.note(f"done: {batch}")
-        return receipt
-
-    def end(self) -> None:
-        self._log.end()
-
-    async def close(self) -> None:
-        await self._log.close()
-
-
-class WatchedWriter:
-    """A worker's writer, noting as whom it commits what."""
-
-    def __init__(self, writer: Writer, audit: Audit) -> None:
-        self._writer = writer
-        self._audit = audit
-        self.fence, self.close = writer.fence, writer.close
-        self.end_transaction_of = writer.end_transaction_of
-
-    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        offsets = (committed for batch in batches for committed in batch.offsets.values())
-        self._audit.owners.update((committed.metadata, identity) for committed in offsets)
-        try:
-            return await self._writer.write(identity, batches)
-        except StaleGenerationError as error:
-            self._audit.note(str(error))
-            self._audit.counted["StaleGenerationError"] += 1
-            raise
-
-
-class WatchedGroup:
-    """The group's view, noting what each task was told."""
-
-    def __init__(self, group: Any, audit: Audit) -> None:
-        self._group = group
-        self._audit = audit
-
-    async def is_member(self, identity: Identity) -> bool:
-        is_member: bool = await self._group.is_member(identity)
-        if not is_member:
-            self._audit.note(f"{identity} isn't a member")
-            _ownership.set(_Ownership(Phase.MIGRATED, _ownership.get(None)))
-            return False
-        known = _ownership.get(_Ownership())
-        if known.phase is Phase.MIGRATED:
-            # It was asked as a former identity, and the task is the worker's in the next generation too.
-            _ownership.set(known.before or _Ownership())
-        if _phase() is Phase.FENCED:
-            _enter(Phase.OWNER)
-        return True
-
-    async def committed(self, source: TopicPartition) -> Any:
-        return await self._group.committed(source)
-
-    async def stable_offset(self, source: TopicPartition) -> Any:
-        return await self._group.stable_offset(source)
-
-    async def knows(self, member_id: str) -> bool:
-        return bool(await self._group.knows(member_id))
-
-    async def topic_ids(self, names: Iterable[str]) -> Any:
-        return await self._group.topic_ids(names)
-
-    async def require_agreement(self, names: Iterable[str]) -> None:
-        await self._group.require_agreement(names)
+    def check_phase(self, what: str) -> None:
+        if self._check_phases and phase() is not Phase.OWNER:
+            self.violated(f"after a fence: a task {what} although it {phase().value}")
 
 
 def _first_at(history: list[StoredRecord], offset: int) -> int:

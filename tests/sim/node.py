@@ -30,7 +30,7 @@ from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWrite
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
-from tests.sim.audit import Audit, WatchedGroup, WatchedLog, WatchedWriter
+from tests.sim.audit import Audit
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import SimKafka
@@ -44,6 +44,7 @@ from tests.sim.park import ParkPart
 from tests.sim.part import Host
 from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
+from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
@@ -235,18 +236,6 @@ class Node:
                 return
             world.audit.violated(f"a task of {process.name} failed: {error!r}")
 
-        def assigned(
-            identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
-        ) -> None:
-            world.audit.assigned(self.name, identity, partitions)
-            if "earlier" not in world.features:
-                world.audit.check_given(identity, partitions, worker)
-            world.audit.counted["handed over"] += len(handed_over)
-            running = {task.sources[0]: task for task in worker.tasks if not task.has_ended}
-            worker.assigned(identity, partitions, handed_over)
-            if "grow" not in world.features:
-                world.audit.check_kept(running, partitions, worker)
-
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
         spec = _spec(world, Host(process.name, clock))
@@ -271,7 +260,37 @@ class Node:
             on_failure=failed,
         )
         keeps = "standbys" in world.features
-        sink.source = FakeSource(
+        sink.source = self._source_of(worker, copies if keeps else None, lambda: _on_disk(stores), failed)
+        world.audit.members[worker] = sink.source
+        if self.process is process:
+            self.worker, self.source = worker, sink.source
+        if keeps:
+            copies.start()
+        sink.source.open()
+        await worker.run()
+
+    def _source_of(
+        self,
+        worker: Worker,
+        copies: NodeCopies | None,
+        on_disk: Callable[[], dict[TopicPartition, int]],
+        failed: Callable[[BaseException], None],
+    ) -> FakeSource:
+        world, audit = self._world, self._world.audit
+
+        def assigned(
+            identity: Identity, partitions: list[TopicPartition], handed_over: frozenset[TopicPartition]
+        ) -> None:
+            audit.assigned(self.name, identity, partitions)
+            if "earlier" not in world.features:
+                audit.check_given(identity, partitions, worker)
+            audit.counted["handed over"] += len(handed_over)
+            running = {task.sources[0]: task for task in worker.tasks if not task.has_ended}
+            worker.assigned(identity, partitions, handed_over)
+            if "grow" not in world.features:
+                audit.check_kept(running, partitions, worker)
+
+        return FakeSource(
             world.cluster,
             world.network,
             FakeGroupSettings(
@@ -284,7 +303,7 @@ class Node:
                 max_poll_records=world.max_poll_records,
             ),
             [app.INPUT],
-            on_disk=lambda: _on_disk(stores),
+            on_disk=on_disk,
             events=SourceEvents(
                 joining=worker.joining,
                 revoked=worker.revoked,
@@ -297,16 +316,9 @@ class Node:
             ),
             leaving=lambda: worker.leaving,
             rules=world.placement,
-            lags=copies.lags if keeps else None,
-            copies=copies.assign if keeps else None,
+            lags=None if copies is None else copies.lags,
+            copies=None if copies is None else copies.assign,
         )
-        world.audit.members[worker] = sink.source
-        if self.process is process:
-            self.worker, self.source = worker, sink.source
-        if keeps:
-            copies.start()
-        sink.source.open()
-        await worker.run()
 
     async def _check_clock(self, process: Process, clock: MachineClock) -> None:
         """Have the product notice steps of the clock, from before the process looks at anything."""

@@ -536,7 +536,6 @@ def use_any_folder(patch: Patch) -> None:
 
 
 UNSTABLE = ("wake_in_takeover", "slow_markers", "pause_at_step")
-DISK_AND_REBALANCE = ("slow_disk", "rebalance", "damage_disk")
 PLANTED = (
     Planted(store_before_commit, "disk ahead"),
     Planted(commit_without_waiting, "disk ahead"),
@@ -552,9 +551,9 @@ PLANTED = (
     Planted(read_unstable_offsets, "", UNSTABLE, first_seed=30, check_phases=False),
     Planted(same_epoch, "one owner"),
     Planted(one_offset_too_far, "state isn't the fold", ("crash", "rebalance"), first_seed=20),
-    Planted(restore_to_last_stable, "progress", ("foreign_transaction", "rebalance")),
-    Planted(thread_left_behind, "state isn't the fold", DISK_AND_REBALANCE, first_seed=194),
-    Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=10),
+    Planted(restore_to_last_stable, "progress", ("foreign_transaction", "crash"), first_seed=24),
+    Planted(thread_left_behind, "a deleted key came back", ("slow_disk", "cut_off"), first_seed=30),
+    Planted(write_order_of_tasks, "a deleted key came back", ("slow_disk", "cut_off"), first_seed=30),
     Planted(never_missed_tombstones, "a deleted key came back", ("long_absence",), first_seed=28),
     Planted(refresh_without_asking, "a deleted key came back", ("long_cut_off",), first_seed=84),
     Planted(coordinator_that_says_none, "progress", ("move_group_coordinator_at_step", "rebalance")),
@@ -563,7 +562,7 @@ PLANTED = (
     Planted(believe_any_end, "operator", ("reset_offset",), first_seed=7, features=("operator",)),
     Planted(start_over_in_silence, "exactly once", first_seed=209, features=("operator",)),
     Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
-    Planted(refuse_without_a_reason, "progress", ("rebalance",), features=("operator",)),
+    Planted(refuse_without_a_reason, "progress", ("crash",), features=("operator",)),
     Planted(pass_over_lost_input, "exactly once", ("retention",), features=("retention",)),
     Planted(pass_over_lost_input, "at least once", ("retention",), features=("at_least_once", "retention")),
     Planted(no_savepoint_of_writes, "savepoint", first_seed=10, features=("poison",)),

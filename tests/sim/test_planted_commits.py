@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from actors.errors import OutcomeUnknownError
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.task.processor import TaskProcessor
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -42,21 +40,6 @@ def overtake(patch: Patch) -> None:
     patch.setattr(TaskProcessor, "_begin_commit", begin_commit)
 
 
-def keep_what_came_after(patch: Patch) -> None:
-    """A commit that failed is dropped; what was handled since is kept."""
-
-    async def commit_ended(self: TaskProcessor) -> None:
-        try:
-            await original(self)
-        except OutcomeUnknownError:
-            self._context.state, self._rested_s = self._context.state.RUNNING, 0.0
-            for _, overlay in self._overlays:
-                overlay.settle()
-
-    original = TaskProcessor._commit_ended
-    patch.setattr(TaskProcessor, "_commit_ended", commit_ended)
-
-
 def store_where_the_task_is(patch: Patch) -> None:
     """The position that a commit writes is that of the last message, not of the last that was handed in."""
     edit = ("held.store, writes, offsets,", "held.store, writes, [self.reached],")
@@ -67,21 +50,6 @@ def refresh_during_a_commit(patch: Patch) -> None:
     """An idle task notes that its checkpoint is the truth while a commit is about to move it."""
     edit = ("    await self._commit()\n", "")
     patch.setattr(TaskProcessor, "_refresh_checkpoints", rewritten(TaskProcessor._refresh_checkpoints, edit))
-
-
-def leave_the_commit_behind(patch: Patch) -> None:
-    """A task that drops its work takes over while its commit still writes."""
-    edit = (
-        "        self._under_way.cancel()\n        await asyncio.gather",
-        "        beside.update([self._under_way]) or asyncio.gather",
-    )
-    beside: set[asyncio.Task[None]] = set()
-    patch.setattr(TaskProcessor, "close", rewritten(TaskProcessor.close, edit, beside=beside))
-
-
-def stand_still_during_a_commit(patch: Patch) -> None:
-    """A task stops in front of a record while what it committed isn't in its stores."""
-    patch.setattr(TaskProcessor, "work", TaskProcessor._work)
 
 
 def count_what_came_after(patch: Patch) -> None:
@@ -101,12 +69,9 @@ def count_what_came_after(patch: Patch) -> None:
 PLANTED = (
     Planted(settle_before_the_receipt, "exactly once"),
     Planted(overtake, ""),
-    Planted(keep_what_came_after, "exactly once", ("unknown_outcome", "bad_network"), check_phases=False),
     Planted(store_where_the_task_is, "disk ahead"),
     Planted(store_where_the_task_is, "disk ahead", features=("parallel",)),
     Planted(refresh_during_a_commit, ""),
-    Planted(leave_the_commit_behind, ""),
-    Planted(stand_still_during_a_commit, "queries", features=("poison", "queries")),
     Planted(count_what_came_after, "effects", features=("effects",)),
 )
 

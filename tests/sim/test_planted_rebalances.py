@@ -14,6 +14,12 @@ from actors.runtime.worker import Worker
 from tests.sim.planted import MAX_SEEDS, Patch, Planted
 
 
+def end_slowly(self: Worker, task: Task) -> None:
+    """Let a task go on for a while, as one does whose handler is slow."""
+    self._ending[task.id] = task
+    asyncio.get_running_loop().call_later(5.0, task.request_stop)
+
+
 def give_at_once(patch: Patch) -> None:
     """The leader gives a task to its next owner while the last one has it."""
     place = source.place
@@ -27,6 +33,7 @@ def give_at_once(patch: Patch) -> None:
 def claim_nothing_that_leaves(patch: Patch) -> None:
     """A worker joins as if what it is still handing over were free."""
     patch.setattr(Worker, "leaving", ())
+    patch.setattr(Worker, "_end", end_slowly)
 
 
 def commit_what_may_be_anothers(patch: Patch) -> None:
@@ -36,12 +43,8 @@ def commit_what_may_be_anothers(patch: Patch) -> None:
         """Wait for nothing."""
         self._leaving.clear()
 
-    def end(self: Worker, task: Task) -> None:
-        self._ending[task.id] = task
-        asyncio.get_running_loop().call_later(5.0, task.request_stop)
-
     patch.setattr(Worker, "handed_over", handed_over)
-    patch.setattr(Worker, "_end", end)
+    patch.setattr(Worker, "_end", end_slowly)
     patch.setattr(Worker, "_drop", lambda *_: None)
 
 

@@ -57,8 +57,8 @@ class Copies:
 
     `acceptable_lag` is what the leader goes by; `seen` which process of a static member the leader assigned for, 0 if
     that isn't known; `refused` says, by topic, why the member gets no partitions of it. `handed_over` are the tasks
-    that the member has to give up, and that nobody gets before it joins without them. `may_keep` tells it to keep its
-    tasks the next time it joins.
+    that the member has to give up, and that nobody gets before it joins without them; `is_moving` says that some member
+    has such, so that another rebalance follows at once. `may_keep` tells it to keep its tasks the next time it joins.
     """
 
     standbys: frozenset[TaskId] = frozenset()
@@ -68,6 +68,7 @@ class Copies:
     refused: Mapping[str, str] = field(default_factory=dict)
     handed_over: frozenset[TaskId] = frozenset()
     may_keep: bool = False
+    is_moving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,7 @@ class _CopiesData(msgspec.Struct, array_like=True, frozen=True):
     refused: dict[str, str]
     handed_over: list[tuple[str, list[int]]] = []
     may_keep: bool = False
+    is_moving: bool = False
 
 
 _DECODER = msgspec.msgpack.Decoder(_CopiesData)
@@ -259,6 +261,7 @@ def encode_copies(copies: Copies) -> bytes:
             dict(copies.refused),
             [(actor, _partitions(copies.handed_over, actor)) for actor in leaving],
             copies.may_keep,
+            copies.is_moving,
         )
     )
 
@@ -279,6 +282,7 @@ def decode_copies(raw: bytes | None) -> Copies:
         data.refused,
         frozenset(TaskId(actor, partition) for actor, leaving in data.handed_over for partition in leaving),
         data.may_keep,
+        data.is_moving,
     )
 
 

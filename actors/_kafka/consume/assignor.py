@@ -141,6 +141,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
                 owners.update({(topic, task.partition): member for task in owned for topic in inputs[task.actor]})
                 copies[member_id].append(placement.copies[member_id])
         may_keep = all(decoded[member_id].kept is not None for member_id in known)
+        is_moving = any(part.handed_over for parts in copies.values() for part in parts)
         said = {
             member_id: replace(
                 _together(copies.get(member_id, ())),
@@ -148,6 +149,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
                 seen=member.process,
                 refused=admission.refused.get(member_id, {}),
                 may_keep=may_keep,
+                is_moving=is_moving,
             )
             for member_id, member in decoded.items()
         }

@@ -60,6 +60,8 @@ POLL_RECORDS = 2_000
 FETCH_BUDGET_BYTES = 64 * 1024 * 1024
 LEAST_FETCH_BYTES = 64 * 1024
 """How much is fetched ahead of all assigned partitions together, and the least for one."""
+HEARTBEAT_MS = 50
+"""How often a heartbeat asks for a rebalance that follows at once: partitions that move stand still until then."""
 METADATA_AGE_MS = 10_000
 """How soon new partitions of an input are noticed."""
 
@@ -316,6 +318,9 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         # A fetch asks so much of each partition: the buffers of all partitions add up.
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
         fetcher._max_partition_fetch_bytes = min(self._settings.fetch_bytes, share)
+        # aiokafka begins to send heartbeats after this call.
+        heartbeat_ms = HEARTBEAT_MS if self._assignor.copies.is_moving else self._settings.heartbeat_interval_ms
+        self._consumer._coordinator._heartbeat_interval_ms = min(heartbeat_ms, self._settings.heartbeat_interval_ms)
         # It has to wait for the resumption of new partitions as well.
         fetcher._notify(fetcher._wait_consume_future)
         cluster, handed_over = self._consumer._client.cluster, self._assignor.handed_over

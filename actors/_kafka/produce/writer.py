@@ -169,7 +169,12 @@ class BatchWriter(ABC):
         if transactional_id is None:
             answer = await self._any(request)
         else:
-            answer = await self._ask((CoordinationType.TRANSACTION, transactional_id), request, _code, may_repeat=True)
+            place = CoordinationType.TRANSACTION, transactional_id
+            try:
+                answer = await self._ask(place, request, _code, may_repeat=True)
+            except ProducerOverError as error:
+                # Another request with the id was under way: the next one finds its end.
+                raise KafkaError(str(error)) from error
         return answer.producer_id, answer.producer_epoch
 
     async def _any(self, request: Any) -> Any:

@@ -1,10 +1,10 @@
 """How a worker knows, without asking each time, that nobody else owns what the group gave it.
 
 The group's coordinator answers a heartbeat: at that moment, which is after the question was sent, this member is in the
-current generation. Another member can own its partitions in the next generation only. That one begins when all members
-have joined again, this one among them, whose tasks are stopped before it does; or without it, when it was silent for a
-session, or didn't join for a rebalance time-out. So until the shorter of the two has passed since the question was
-sent, by this worker's clock, nobody else owns them.
+current generation. Another member can own its partitions in a later generation only. That one begins when all members
+have joined again, this one among them, and what it still has when it joins is given to nobody; or without it, when it
+was silent for a session, or didn't join for a rebalance time-out. So until the shorter of the two has passed since the
+question was sent, by this worker's clock, nobody else owns what it has, in whichever generation.
 
 It doesn't hold where a member is taken out of the group by force. A static identity is: another process with the same
 one takes its place at once. Such a worker asks the coordinator after each query came, once for all that wait.
@@ -66,7 +66,7 @@ class ReadLease:
         self._lasts_s = settings.lasts_s * MARGIN if settings.is_exclusive else 0.0
         self._renew_s = settings.renew_s
         self._now_s = now_s
-        self._member: Identity | None = None
+        self._member_id: str | None = None
         self._asked_s = 0.0
         self._renewal: asyncio.Task[None] | None = None
 
@@ -79,7 +79,7 @@ class ReadLease:
 
         `since_s` is of the lease's time, now by default.
         """
-        if member is not self._member and member != self._member:
+        if member.member_id != self._member_id:
             return False
         now_s = self._now_s()
         # The same as asked_s >= since_s where the answer itself is all that counts.
@@ -117,7 +117,7 @@ class ReadLease:
                 raise NotReadyError(f"the group's coordinator doesn't say who owns what: {error!r}") from error
             if not is_member:
                 raise NotReadyError("the group is changing, or doesn't know this worker any more")
-            self._member, self._asked_s = member, asked_s
+            self._member_id, self._asked_s = member.member_id, asked_s
         finally:
             self._renewal = None
 

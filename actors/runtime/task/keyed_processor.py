@@ -63,8 +63,6 @@ class KeyedProcessor(TaskProcessor):
     async def close(self) -> None:
         """See `TaskProcessor.close`."""
         self._ending.set()
-        if self._under_way is not None:
-            self._under_way.cancel()
         await self._executor.close()
         await super().close()
 

@@ -55,7 +55,7 @@ from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import MessageScope, Overlay, Writes
+from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -91,7 +91,7 @@ class TaskProcessor:
         self._scope = scope = MessageScope(context.epoch, self.reached - 1, self._clock.wall_ms())
         scope.input = self._at.index if len(inputs) > 1 else None
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
-            (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
+            (store, Overlay(held.store, scope, KEPT_VALUES)) for store, held in zip(spec.stores, stores, strict=True)
         ]
         topics = {name: changelog.topic for name, changelog in spec.changelogs.items()}
         self._parts = [

@@ -20,6 +20,7 @@ from tests.kafka.helpers import (
 )
 
 MODULE = "tests.kafka.apps.bad_app"
+TASKS = 16
 CASES = {
     "bad json": (b"{not json", "doesn't decode"),
     "bad type": (b'{"do": 7}', "doesn't decode"),
@@ -227,25 +228,33 @@ async def test_a_record_that_the_broker_refuses_is_found_and_named(
     name = unique("bad")
     await make_topics(brokers, f"{name}-out", f"{name}-small", partitions=1)
     await make_topics(
-        brokers, f"{name}-in", partitions=1, config={"message.timestamp.after.max.ms": "9223372036854775807"}
+        brokers, f"{name}-in", partitions=TASKS, config={"message.timestamp.after.max.ms": "9223372036854775807"}
     )
     worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
     try:
-        await eventually(lambda: "owns" in worker.log(), what=worker.log)
+        await eventually(lambda: worker.log().count("owns") == TASKS, what=worker.log)
         await set_topic(brokers, f"{name}-{topic}", config)
+        keys = [await key_of(number, TASKS) for number in range(TASKS)]
         async with producing(brokers) as producer:
             good = (b'{"do": "write"}', None)
             waiting = [
-                await producer.send(f"{name}-in", order, b"a", partition=0, timestamp_ms=timestamp_ms)
+                await producer.send(f"{name}-in", order, key, partition=number, timestamp_ms=timestamp_ms)
                 for order, timestamp_ms in (good, good, good, refused, good)
+                for number, key in enumerate(keys)
+                if number == 0 or (order, timestamp_ms) == good
             ]
             await asyncio.gather(*waiting)
         await eventually(lambda: "is stopped on" in worker.log(), what=worker.log)
         line = next(line for line in worker.log().splitlines() if "is stopped on" in line)
-        assert f"{name}-in[0] offset 3 key 'a': the broker refuses what the handler" in line
+        assert f"{name}-in[0] offset 3 key '{keys[0].decode()}': the broker refuses what the handler" in line
         assert f"{name}-{topic}[0]: " in line
-        assert (await committed_offsets(brokers, name))[0] == 3
-        assert len(await read_all(brokers, f"{name}-out")) == 3
+        wanted = {0: 3} | dict.fromkeys(range(1, TASKS), 4)
+
+        async def others_went_on() -> bool:
+            return await committed_offsets(brokers, name) == wanted
+
+        await eventually(others_went_on, what=worker.log)
+        assert len(await read_all(brokers, f"{name}-out")) == sum(wanted.values())
     finally:
         assert worker.terminate() == 0
 

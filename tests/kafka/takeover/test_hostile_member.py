@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
@@ -16,7 +17,7 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.standby_owners import KafkaCopies
-from actors.ports import TopicPartition
+from actors.ports import SourceEvents, TopicPartition
 from tests.kafka.helpers import eventually, make_topics, unique
 
 NOT_UTF8 = ConsumerProtocolMemberMetadata(0, ["in"], b"").encode().replace(b"in", b"\xff\xfe")
@@ -55,7 +56,20 @@ class Hostile(AbstractPartitionAssignor):
         self.answers += 1
 
 
-async def revoked() -> None: ...
+async def nothing() -> None: ...
+
+
+def events(rounds: list[list[TopicPartition]], failed: Callable[[BaseException], None]) -> SourceEvents:
+    return SourceEvents(
+        joining=lambda: None,
+        revoked=nothing,
+        assigned=lambda _, partitions, __: rounds.append(partitions),
+        handed_over=nothing,
+        dropped=lambda: None,
+        room=lambda: None,
+        lost=lambda *_: None,
+        failed=failed,
+    )
 
 
 async def join(brokers: str, group: str, declared: Declared, rounds: list[list[TopicPartition]]) -> KafkaSource:
@@ -71,11 +85,7 @@ async def join(brokers: str, group: str, declared: Declared, rounds: list[list[T
             on_disk=dict,
             declared=[declared],
         ),
-        assigned=lambda _, partitions: rounds.append(partitions),
-        revoked=revoked,
-        room=lambda: None,
-        lost=lambda *_: None,
-        failed=lambda error: rounds.append([]),
+        events(rounds, lambda error: rounds.append([])),
     )
 
 
@@ -112,11 +122,7 @@ async def test_members_that_send_anything_get_nothing_and_the_leader_goes_on(bro
         settings_of(group),
         [topic],
         ActorAssignor(instance_id="", address="http://leader:6066", actors={topic: "a"}, on_disk=dict),
-        assigned=lambda _, partitions: rounds.append(partitions),
-        revoked=revoked,
-        room=lambda: None,
-        lost=lambda *_: None,
-        failed=failures.append,
+        events(rounds, failures.append),
     )
     everything = [TopicPartition(topic, number) for number in range(3)]
     assert rounds == [everything]

@@ -8,6 +8,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer
@@ -104,7 +105,7 @@ class Flow:
         longest = {}
         for number, seen in self.seen_s.items():
             times = [since_s, *(at for at in seen if at > since_s)]
-            longest[number] = max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+            longest[number] = max(later - earlier for earlier, later in pairwise(times))
         stayed = {number: pause for number, pause in longest.items() if number not in moved}
         return stayed, {number: longest[number] for number in moved}
 

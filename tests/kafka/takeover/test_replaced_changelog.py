@@ -166,7 +166,8 @@ async def test_a_changelog_that_is_deleted_under_a_busy_worker_is_not_replaced_b
     await keys.all_ran(first)
     async with keys.busy():
         former = await delete(brokers, changelog)
-        await says(first, "isn't on the broker: it was deleted", times=PARTITIONS)
+        # What all partitions meet is logged once a minute.
+        await says(first, "isn't on the broker: it was deleted")
     assert await asyncio.to_thread(first.terminate) == 0
 
     refused = worker("refused")

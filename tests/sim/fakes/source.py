@@ -263,7 +263,7 @@ class FakeSource:
     async def _beat(self) -> None:
         """Send heartbeats, also while a rebalance waits for this member's tasks."""
         while True:
-            await asyncio.sleep(self._settings.heartbeat_s)
+            await asyncio.sleep(min(self._settings.heartbeat_s, 0.05 if self._told.is_moving else 10.0))
             try:
                 await self._network.ask(
                     "Heartbeat", self._cluster.group.heartbeat, self._identity.member_id, self._identity.generation
@@ -343,10 +343,11 @@ class FakeSource:
         logs = [log for topic in self._topics for log in self._cluster.topic(topic).partitions]
         tasks = [TaskId(*log.name) for log in logs]
         placement = place(members, tasks, self._rules)
+        is_moving = any(copies.handed_over for copies in placement.copies.values())
         return {
             member_id: Assigned(
                 [TopicPartition(task.actor, task.partition) for task in theirs],
-                replace(placement.copies[member_id], may_keep=may_keep),
+                replace(placement.copies[member_id], may_keep=may_keep, is_moving=is_moving),
             )
             for member_id, theirs in placement.owners.items()
         }

@@ -165,6 +165,73 @@ def test_workers_come_and_go_and_in_the_end_all_is_even(
     world.check_settled()
 
 
+class Handovers:
+    """Members that keep their tasks, beside some of an earlier release; who has what is the truth."""
+
+    def __init__(self, tasks: Sequence[TaskId]) -> None:
+        self.tasks = tasks
+        self.has: dict[str, frozenset[TaskId]] = {}
+        self.earlier: set[str] = set()
+        self.generation = 0
+
+    def rebalance(self, *, slow: frozenset[TaskId] = frozenset()) -> Placement:
+        """Have all members join; tasks that are `slow` aren't handed over before the next time."""
+        members = [
+            Member(
+                name,
+                generation=self.generation,
+                owned=theirs,
+                kept=None if name in self.earlier else True,
+            )
+            for name, theirs in self.has.items()
+        ]
+        placement, before = place(members, self.tasks, PlacementRules()), self.has
+        kept = {task: name for name, theirs in before.items() if name not in self.earlier for task in theirs}
+        given = [(task, name) for name, theirs in placement.owners.items() for task in theirs]
+        assert len({task for task, _ in given}) == len(given)
+        assert all(kept.get(task, name) == name for task, name in given)
+        for name, copies in placement.copies.items():
+            assert all(kept[task] == name for task in copies.handed_over)
+            self.has[name] = frozenset(placement.owners[name]) | (copies.handed_over & slow)
+        nobodys = set(self.tasks) - {task for task, _ in given}
+        assert nobodys == set().union(*(copies.handed_over for copies in placement.copies.values()))
+        self.generation += 1
+        return placement
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.integers(1, 12),
+    st.lists(st.sampled_from(["join", "join earlier", "leave", "again"]), max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_what_a_member_has_is_given_to_nobody_else_and_in_the_end_all_is_even(
+    count: int, events: list[str], rand: random.Random
+) -> None:
+    group = Handovers(tasks_of(a=count))
+    for number, event in enumerate(["join", *events]):
+        if event.startswith("join"):
+            group.has[f"n{number}"] = frozenset()
+            if event == "join earlier":
+                group.earlier.add(f"n{number}")
+        elif event == "leave" and len(group.has) > 1:
+            group.has.pop(rand.choice(sorted(group.has)))
+        group.rebalance(slow=frozenset(task for task in group.tasks if rand.random() < 0.2))
+    group.rebalance()
+    placement = group.rebalance()
+    assert is_balanced(placement.owners, group.tasks)
+    assert group.rebalance().owners == placement.owners
+
+
+def test_what_a_dead_member_had_and_an_older_claim_move_at_once() -> None:
+    task, other = tasks_of(a=2)
+    past = Member("m0", generation=4, owned=frozenset({task}), kept=True)
+    owner = Member("m1", generation=5, owned=frozenset({task}), kept=True)
+    placement = place([past, owner], [task, other], PlacementRules())
+    assert placement.owners == {"m0": (other,), "m1": (task,)}
+    assert not any(copies.handed_over for copies in placement.copies.values())
+
+
 def test_a_cold_worker_gets_nothing_until_it_is_warm_and_then_its_share() -> None:
     world = World(tasks_of(a=8), RULES, 1_000_000)
     world.nodes["n0"] = Node("n0")
@@ -261,6 +328,11 @@ def test_the_data_survives_the_trip_and_older_releases_read_what_they_know() -> 
     old = msgspec.msgpack.encode([version, instance, address, generation, [actor[:4] for actor in actors]])
     assert decode_member_data("m0", old) == replace(member, lags={}, follows=False, process=0)
     copies = Copies(frozenset({task, other}), frozenset({TaskId("b", 1)}), acceptable_lag=7, seen=5)
+    for kept in (True, False, None):
+        assert decode_member_data("m0", encode_member_data(replace(member, kept=kept))).kept is kept
+    told = replace(copies, handed_over=frozenset({other}), may_keep=True, is_moving=True)
+    assert decode_copies(encode_copies(told)) == told
+    assert decode_copies(msgspec.msgpack.encode(msgspec.msgpack.decode(encode_copies(told))[:5])) == copies
     assert decode_copies(encode_copies(copies)) == copies
     assert decode_copies(encode_copies(Copies(seen=5))) == Copies(seen=5)
     for nothing in (None, b"", b"\xff", msgspec.msgpack.encode([2, []]), encode_copies(Copies())):

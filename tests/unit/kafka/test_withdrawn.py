@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import CoordinationType
-from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
@@ -27,7 +26,6 @@ from actors._kafka import requests as asking
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.consume.membership import prepare_join
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
 from actors._kafka.produce.writer import TransactionWriter
@@ -135,21 +133,6 @@ async def test_an_input_that_may_not_be_read_stops_only_its_own_partitions() -> 
     assert consumer.paused_now == {INPUT}
     assert list(lost) == [TopicPartition("in", 0)]
     assert "isn't allowed Read on topic in" in lost[TopicPartition("in", 0)]
-
-
-async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None:
-    async def denied(_: Any) -> None:
-        raise KafkaError(repr(TopicAuthorizationFailedError()))
-
-    coordinator = SimpleNamespace(
-        _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
-    )
-    prepare_join(coordinator)
-    seen: list[Any] = []
-    state = SimpleNamespace(update_committed=seen.append)
-    assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
-    assert await GroupCoordinator._maybe_refresh_commit_offsets(coordinator, assigned)
-    assert [committed.offset for committed in seen] == [-1]
 
 
 @pytest.fixture

@@ -1,15 +1,24 @@
-"""What the committer does with a transaction of which some batches failed."""
+"""What the committer does with a transaction of which some batches failed, or that came too late for a generation."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from actors.errors import BatchesRefusedError, CommitRefusedError, OutcomeUnknownError, TaskError
-from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
-from actors.runtime.committer import Committer
+import pytest
 
-MEMBER = Identity("m", 1)
+from actors.errors import (
+    BatchesRefusedError,
+    CommitRefusedError,
+    MigratedError,
+    OutcomeUnknownError,
+    StaleGenerationError,
+    TaskError,
+)
+from actors.ports import CommitBatch, CommitReceipt, Identity
+from actors.runtime.committer import Committer, Membership
+
+OLD, NEW = Identity("m", 1), Identity("m", 2)
 
 
 class Refusing:
@@ -27,7 +36,7 @@ class Refusing:
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """Write all or nothing."""
-        numbers = [batch.source.partition for batch in batches]
+        numbers = [batch.partition for batch in batches]
         self.written.append(numbers)
         errors = {place: self.errors[number] for place, number in enumerate(numbers) if number in self.errors}
         if errors:
@@ -40,8 +49,9 @@ class Refusing:
 
 async def outcomes(writer: Refusing, count: int) -> list[object]:
     committer = Committer(writer, 1 << 20)
-    batches = [CommitBatch(TopicPartition("in", number), 1, "") for number in range(count)]
-    return await asyncio.gather(*(committer.commit(MEMBER, batch) for batch in batches), return_exceptions=True)
+    batches = [CommitBatch(number, {}) for number in range(count)]
+    log = committer.new_log()
+    return await asyncio.gather(*(log.commit(batch) for batch in batches), return_exceptions=True)
 
 
 async def test_what_is_refused_is_tried_alone_after_the_others() -> None:
@@ -57,3 +67,62 @@ async def test_what_can_not_be_written_now_is_not_tried_alone() -> None:
     found = await outcomes(writer, 3)
     assert [isinstance(one, OutcomeUnknownError) for one in found] == [False, True, False]
     assert writer.written == [[0, 1, 2], [0, 2]]
+
+
+class Generations(Refusing):
+    """A writer to a group in generation `current`."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.current = NEW
+        self.refused = asyncio.Event()
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        if identity != self.current:
+            self.refused.set()
+            raise StaleGenerationError("the group has another generation")
+        return await super().write(identity, batches)
+
+
+def batch(partition: int) -> CommitBatch:
+    return CommitBatch(partition, {})
+
+
+async def test_a_task_that_stays_commits_in_the_next_generation_and_one_that_is_dropped_doesnt() -> None:
+    writer, member = Generations(), Membership(OLD)
+    committer = Committer(writer, 1 << 20, member)
+    stays, goes = committer.new_log(), committer.new_log()
+    member.joining()
+    commits = [asyncio.create_task(log.commit(batch(number))) for number, log in enumerate((stays, goes))]
+    await writer.refused.wait()
+    assert not any(commit.done() for commit in commits)
+    goes.end()
+    member.settle(NEW)
+    found = await asyncio.gather(*commits, return_exceptions=True)
+    assert (type(found[0]), type(found[1])) == (CommitReceipt, MigratedError)
+    assert writer.written == [[0]]
+    with pytest.raises(MigratedError):
+        await goes.commit(batch(1))
+    await committer.close()
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_a_commit_that_no_generation_will_take_fails(joins: bool) -> None:
+    """The worker missed a generation, or the group forgets it while it joins."""
+    writer, member = Generations(), Membership(OLD)
+    committer = Committer(writer, 1 << 20, member)
+    if joins:
+        member.joining()
+    commit = asyncio.create_task(committer.new_log().commit(batch(0)))
+    await writer.refused.wait()
+    member.settle()
+    with pytest.raises(StaleGenerationError):
+        await commit
+    assert writer.written == []
+
+
+async def test_commits_go_on_while_the_worker_joins() -> None:
+    writer, member = Generations(), Membership(NEW)
+    member.joining()
+    await Committer(writer, 1 << 20, member).new_log().commit(batch(0))
+    assert writer.written == [[0]]

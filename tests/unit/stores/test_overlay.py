@@ -4,8 +4,8 @@ from struct import pack
 
 import pytest
 
-from stores._core.overlay import MessageScope, Overlay, with_metadata
-from stores._core.record import Position
+from stores._core.overlay import KEPT_VALUE_BYTES, MessageScope, Overlay, with_metadata
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 
 POSITION = Position(1, 1, 1, 1, "id")
@@ -178,3 +178,39 @@ def test_items_outlive_the_commit_of_their_layer():
     rows = state.items(reverse=True)
     state.settle()
     assert list(rows) == [(b"b", b"1"), (b"a", b"base")]
+
+
+def test_values_that_were_read_are_kept_until_they_are_written() -> None:
+    base, scope, reads = MemoryStore(), MessageScope(now_ms=100), []
+    rows = {b"a": b"1", b"b": b"2", b"c": b"3", b"large": bytes(KEPT_VALUE_BYTES)}
+    base.apply([(key, encode_metadata(1, 1) + value) for key, value in rows.items()], Position(1, 1, 1, 1, ""))
+    get = base.get
+    base.get = lambda key: (reads.append(key), get(key))[1]  # type: ignore[method-assign]
+    overlay = Overlay(base, scope, kept_values=2)
+    for _ in range(2):
+        assert [overlay.get(key) for key in rows] == list(rows.values())
+        assert overlay.get(b"absent") is None
+    assert [reads.count(key) for key in (*rows, b"absent")] == [1, 1, 2, 2, 2]
+    overlay.set(b"a", b"new")
+    scope.release()
+    writes = overlay.freeze()
+    base.apply([(key, with_metadata(entry)) for key, entry in writes.items()], Position(2, 2, 2, 1, ""))
+    overlay.settle()
+    assert overlay.get(b"a") == b"new"
+    assert overlay.get(b"c") == b"3"
+    assert reads.count(b"c") == 3, "there is room for others after each commit"
+    assert overlay.get(b"c") == b"3"
+    assert reads.count(b"c") == 3
+
+
+def test_a_value_that_was_kept_is_the_one_that_was_committed_last() -> None:
+    base, scope = MemoryStore(), MessageScope(now_ms=100)
+    base.apply([(b"a", encode_metadata(1, 1) + b"1")], POSITION)
+    overlay = Overlay(base, scope, kept_values=10)
+    assert overlay.get(b"a") == b"1"
+    overlay.set(b"a", b"2")
+    scope.release()
+    writes = overlay.freeze()
+    base.apply([(key, with_metadata(entry)) for key, entry in writes.items()], POSITION)
+    overlay.settle()
+    assert overlay.get(b"a") == b"2"

@@ -29,7 +29,7 @@ class OverlayMachine(RuleBasedStateMachine):
         super().__init__()
         self.base = self.open_base()
         self.scope = MessageScope()
-        self.overlay = Overlay(self.base, self.scope)
+        self.overlay = Overlay(self.base, self.scope, kept_values=100)
         self.committed: State = {}
         self.frozen: State | None = None
         self.frozen_writes: dict[bytes, tuple[bytes, bytes | None]] = {}
@@ -162,7 +162,7 @@ class RocksOverlayMachine(OverlayMachine):
     def worker_restarts(self):
         self.base.close()
         self.base = RocksStore.open(Path(self.folder.name) / "0", resources=RESOURCES)
-        self.overlay = Overlay(self.base, self.scope)
+        self.overlay = Overlay(self.base, self.scope, kept_values=100)
         self.scope.release()
         self.now, self.released = dict(self.committed), dict(self.committed)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors import App, Context
+from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.errors import NewerVersionError
@@ -86,7 +87,7 @@ def test_messages_are_handled_above_what_is_under_way(concurrency: int) -> None:
         driver.post(world.input, key="a", value=1)
         driver.advance(0.5, settle=False)
         assert driver._worker is not None
-        task = driver._worker.task_of(SOURCE)
+        task = driver._worker.task_of(TaskId("count", 0))
         assert task is not None
         assert (frozen := task.held_bytes) > 0
         for value in (10, 100):
@@ -178,7 +179,7 @@ def test_a_task_that_stands_still_has_stored_what_it_committed(
         slow.answer()
         driver.advance(0.5, settle=False)
         assert driver._worker is not None
-        task = driver._worker.task_of(SOURCE)
+        task = driver._worker.task_of(TaskId("count", 0))
         assert task is not None
         assert task.state is State.HALTED
         assert task.committed is not None
@@ -199,7 +200,7 @@ def test_what_waits_for_its_transaction_is_not_sent_when_the_task_takes_over_aga
         driver.advance(0.5, settle=False)
         assert world.handled == [1, 10]
         assert driver._worker is not None
-        task = driver._worker.task_of(TopicPartition("in", homes[key]))
+        task = driver._worker.task_of(TaskId("count", homes[key]))
         assert task is not None
         task.reinitialize("somebody doubts")
         driver.advance(0.5, settle=False)

@@ -11,7 +11,7 @@ from actors.errors import NotReadyError
 from actors.ports import Identity
 from actors.runtime.queries.read_lease import ANSWER_S, SPACING_S, ReadLease, ReadLeaseSettings
 
-ME, ME_AGAIN = Identity("me", 1), Identity("me", 2)
+ME, ME_AGAIN, OTHER = Identity("me", 1), Identity("me", 2), Identity("other", 2)
 
 
 class Coordinator:
@@ -60,14 +60,15 @@ async def test_it_counts_from_before_the_question_and_ends_early() -> None:
     await lease.close()
 
 
-async def test_another_generation_begins_anew() -> None:
+async def test_it_goes_on_in_the_next_generation_and_begins_anew_with_another_member_id() -> None:
     group = Coordinator()
     lease = group.lease()
     await lease.renew(ME)
     assert lease.holds(ME, group.now_s)
-    assert not lease.holds(ME_AGAIN, group.now_s)
+    assert lease.holds(ME_AGAIN, group.now_s)
+    assert not lease.holds(OTHER, group.now_s)
     with pytest.raises(NotReadyError, match="doesn't know this worker"):
-        await lease.renew(ME_AGAIN)
+        await lease.renew(OTHER)
     await lease.close()
 
 

@@ -153,6 +153,13 @@ def not_let_in(world: World) -> None:
     worker.is_assigned, worker.meters.rebalances = False, 0
 
 
+def joining(world: World) -> None:
+    """As after the begin of a rebalance."""
+    worker = world.app.actor_service.worker
+    assert worker is not None
+    worker.joining()
+
+
 def rebalancing(world: World) -> None:
     """As after the revocation of all partitions."""
     worker = world.app.actor_service.worker
@@ -193,7 +200,8 @@ SITUATIONS: dict[str, Callable[[World], object]] = {
     "checks settings and topics": not_started,
     "waits for the group to let it in": not_let_in,
     "takes partitions over, or restores them": all_in_state(State.RESTORING, 1),
-    "the group rebalances": rebalancing,
+    "the group rebalances": joining,
+    "gave up its partitions for a rebalance, or was forgotten by the group": rebalancing,
     "runs all of its partitions": lambda _: None,
     "some partitions stand still (`halted`, `refused`)": all_in_state(State.HALTED, 1),
     "all of its partitions stand still": all_in_state(State.HALTED),

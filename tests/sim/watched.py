@@ -1,0 +1,113 @@
+"""A task's ports, watched: what it does with them, what it is told, and as whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from actors.errors import CommitRefusedError, OutcomeUnknownError, StaleGenerationError
+from actors.ports import CommitBatch, CommitReceipt, Identity, TaskLog, TopicPartition, Writer
+from tests.sim.audit import Audit
+from tests.sim.ownership import Ownership, Phase, enter, ownership, phase
+
+
+class WatchedLog:
+    """A task's log whose calls have to come in an order that keeps nothing of a lost ownership alive."""
+
+    def __init__(self, log: TaskLog, audit: Audit) -> None:
+        self._log = log
+        self._audit = audit
+
+    async def fence(self) -> None:
+        if phase() is Phase.MIGRATED:
+            self._audit.check_phase("fences")
+        await self._log.fence()
+        self._audit.note("fenced")
+        enter(Phase.FENCED)
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        self._audit.note(f"ends the transaction of {transactional_id}")
+        self._audit.counted["ended transactions"] += 1
+        await self._log.end_transaction_of(transactional_id)
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        self._audit.check_phase("commits")
+        changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
+        marks = []
+        for committed in batch.offsets.values():
+            self._audit.batches[committed.metadata] = batch
+            epoch, transaction, _, *finished = committed.metadata.split(";")
+            marks.append(";".join((epoch, transaction, *finished)))
+        self._audit.note(f"{batch} {' '.join(marks)} {changes}")
+        try:
+            receipt = await self._log.commit(batch)
+        except (OutcomeUnknownError, CommitRefusedError) as error:
+            self._audit.note(str(error))
+            self._audit.counted[type(error).__name__] += 1
+            ownership.get().phase = Phase.UNKNOWN
+            raise
+        self._audit.note(f"done: {batch}")
+        return receipt
+
+    def end(self) -> None:
+        self._log.end()
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+class WatchedWriter:
+    """A worker's writer, noting as whom it commits what."""
+
+    def __init__(self, writer: Writer, audit: Audit) -> None:
+        self._writer = writer
+        self._audit = audit
+        self.fence, self.close = writer.fence, writer.close
+        self.end_transaction_of = writer.end_transaction_of
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        offsets = (committed for batch in batches for committed in batch.offsets.values())
+        self._audit.owners.update((committed.metadata, identity) for committed in offsets)
+        try:
+            return await self._writer.write(identity, batches)
+        except StaleGenerationError as error:
+            self._audit.note(str(error))
+            self._audit.counted["StaleGenerationError"] += 1
+            raise
+
+
+class WatchedGroup:
+    """The group's view, noting what each task was told."""
+
+    def __init__(self, group: Any, audit: Audit) -> None:
+        self._group = group
+        self._audit = audit
+
+    async def is_member(self, identity: Identity) -> bool:
+        is_member: bool = await self._group.is_member(identity)
+        if not is_member:
+            self._audit.note(f"{identity} isn't a member")
+            ownership.set(Ownership(Phase.MIGRATED, ownership.get(None)))
+            return False
+        known = ownership.get(Ownership())
+        if known.phase is Phase.MIGRATED:
+            # It was asked as a former identity, and the task is the worker's in the next generation too.
+            ownership.set(known.before or Ownership())
+        if phase() is Phase.FENCED:
+            enter(Phase.OWNER)
+        return True
+
+    async def committed(self, source: TopicPartition) -> Any:
+        return await self._group.committed(source)
+
+    async def stable_offset(self, source: TopicPartition) -> Any:
+        return await self._group.stable_offset(source)
+
+    async def knows(self, member_id: str) -> bool:
+        return bool(await self._group.knows(member_id))
+
+    async def topic_ids(self, names: Iterable[str]) -> Any:
+        return await self._group.topic_ids(names)
+
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        await self._group.require_agreement(names)
