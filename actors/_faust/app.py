@@ -172,7 +172,7 @@ class App(FaustApp):
                 `(ctx, value)` that gives text, bytes, or None for a message without an id.
             dedupe_ttl: how long an id is remembered; for ever when left out.
             timers: whether handlers use `ctx.schedule`.
-            effects: the functions of `@app.effect()` that handlers call through `ctx.effect`.
+            effects: the functions of `@app.effect()` for `ctx.effect`.
             on_error: what becomes of a message whose handler raises, or that doesn't decode.
             concurrency: how many messages of a partition, each of another key, are handled at once.
             threads: call plain (not async) handlers in threads.

@@ -107,11 +107,11 @@ async def test_what_stays_goes_on_what_is_handed_over_commits_and_the_rest_is_dr
     # It was asked to stop before anything could be committed as a member of the new generation.
     assert (one.calls, two.calls) == ([], [("stop", FIRST)])
     assert list(worker.leaving) == [TWO]
-    assert not worker.is_free(TWO)
+    assert not worker.is_free(id_of(TWO))
     two.end()
     await worker.handed_over()
     assert not worker.leaving
-    assert worker.is_free(TWO)
+    assert worker.is_free(id_of(TWO))
     assert [call for call, _ in two.calls] == ["stop", "abandon"]
     worker.assigned(Identity("m", 3), [THREE])
     assert one.calls == [("abandon", NEXT)]
@@ -123,7 +123,7 @@ async def test_what_is_handed_over_too_slowly_is_dropped_before_the_worker_joins
     await worker.handed_over()
     assert not worker.leaving
     assert two.is_abandoned
-    assert not worker.is_free(TWO)
+    assert not worker.is_free(id_of(TWO))
 
 
 async def test_what_comes_back_while_it_is_handed_over_waits_for_its_predecessor(worker: Worker) -> None:

@@ -26,8 +26,6 @@ START_MS = 1_700_000_000_000
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 STORE = Store("x-timers", encode_key=bytes, decode_key=bytes, encode_value=bytes, decode_value=bytes, placement="task")
 
-SOURCE = TopicPartition("in", 0)
-
 
 def encode(message):
     if not isinstance(message, str):
@@ -49,7 +47,15 @@ class Task:
         self.scope = MessageScope(epoch=1)
         self.overlay = Overlay(self.base, self.scope)
         self.state = TaskState(
-            "x", SOURCE, SOURCE, 0, 1, self.scope, {STORE: self.overlay}, {"x-timers": 10_000}, None, []
+            "x",
+            *2 * (TopicPartition("in", 0),),
+            0,
+            1,
+            self.scope,
+            {STORE: self.overlay},
+            {"x-timers": 10_000},
+            None,
+            [],
         )
         self.timers = Timers(SPEC, self.state, self)
 
