@@ -168,8 +168,7 @@ class App(FaustApp):
             more_topics: further inputs, with the same keys and partitions: see "Several inputs" in the reference.
             stores: the stores that this actor owns.
             name: the actor's name in logs, commands and the leader registry; the function's by default.
-            dedupe_by: what identifies a message, so that repeats are skipped: the name of a header, or a function of
-                `(ctx, value)` that gives text, bytes, or None for a message without an id.
+            dedupe_by: the name of a header, or a function of `(ctx, value)`, that tells repeats of a message, or None.
             dedupe_ttl: how long an id is remembered; for ever when left out.
             timers: whether handlers use `ctx.schedule`.
             effects: the functions of `@app.effect()` for `ctx.effect`.

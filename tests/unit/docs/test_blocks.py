@@ -120,29 +120,6 @@ def a_class_actor(code: Block, _: Path) -> None:
             driver.tell("Account", "ada", names["Withdraw"](4))
 
 
-@runs("docs/reference/actors.md", "Several inputs")
-def several_inputs(code: Block, _: Path) -> None:
-    app = an_app()
-    orders, payments = (app.topic(name, key_type=str, value_type=int) for name in ("orders", "payments"))
-    spent = app.store("spent", value_type=int)
-    code.run({"app": app, "orders": orders, "payments": payments, "spent": spent, "Context": Context})
-    with ActorTestDriver(app) as driver:
-        driver.send(orders, key="ada", value=5)
-        driver.send(payments, key="ada", value=3)
-        assert driver.get(spent, "ada") == 2
-
-
-@runs("docs/reference/actors.md", "Other keys")
-def other_keys(code: Block, _: Path) -> None:
-    app = an_app()
-    payments, counts = app.topic("payments", key_type=str, value_type=int), app.store("counts", value_type=int)
-    code.run({"app": app, "payments": payments, "counts": counts, "Context": Context})
-    with ActorTestDriver(app) as driver:
-        for key in ("ada", None):
-            driver.send(payments, key=key, value=5)
-        assert driver.items(counts) == {"5": 2}
-
-
 @runs("docs/reference/actors.md", "Tombstones")
 def tombstones(code: Block, _: Path) -> None:
     app, items = an_app(), msgspec.defstruct("Items", [("items", list[Thing], msgspec.field(default_factory=list))])
