@@ -259,7 +259,9 @@ async def test_a_restore_waits_for_an_open_transaction_of_another(
         with world.proxy.watching(Api.FETCH, "b-restore") as fetches:
             await second.start(limit=0)
             if removed is None:
-                await eventually(lambda: fetches.seen >= 2, deadline_s=PROGRESS_S, what="the restore reads and waits")
+                await eventually(lambda: second.running.state is State.RESTORING, deadline_s=PROGRESS_S)
+                seen = fetches.seen
+                await eventually(lambda: fetches.seen >= seen + 2, deadline_s=PROGRESS_S, what="the restore waits")
                 assert second.running.state is State.RESTORING
             else:
                 await second.runs()
