@@ -225,7 +225,7 @@ def stop_at_the_first_failure(patch: Patch) -> None:
 
     async def stand_still(self: Task, error: Exception) -> None:
         self.context.advance(task.Event.UNKNOWN)
-        self._services.sink.stop_delivery(self.source)
+        self._services.sink.stop_delivery(self.sources[0])
         await self._drop_work()
         await asyncio.Event().wait()
 
@@ -273,7 +273,7 @@ def refuse_for_good(patch: Patch) -> None:
     """A partition whose offset was set by an operator is refused, however right the offset is."""
 
     async def take_over(self: Task) -> TaskProcessor:
-        committed = self._services.group._group._group.offsets.get(self.source)
+        committed = self._services.group._group._group.offsets.get(self.sources[0])
         if committed is not None and not committed.metadata:
             self.context.advance(task.Event.FENCED)
             self.context.advance(task.Event.CONFIRMED)
