@@ -105,25 +105,30 @@ ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
 """key → (metadata, value or None for a delete): the last write of each key."""
 
 
-NO_OFFSET = -1
-
-
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order.
+    """What one commit of a task makes durable.
 
-    With `next_offset` `NO_OFFSET` the input's offset stays as it is. `steps` has the changelog writes in the order in
-    which they have to become durable where a commit isn't atomic; empty if they may in any. `size` is about how many
-    bytes it takes.
+    Attributes:
+        partition: the task's, which its changelogs share.
+        offsets: the task's offset in each input; empty if they stay as they are.
+        changelogs: writes by topic.
+        outputs: in order.
+        steps: the changelog writes in the order in which they have to become durable where a commit isn't atomic;
+            empty if they may in any.
+        size: about how many bytes it takes.
     """
 
-    source: TopicPartition
-    next_offset: int
-    metadata: str
+    partition: int
+    offsets: Mapping[TopicPartition, Committed]
     changelogs: Mapping[str, ChangelogWrites] = field(default_factory=dict)
     outputs: Sequence[Output] = ()
     steps: Sequence[Mapping[str, ChangelogWrites]] = ()
     size: int = 0
+
+    def __str__(self) -> str:
+        """Return what errors call it."""
+        return "commit of " + ", ".join(f"{source} at {one.offset}" for source, one in self.offsets.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,13 +350,25 @@ class TopicLogs(Logs, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerInput:
+    """What `OwnerRecord` says of one input."""
+
+    topic: str
+    topic_id: str
+    input_offset: int | None
+    since: int = 0
+    is_recreated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
     last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
     `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, "" where it has
-    no transactions, and `member_id` its id in the group. Older releases left these out.
+    no transactions, and `member_id` its id in the group. `more_inputs` are those behind the first. Older releases left
+    these out.
     """
 
     actor: str
@@ -367,6 +384,13 @@ class OwnerRecord:
     is_recreated: bool = False
     transactional_id: str = ""
     member_id: str = ""
+    more_inputs: tuple[OwnerInput, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[OwnerInput, ...]:
+        """What it says of each input, in the order of the actor's declaration."""
+        first = OwnerInput(self.topic, self.topic_id, self.input_offset, self.since, self.is_recreated)
+        return (first, *self.more_inputs)
 
 
 class Owners(Protocol):
@@ -409,6 +433,9 @@ class TaskSink(Protocol):
     def position(self, source: TopicPartition) -> int | None:
         """Return the offset that is fetched next: all before it was delivered, or is no record. None if unknown."""
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Return the end of a partition as the last fetch saw it, without asking; None if unknown."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActorRequest:
@@ -448,9 +475,6 @@ class Requests(Protocol):
 
 class Source(TaskSink, Protocol):
     """The worker's one consumer."""
-
-    def end_offset(self, source: TopicPartition) -> int | None:
-        """Return the end of a partition as the last fetch saw it, without asking; None if unknown."""
 
     def check(self) -> None:
         """Raise what went wrong with the membership in the background; `poll` does so too.

@@ -26,9 +26,10 @@ import click
 from aiohttp import web
 
 from actors import App, Context
+from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity
 from actors.runtime.clock import SystemClock
 from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
@@ -73,9 +74,7 @@ class Service:
         self.stores = {store.name: self.spec for store in self.spec.stores}
         self.worker, self.address = "w", ""
         self.meters = WorkerMeters()
-        self._tasks = {
-            TopicPartition(self.spec.topic, number): self._task(number, folder) for number in range(PARTITIONS)
-        }
+        self._tasks = {TaskId(self.spec.name, number): self._task(number, folder) for number in range(PARTITIONS)}
         lease = ReadLease(_confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
         self.router = Router(
             StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), WorkerClient(Hops())

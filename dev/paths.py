@@ -25,14 +25,18 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/_kafka/consume/consumer.py", "KafkaSource.poll"),
         ("actors/runtime/worker.py", "Worker.run"),
         (
+            "actors/runtime/inputs/inbox.py",
+            "Inbox.has_room Inbox.put Inbox.take Inbox._took",
+        ),
+        (
             "actors/runtime/task/context.py",
-            "Inbox.has_room Inbox.put Inbox.take TaskContext.advance TaskContext.mark",
+            "TaskContext.advance TaskContext.marked",
         ),
         (
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._take TaskProcessor._handle_or_halt TaskProcessor._handle "
             "TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large TaskProcessor._commit "
-            "TaskProcessor._batch_of store_commit",
+            "TaskProcessor._batch_of",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -17,7 +17,7 @@ from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
-from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
+from actors.declare.arguments import check_arguments, check_bare, check_inputs, check_span, single_topic
 from actors.declare.declared import (
     Declaration,
     as_coroutine,
@@ -30,6 +30,7 @@ from actors.declare.definition import ActorDefinition, Asking, check_disjoint, c
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
+from actors.declare.repartition import By, Repartition, rekeyed
 from actors.declare.values.codecs import check_schema, key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
@@ -63,6 +64,7 @@ class App(FaustApp):
     def __init__(self, id: str, **options: Any) -> None:
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
+        self.repartitions: dict[str, Repartition] = {}
         self.shared_maps: dict[str, Shared[Any, Any]] = {}
         self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
@@ -139,7 +141,7 @@ class App(FaustApp):
     def actor(
         self,
         topic: Any,
-        *,
+        *more_topics: Any,
         stores: Sequence[Store[Any, Any]] = (),
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
@@ -153,34 +155,32 @@ class App(FaustApp):
         publish: Any = None,
         misplaced: Misplaced = "stop",
         tombstones: bool = False,
+        max_task_idle: timedelta = timedelta(0),
+        by: By | Mapping[Any, By] | None = None,
     ) -> Callable[[Declared], Declared]:
-        """Make a function or an `Actor` class the actor of a topic.
+        """Make a function or an `Actor` class the actor of a topic, or of several.
 
-        A function is called with `(ctx, value)` for each record, in order per partition; of a class, the method that
-        takes the message's type. A class's state is kept in a store with the actor's name; what the actor needs beside
-        is kept in stores called like it with `-ids`, `-timers`, `-effects`, `-parked` or `-answers` behind it.
+        A function is called with `(ctx, value)` for each record; of a class, the method that takes the message's type.
+        A class's state is kept in a store with the actor's name.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
+            more_topics: further inputs, with the same keys and partitions: see "Several inputs" in the reference.
             stores: the stores that this actor owns.
             name: the actor's name in logs, commands and the leader registry; the function's by default.
-            dedupe_by: what identifies a message: the name of a header, or a function of `(ctx, value)` that gives text,
-                bytes, or None for a message without an id. A message whose id was seen with its key is skipped.
+            dedupe_by: the name of a header, or a function of `(ctx, value)`, that tells repeats of a message, or None.
             dedupe_ttl: how long an id is remembered; for ever when left out.
             timers: whether handlers use `ctx.schedule`.
-            effects: the functions of `@app.effect()` that handlers call through `ctx.effect`.
+            effects: the functions of `@app.effect()` for `ctx.effect`.
             on_error: what becomes of a message whose handler raises, or that doesn't decode.
-            concurrency: how many messages of a partition are handled at once. Those of one key stay in order, one at a
-                time, and then reach no other key than their own.
-            threads: call plain (not async) handlers in threads, for such as work outside of Python's lock.
-            answer_ttl: how long the answer to a question (see `ctx.ask`) is kept for the case that it is asked again;
-                after that it would be handled again. A handler whose return annotation isn't None answers.
+            concurrency: how many messages of a partition, each of another key, are handled at once.
+            threads: call plain (not async) handlers in threads.
+            answer_ttl: how long the answer to a question (see `ctx.ask`) is kept for the case that it is asked again.
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
-            misplaced: what becomes of a record in another partition than the one where its topic's partitioner puts its
-                key, in an actor that keeps anything by key: "stop" halts the partition in front of it, "warn" logs and
-                counts it, and handles it where it is.
-            tombstones: whether a null value is a message, None; it is in any case if the type of the topic's values or
-                of the handler's message allows None. Else it is a message that doesn't decode.
+            misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
+            tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
+            max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
+            by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
@@ -198,10 +198,12 @@ class App(FaustApp):
             publish=publish,
             misplaced=misplaced,
             tombstones=tombstones,
+            max_task_idle=max_task_idle,
+            by=by,
         )
 
         def decorate(declared: Declared) -> Declared:
-            self._add_actor(name or name_of(declared), topic, declared, options)
+            self._add_actor(name or name_of(declared), [topic, *more_topics], declared, options)
             return declared
 
         check_bare(topic)
@@ -313,6 +315,22 @@ class App(FaustApp):
                 raise ConfigurationError(f"effect {name or function.__name__}: {error}") from error
 
         return decorate
+
+    def on(self, actor: Any, topic: Any) -> Callable[[Asking], Asking]:
+        """Make a function the handler of one of a function actor's inputs; the actor's own handles all others.
+
+        It is called with `(ctx, value)`, and all options of the actor hold for it. A class actor needs none: its
+        methods take messages by their types.
+
+        Args:
+            actor: the actor's function, or its name.
+            topic: one of its inputs behind the first.
+
+        Raises:
+            ConfigurationError: the function can't be called that way, or the topic is none of these.
+            UsageError: the app has no such actor.
+        """
+        return self.definition_of(actor).on(topic)
 
     def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
         """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
@@ -438,28 +456,34 @@ class App(FaustApp):
             self._asks = setup.make_asks()
         return self._asks
 
-    def _add_actor(self, name: str, topic: Any, declared: Any, options: Declaration) -> None:
+    def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
-        single_topic(f"actor {name}: its input", topic)
+        check_inputs(name, topics)
         check_options(name, declared, options)
-        check_schema(f"actor {name}: topic {topic.get_topic_name()}", topic.schema)
+        if options.by is not None:
+            topics = rekeyed(self, name, topics, options.by, options.on_error)
+        topic, more_topics = topics[0], tuple(topics[1:])
+        for one in topics:
+            check_schema(f"actor {name}: topic {one.get_topic_name()}", one.schema)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
         own = self._state_store(name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
-        if isinstance(declared, type):
-            handler = handler_of(declared, own, threaded=threaded, stops=options.on_error.then == "stop")
-        elif threaded is not None:
-            handler = threaded(declared)
-        else:
-            handler = as_coroutine(declared)
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
-        if ids is not None and options.dedupe_by is not None:
-            handler = deduplicated(handler, ids, options.dedupe_by)
+
+        def wrap(function: Any) -> Any:
+            if isinstance(function, type):
+                handler = handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
+            else:
+                handler = as_coroutine(function) if threaded is None else threaded(function)
+            if ids is not None and options.dedupe_by is not None:
+                handler = deduplicated(handler, ids, options.dedupe_by)
+            return handler
+
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
         parked = self._extra(name, "parked", options.on_error.then == "park")
@@ -470,7 +494,7 @@ class App(FaustApp):
             name,
             topic,
             (*options.stores, *(store for store in extras if store is not None)),
-            handler,
+            wrap(declared),
             declared,
             concurrency=options.concurrency,
             on_error=options.on_error,
@@ -484,6 +508,9 @@ class App(FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, topic, declared, options),
+            more_topics=more_topics,
+            max_task_idle=options.max_task_idle,
+            wrap=wrap,
         )
         for other in self.actors.values():
             check_disjoint(definition, other)

@@ -14,6 +14,7 @@ from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
+from actors._faust.inputs import ensure_repartitions
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -197,6 +198,7 @@ class ActorService(Service):  # type: ignore[misc]
         needs = topic_needs(setup)
         await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
+        await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
@@ -360,7 +362,7 @@ class ActorService(Service):  # type: ignore[misc]
         assignor = ActorAssignor(
             instance_id=setup.instance_id or "",
             address=setup.address,
-            actors={spec.topic: spec.name for spec in specs},
+            actors={topic: spec.name for spec in specs for topic in spec.topics},
             on_disk=lambda: on_disk(setup, specs, cache, self.app.actor_clock),
             lags=lambda: lags(specs, worker, standbys),
             declared=[spec.declared for spec in specs],
@@ -387,7 +389,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._late.source = self._source = await KafkaSource.open(
             setup.connection,
             setup.group_settings,
-            [spec.topic for spec in specs],
+            [topic for spec in specs for topic in spec.topics],
             assignor,
             SourceEvents(
                 joining=worker.joining,

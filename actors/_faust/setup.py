@@ -22,6 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
+from actors._faust.inputs import check_alike, input_spec
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -217,7 +218,7 @@ class Setup:
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
-        wanted = {definition.topic_name: definition for definition in self.app.actors.values()}
+        wanted = {name: definition for definition in self.app.actors.values() for name in definition.topic_names}
         found = await topics.existing(wanted)
         missing = {
             name: f"topic {name}, the input of actor {definition.name}, isn't on the broker"
@@ -232,6 +233,8 @@ class Setup:
                 f"state is partitioned alike): for t in {' '.join(missing)}; do kafka-topics.sh --bootstrap-server "
                 f"{self.connection.bootstrap[0]} --create --topic $t --partitions 8; done"
             )
+        for definition in self.app.actors.values():
+            check_alike(self.app, definition, {name: found[name].partitions for name in definition.topic_names})
         return found
 
     async def _missing_outputs(self, topics: Topics) -> list[str]:
@@ -333,6 +336,8 @@ class Setup:
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
             tombstones=definition.tombstones,
+            more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
+            max_task_idle_s=definition.max_task_idle.total_seconds(),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)

@@ -100,6 +100,6 @@ def _worth(position: Position, changelog: Changelog, now_ms: int) -> int:
 
 def lags(specs: Iterable[ActorSpec], worker: Worker, standbys: Standbys) -> dict[TaskId, int]:
     """Return the lag of the worker's stores, as far as it is known; 0 for tasks that have restored."""
-    actors = {spec.topic: spec.name for spec in specs if spec.stores}
-    owned = {TaskId(actors[source.topic], source.partition): 0 for source in worker.restored if source.topic in actors}
+    stateful = {spec.name for spec in specs if spec.stores}
+    owned = {task: 0 for task in worker.restored if task.actor in stateful}
     return {**standbys.lags(), **owned}

@@ -18,7 +18,7 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.backfill import chunks
 from actors.admin.host import Setup, require_stopped
 from actors.errors import ConfigurationError
-from actors.ports import NO_OFFSET, CommitBatch, Logs, Output, TopicPartition
+from actors.ports import CommitBatch, Logs, Output, TopicPartition
 
 
 async def adopt(setup: Setup, store: str, actor: str, source: str, report: Callable[[int, int], None]) -> int:
@@ -70,7 +70,6 @@ def _check_source(source: str, found: TopicInfo | None, partitions: int) -> None
 
 async def _copy(setup: Setup, logs: KafkaLogs, actor: str, source: TopicPartition, target: str) -> int:
     log = setup.lone_log(actor, source.partition)
-    input_ = TopicPartition(setup.app.actors[actor].topic_name, source.partition)
     count = 0
     try:
         await log.fence()
@@ -81,7 +80,7 @@ async def _copy(setup: Setup, logs: KafkaLogs, actor: str, source: TopicPartitio
                 for record in records
             ]
             for chunk in chunks(outputs, setup.app.actor_options.commit_max_bytes):
-                await log.commit(CommitBatch(input_, NO_OFFSET, "", outputs=chunk))
+                await log.commit(CommitBatch(source.partition, {}, outputs=chunk))
             count += len(outputs)
     finally:
         await log.close()

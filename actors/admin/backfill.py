@@ -21,7 +21,7 @@ from actors.admin.host import Setup, require_stopped
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
-from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
+from actors.ports import CommitBatch, Output
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.publishing import Publication
 from actors.runtime.spec import ActorSpec
@@ -125,9 +125,7 @@ class Backfill:
                 await self._restorer.restore(store, self._changelog, partition)
                 max_bytes, count = self._setup.app.actor_options.commit_max_bytes, 0
                 for chunk in chunks(self._records(store), max_bytes):
-                    await log.commit(
-                        CommitBatch(TopicPartition(self._spec.topic, partition), NO_OFFSET, "", outputs=chunk)
-                    )
+                    await log.commit(CommitBatch(partition, {}, outputs=chunk))
                     count += len(chunk)
                     report(partition, count)
             except OutcomeUnknownError as error:

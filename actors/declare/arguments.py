@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from actors.errors import ConfigurationError
+from stores._core.record import MAX_INPUTS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,6 +99,21 @@ def single_topic(owner: str, topic: Any) -> str:
     if len(topic.topics) != 1:
         names = ", ".join(topic.topics) or "none"
         raise ConfigurationError(
-            f"{owner} has to be one topic, not {names}: write {example}, and declare an actor for each topic"
+            f"{owner} has to be one topic, not {names}: write {example}, and give an actor with several inputs each "
+            "topic by itself, @app.actor(orders, payments)"
         )
     return str(topic.topics[0])
+
+
+def check_inputs(actor: str, topics: Sequence[Any]) -> None:
+    """Refuse inputs that aren't different topics of `app.topic(...)`.
+
+    Raises:
+        ConfigurationError: naming them.
+    """
+    names = [single_topic(f"actor {actor}: its input", topic) for topic in topics]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(f"actor {actor}: topic {twice[0]} is listed twice: an actor reads a topic once")
+    if len(names) > MAX_INPUTS:
+        raise ConfigurationError(f"actor {actor} has {len(names)} inputs, up to {MAX_INPUTS} are possible")

@@ -43,6 +43,8 @@ class Declaration:
     publish: Any = None
     misplaced: Misplaced = "stop"
     tombstones: bool = False
+    max_task_idle: timedelta = timedelta(0)
+    by: Any = None
 
 
 def check_options(name: str, declared: Any, options: Declaration) -> None:
@@ -96,7 +98,8 @@ def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: boo
 
 def _check_functions(name: str, declared: Any, options: Declaration) -> None:
     if not isinstance(declared, type):
-        check_callable(declared, f"the handler of actor {name}", takes=2, line=_line(declared))
+        check_handler(name, declared)
+    check_span(f"actor {name}", "max_task_idle", options.max_task_idle, may_be_zero=True)
     if options.dedupe_ttl is not None and options.dedupe_by is None:
         raise ConfigurationError(f"actor {name}: dedupe_ttl without dedupe_by: say what identifies a message")
     for option in ("dedupe_ttl", "answer_ttl"):
@@ -104,6 +107,15 @@ def _check_functions(name: str, declared: Any, options: Declaration) -> None:
     if options.dedupe_by is not None:
         line = f"def {name_of(options.dedupe_by)}(ctx: Context, message: Message) -> str | None"
         check_callable(options.dedupe_by, f"actor {name}: dedupe_by", takes=2, line=line)
+
+
+def check_handler(actor: str, function: Any) -> None:
+    """Refuse a function that can't be called with a context and a message.
+
+    Raises:
+        ConfigurationError: with the line to write instead.
+    """
+    check_callable(function, f"the handler of actor {actor}", takes=2, line=_line(function))
 
 
 def _check_effects(name: str, effects: Sequence[Any]) -> None:
@@ -145,7 +157,7 @@ def takes_tombstones(name: str, topic: Any, declared: Any, options: Declaration)
         ConfigurationError: they are to be, and no method of the class takes them.
     """
     if not isinstance(declared, type):
-        return options.tombstones or allows_none(topic.schema.value_type) or allows_none(_message_of(declared)[1])
+        return options.tombstones or takes_none(topic, declared)
     takes = NoneType in getattr(declared, "receivers", ())
     if options.tombstones and not takes:
         raise ConfigurationError(
@@ -153,6 +165,11 @@ def takes_tombstones(name: str, topic: Any, declared: Any, options: Declaration)
             "`@receive async def deleted(self, _: None) -> None`"
         )
     return takes
+
+
+def takes_none(topic: Any, function: Any) -> bool:
+    """Tell whether the type of a topic's values, or of a function's message, allows None."""
+    return allows_none(topic.schema.value_type) or allows_none(_message_of(function)[1])
 
 
 def _message_of(declared: Any) -> tuple[str, Any]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from actors._core.task.commit import MAX_METADATA_BYTES, largest_mark
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
+from actors.declare.arguments import single_topic
+from actors.declare.declared import as_coroutine, check_handler, check_value_type, takes_none
 from actors.declare.values.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.effect import Effect
@@ -22,11 +25,32 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
+class InputHandler:
+    """The handler of one of several inputs; `tombstones` as in `ActorDefinition`."""
+
+    handler: Callable[[Context, Any], Awaitable[Any]]
+    tombstones: bool
+
+    @classmethod
+    def of(cls, actor: str, topic: Any, function: Any, wrap: Callable[[Any], Any], *, tombstones: bool) -> InputHandler:
+        """Check a function and make it a handler.
+
+        Raises:
+            ConfigurationError: it can't be called with a context and a message, or the topic says nothing of its type.
+        """
+        check_handler(actor, function)
+        check_value_type(actor, topic, function)
+        return cls(wrap(function), tombstones or takes_none(topic, function))
+
+
+@dataclass(frozen=True, slots=True)
 class ActorDefinition:
     """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
 
     `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
     with, `queries` what can be asked without a message. With `tombstones` null values are messages, None.
+    `topic` is the first input, `more_topics` are the others; `handlers` has by topic those of `app.on`, which `wrap`
+    makes of functions.
     """
 
     name: str
@@ -46,6 +70,10 @@ class ActorDefinition:
     misplaced: Misplaced = "stop"
     ids: Store[bytes, bytes] | None = None
     tombstones: bool = False
+    more_topics: tuple[Any, ...] = ()
+    max_task_idle: timedelta = timedelta(0)
+    wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
+    handlers: dict[str, InputHandler] = field(default_factory=dict)
 
     @property
     def places_by_key(self) -> bool:
@@ -74,15 +102,40 @@ class ActorDefinition:
                 "under keys that tell them apart"
             )
 
-    def messages(self) -> MessageCodec:
-        """Return how its messages become bytes.
+    def messages(self, topic: Any = None) -> MessageCodec:
+        """Return how the messages of an input, the first by default, become bytes.
 
         Raises:
             ConfigurationError: the topic and the class's handlers don't fit together.
         """
+        topic = self.topic if topic is None else topic
         if isinstance(self.declared, type):
-            return message_codec(self.declared, self.topic)
-        return function_codec(self.topic)
+            return message_codec(self.declared, topic)
+        return function_codec(topic)
+
+    def on(self, topic: Any) -> Callable[[Asking], Asking]:
+        """Return a decorator that makes a function the handler of an input; see `App.on`.
+
+        Raises:
+            ConfigurationError: the actor is a class, or the topic isn't one of its inputs behind the first.
+        """
+        name = single_topic(f"actor {self.name}: app.on(): the input", topic)
+
+        def decorate(function: Asking) -> Asking:
+            if name in self.handlers:
+                raise ConfigurationError(f"actor {self.name}: topic {name} has a handler already")
+            self.handlers[name] = InputHandler.of(self.name, topic, function, self.wrap, tombstones=self.tombstones)
+            return function
+
+        if isinstance(self.declared, type):
+            raise ConfigurationError(f"actor {self.name} is a class: its methods take messages by their types")
+        if name not in self.topic_names[1:]:
+            known = ", ".join(self.topic_names[1:]) or "none"
+            raise ConfigurationError(
+                f"actor {self.name}: app.on() is for its inputs behind the first, {known}, not for topic {name}: the "
+                "first one's messages go to the actor's own function"
+            )
+        return decorate
 
     def query(self, name: str | None) -> Callable[[Asking], Asking]:
         """Return a decorator that makes a function a query of this actor; see `App.query`.
@@ -104,8 +157,22 @@ class ActorDefinition:
 
     @property
     def topic_name(self) -> str:
-        """The input topic's name."""
+        """The first input's name."""
         return str(self.topic.get_topic_name())
+
+    @property
+    def topics(self) -> tuple[Any, ...]:
+        """All inputs in the order of their declaration."""
+        return (self.topic, *self.more_topics)
+
+    def input_called(self, topic: str) -> Any:
+        """Return the input with this name, the first where none has it: messages of earlier programs may be parked."""
+        return next((one for one in self.topics if one.get_topic_name() == topic), self.topic)
+
+    @property
+    def topic_names(self) -> list[str]:
+        """The names of all inputs."""
+        return [str(topic.get_topic_name()) for topic in self.topics]
 
 
 def check_name(kind: str, name: str) -> None:
@@ -126,11 +193,11 @@ def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
     Raises:
         ConfigurationError: naming what both have.
     """
-    if new.topic_name == other.topic_name:
+    for topic in set(new.topic_names) & set(other.topic_names):
         raise ConfigurationError(
-            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has "
+            f"actor {new.name}: topic {topic} is the input of actor {other.name}, and a partition has "
             "one owner: "
-            "call both functions from one actor"
+            "call both functions from one actor, or have both read it by a key, by="
         )
     for store in new.stores:
         if store in other.stores:

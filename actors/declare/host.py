@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from actors._core.partitioner import Partitioner
 from actors.declare.definition import ActorDefinition
 from actors.declare.options import ActorOptions
+from actors.declare.repartition import Repartition
 from actors.declare.values.shapes import ValueType
 from actors.ports import Requests
 from actors.runtime.clock import SystemClock
@@ -26,6 +27,7 @@ class DeclaredApp(Protocol):
         views: the views, each an `actors.View`.
         declared_topics: the topics of `app.topic(...)`.
         made_topics: the partition counts of topics that a worker creates, by name.
+        repartitions: the topics that are read by other keys than theirs, by name.
         shared_maps: the shared maps, each an `actors.Shared`, by name.
         tables, agents: Faust's tables and agents by name.
     """
@@ -39,6 +41,7 @@ class DeclaredApp(Protocol):
     views: list[Any]
     declared_topics: list[Any]
     made_topics: dict[str, int]
+    repartitions: dict[str, Repartition]
     shared_maps: dict[str, Any]
     tables: Any
     agents: Any

@@ -89,7 +89,7 @@ def _taken_names(setup: AppTopics) -> dict[str, str]:
     names[setup.reply_topic] = "where answers go"
     names |= {setup.changelog_topic(table): f"the changelog of table {table}" for table in app.tables}
     names |= {setup.changelog_topic(store): f"the changelog of store {store}" for store in app.stores}
-    names |= {definition.topic_name: f"the input of actor {definition.name}" for definition in app.actors.values()}
+    names |= {name: f"the input of actor {one.name}" for one in app.actors.values() for name in one.topic_names}
     return names
 
 

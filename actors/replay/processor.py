@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
-from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import State
 from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.expiry import remove
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
@@ -244,14 +244,14 @@ class ReplayProcessor(TaskProcessor):
         self,
         context: TaskContext,
         stores: Sequence[Restored],
-        start: int,
+        inputs: Sequence[InputProgress],
         *,
         clock: InputClock,
         unknowns: Unknowns,
         expiries: Expiries,
     ) -> None:
         context.state = State.RUNNING
-        super().__init__(context, stores, CompletedOffsets(start))
+        super().__init__(context, stores, inputs)
         self._input_clock, self._unknowns, self._expiries = clock, unknowns, expiries
         # Hooks are called when a key expires, and without a hook an expired key is merely absent.
         self._sweeper = None
@@ -263,9 +263,7 @@ class ReplayProcessor(TaskProcessor):
             tools.effects = uncalled
             self._punctuators = [punctuator for punctuator in self._punctuators if not isinstance(punctuator, Effects)]
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
-        self._handling = _ReplayHandling(
-            unknowns, spec, self._source, parked, self._poison.poisoned, self._is_ending, self._let_pass
-        )
+        self._handling = _ReplayHandling(unknowns, spec, parked, self._poison.poisoned, self._is_ending, self._let_pass)
 
     async def replay(self, records: Sequence[InputRecord]) -> None:
         """Handle records, and commit."""
@@ -318,14 +316,14 @@ class ReplayProcessor(TaskProcessor):
 
     async def _handle_all(self, records: Sequence[InputRecord]) -> None:
         """Handle records; one that can't even be parked is skipped."""
-        left = list(records)
+        one, left = self.inputs[0], list(records)
         while left:
             try:
-                await self._handle_or_halt(left)
+                await self._handle_or_halt(one, left)
             except RecordError as error:
-                stuck = next(record for record in left if record.offset >= self.next_offset)
+                stuck = next(record for record in left if record.offset >= one.next_offset)
                 self._unknowns.note(stuck, error.reason)
-                self.next_offset = stuck.offset + 1
+                one.next_offset = stuck.offset + 1
                 left = [record for record in left if record.offset > stuck.offset]
             else:
                 return

@@ -24,12 +24,13 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from actors._core.task.commit import parse_mark
+from actors._core.task.completed import CompletedOffsets
 from actors._core.task.topic_ids import TopicIds
 from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
-from actors.errors import ActorsError
-from actors.ports import InputRecord
+from actors.errors import ActorsError, UsageError
+from actors.ports import InputRecord, TopicPartition
 from actors.replay.processor import (
     Expiries,
     InputClock,
@@ -41,9 +42,11 @@ from actors.replay.processor import (
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.committer import Membership
+from actors.runtime.inputs.inbox import Inbox
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.context import Inbox, TaskContext
+from actors.runtime.task.context import TaskContext
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
@@ -141,7 +144,14 @@ class Replayer:
 
     @classmethod
     def of(cls, app: DeclaredApp, definition: ActorDefinition, make_setup: Callable[[], Setup]) -> Replayer:
-        """Make the replayer of an actor."""
+        """Make the replayer of an actor.
+
+        Raises:
+            UsageError: the actor has several inputs: their common order isn't replayed.
+        """
+        if definition.more_topics:
+            names = ", ".join(definition.topic_names)
+            raise UsageError(f"actor {definition.name} reads {names}: only actors with one input can be replayed")
         setup, used = make_setup(), definition
         helpers = {used.timers, used.effects, used.parked, used.answers, app.stores.get(f"{used.name}-ids")}
         topics = {store: setup.changelog_topic(store.name) for store in used.stores}
@@ -290,8 +300,9 @@ class _Run:
     async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
         setup, topics = self._setup, self._topics
         inputs = {
-            definition.topic_name: TopicInfo(definition.topic_name, UUID(topic_id or _NO_ID), partition_count)
+            name: TopicInfo(name, UUID(topic_id or _NO_ID), partition_count)
             for definition in replayer.app.actors.values()
+            for name in definition.topic_names
         }
         resolve = await setup.outputs(topics)
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
@@ -312,9 +323,11 @@ class _Run:
             settings=settings,
             inbox=Inbox(settings.queue_records, lambda: None),
             epoch=_EPOCH,
-            topics=self._ids,
         )
-        return ReplayProcessor(context, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
+        (of,) = self._spec.inputs
+        source = TopicPartition(of.topic, self._partition)
+        inputs = [InputProgress(0, source, of, CompletedOffsets(start), self._ids, 0)]
+        return ReplayProcessor(context, stores, inputs, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 
     def _services(self) -> TaskServices:
         nothing: Any = None

@@ -63,7 +63,7 @@ class _Waiting:
     def is_wanted(self) -> bool:
         """Tell whether it may still be committed; report it if its task has lost that right."""
         if self.log.is_over:
-            self.fail(MigratedError(f"{self.batch.source} isn't this worker's any more"))
+            self.fail(MigratedError(f"{self.batch}: the task isn't this worker's any more"))
         return not self.receipt.done()
 
     def fail(self, error: Exception) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from actors._core.group.members import TaskId
 from actors.errors import (
     BrokerUnavailableError,
     CommitRefusedError,
@@ -19,7 +20,7 @@ from actors.errors import (
     OutcomeUnknownError,
     RestoreError,
 )
-from actors.ports import CommitBatch, TopicPartition
+from actors.ports import CommitBatch
 
 COMMIT_BOUNDS_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RESTORE_BOUNDS_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -95,8 +96,8 @@ class TaskMeters:
         restores: how long bringing a store to its changelog's end took.
         restored_records: what was read for that.
         restoring: the restores that run.
-        committed_offset: the group's offset as far as known, None before the first takeover.
-        end_offset: the input's end as the last takeover saw it, or a look while the partition stands still.
+        committed_offsets: by input topic, the group's offset as far as known.
+        end_offsets: by input topic, its end as the last takeover saw it, or a look while the partition stands still.
         parked: how many messages are parked, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
@@ -115,22 +116,24 @@ class TaskMeters:
     restores: Histogram = field(default_factory=lambda: Histogram(RESTORE_BOUNDS_S))
     restored_records: int = 0
     restoring: list[RestoreMeter] = field(default_factory=list)
-    committed_offset: int | None = None
-    end_offset: int | None = None
+    committed_offsets: dict[str, int | None] = field(default_factory=dict)
+    end_offsets: dict[str, int] = field(default_factory=dict)
     parked: int | None = None
     parked_effects: int | None = None
     misplaced: int = 0
     refused_commands: int = 0
     counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def looked(self, committed: int | None, end: int) -> None:
-        """Note what a takeover found."""
-        self.committed_offset, self.end_offset, self.parked, self.parked_effects = committed, end, None, None
+    def looked(self, topic: str, committed: int | None, end: int) -> None:
+        """Note what a takeover found of an input."""
+        self.committed_offsets[topic], self.end_offsets[topic] = committed, end
+        self.parked = self.parked_effects = None
         self.counted.clear()
 
     def committed(self, batch: CommitBatch, *, records: int, seconds: float, at_ms: int, parked: str | None) -> None:
         """Note a commit of so many records that took `seconds`; `parked` is the changelog of parked messages."""
-        self.committed_offset = batch.next_offset
+        for source, committed in batch.offsets.items():
+            self.committed_offsets[source.topic] = committed.offset
         self.records += records
         self.outputs += len(batch.outputs)
         self.writes += sum(map(len, batch.changelogs.values()))
@@ -179,12 +182,12 @@ class WorkerMeters:
 
     started_at_ms: int = 0
     rebalances: int = 0
-    tasks: dict[TopicPartition, TaskMeters] = field(default_factory=dict)
+    tasks: dict[TaskId, TaskMeters] = field(default_factory=dict)
     queries: QueryMeters = field(default_factory=QueryMeters)
 
-    def task(self, source: TopicPartition) -> TaskMeters:
-        """Return the meters of a partition."""
-        found = self.tasks.get(source)
+    def task(self, task: TaskId) -> TaskMeters:
+        """Return the meters of a task."""
+        found = self.tasks.get(task)
         if found is None:
-            found = self.tasks[source] = TaskMeters()
+            found = self.tasks[task] = TaskMeters()
         return found

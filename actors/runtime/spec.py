@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,8 +15,7 @@ from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.task.takeover import StartRules
-from actors._core.task.topic_ids import TopicIds
-from actors.ports import Clock, GroupView, Logs, OwnerRecord, Owners, Requests, StoreProvider, TaskSink
+from actors.ports import Clock, GroupView, Logs, OwnerInput, OwnerRecord, Owners, Requests, StoreProvider, TaskSink
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.handlers.effect import Effect, Outcome
@@ -59,10 +58,29 @@ class Tracing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One of an actor's input topics; see `ActorSpec` for its attributes."""
+
+    topic: str
+    handler: Callable[[Context, Any], Awaitable[None]]
+    decode_key: Callable[[bytes], Any]
+    decode_value: Callable[[bytes], Any]
+    partitioner: Partitioner = MURMUR2
+    tombstones: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ActorSpec:
     """An actor as the runtime needs it.
 
+    An actor may have several inputs with as many partitions each; a task has the partition of its number of all. The
+    first one is the actor's address: requests, admin commands, and what timers and effects send have its key and its
+    messages' types. `topic`, `handler`, `decode_key`, `decode_value` and `partitioner` are of the first.
+
     Attributes:
+        more_inputs: those behind the first.
+        max_task_idle_s: how long a task waits for an input that has nothing here but more to come, before it handles
+            what other inputs have.
         changelogs: by store name.
         concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.
@@ -103,18 +121,38 @@ class ActorSpec:
     misplaced: Misplaced | None = None
     commands: CommandKey = OPEN_COMMANDS
     tombstones: bool = False
+    more_inputs: tuple[InputSpec, ...] = ()
+    max_task_idle_s: float = 0.0
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """All inputs in the order of their declaration."""
+        first = InputSpec(
+            self.topic, self.handler, self.decode_key, self.decode_value, self.partitioner, self.tombstones
+        )
+        return (first, *self.more_inputs)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The inputs' names in the order of their declaration."""
+        return (self.topic, *(one.topic for one in self.more_inputs))
 
     @property
     def declared(self) -> Declared:
         """What other workers of the group have to declare alike; of a function that places keys, that it is one."""
         partitioner = self.partitioner.name if self.partitioner.name in PARTITIONERS else "a function"
         changelogs = sorted(changelog.topic for changelog in self.changelogs.values())
-        return Declared(self.name, self.topic, partitioner, tuple(changelogs))
+        return Declared(self.name, self.topic, partitioner, tuple(changelogs), self.topics[1:])
 
     @property
     def topic_names(self) -> list[str]:
-        """The input, and the changelogs of all stores."""
-        return [self.topic, *(changelog.topic for changelog in self.changelogs.values())]
+        """The inputs, and the changelogs of all stores."""
+        return [*self.topics, *(changelog.topic for changelog in self.changelogs.values())]
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether its inputs must keep their number of partitions: state, or other inputs, lie alike."""
+        return bool(self.stores or self.more_inputs)
 
     @property
     def obeys_commands(self) -> bool:
@@ -151,14 +189,14 @@ class TaskSettings:
         self,
         spec: ActorSpec,
         partition: int,
-        topics: TopicIds,
+        inputs: Sequence[OwnerInput],
         *,
         epoch: int,
         at_ms: int,
-        input_offset: int | None,
         member_id: str,
     ) -> OwnerRecord:
         """Return what the registry says when this worker takes a task over."""
+        first = inputs[0]
         return OwnerRecord(
             actor=spec.name,
             partition=partition,
@@ -166,13 +204,14 @@ class TaskSettings:
             worker=self.worker,
             address=self.address,
             at_ms=at_ms,
-            topic=spec.topic,
-            topic_id=topics.input_id,
-            input_offset=input_offset,
-            since=topics.since,
-            is_recreated=topics.is_recreated,
+            topic=first.topic,
+            topic_id=first.topic_id,
+            input_offset=first.input_offset,
+            since=first.since,
+            is_recreated=first.is_recreated,
             transactional_id=self.transactional_id,
             member_id=member_id,
+            more_inputs=tuple(inputs[1:]),
         )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from actors._core.group.members import TaskId
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
@@ -104,8 +105,9 @@ class Worker:
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
     ) -> None:
-        self._specs = {spec.topic: spec for spec in specs}
-        self._first_counts = {spec.topic: spec.partition_count for spec in self._specs.values()}
+        self._specs = {spec.name: spec for spec in specs}
+        self._actors = {topic: spec.name for spec in self._specs.values() for topic in spec.topics}
+        self._first_counts = {spec.name: spec.partition_count for spec in self._specs.values()}
         self._grown: dict[str, InputGrownError] = {}
         self._source = source
         self._services = services
@@ -117,16 +119,17 @@ class Worker:
         self.is_assigned = False
         """Whether the group has told this worker what is its: not before it joined, nor while it has given up all."""
         self.meters = WorkerMeters() if meters is None else meters
-        self._tasks: dict[TopicPartition, Task] = {}
-        self._ending: dict[TopicPartition, Task] = {}
-        self._leaving: dict[TopicPartition, Task] = {}
-        self._restored: frozenset[TopicPartition] = frozenset()
+        self._tasks: dict[TaskId, Task] = {}
+        self._ending: dict[TaskId, Task] = {}
+        self._leaving: dict[TaskId, Task] = {}
+        self._readers: dict[TopicPartition, tuple[Task, int]] = {}
+        self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
 
     @property
     def tasks(self) -> Collection[Task]:
-        """The tasks of the partitions that are assigned now."""
+        """The tasks that are assigned now."""
         return self._tasks.values()
 
     @property
@@ -134,22 +137,22 @@ class Worker:
         """How many partitions each actor has, whoever owns them."""
         return {spec.name: spec.partition_count for spec in self._specs.values()}
 
-    def task_of(self, source: TopicPartition) -> Task | None:
-        """Return the task of a partition, None if it isn't assigned to this worker now."""
-        return self._tasks.get(source)
+    def task_of(self, task: TaskId) -> Task | None:
+        """Return a task, None if it isn't assigned to this worker now."""
+        return self._tasks.get(task)
 
-    def is_free(self, source: TopicPartition) -> bool:
-        """Tell whether no task of the partition touches its stores: none is there, and the last one has ended."""
-        return source not in self._tasks and source not in self._ending
+    def is_free(self, task: TaskId) -> bool:
+        """Tell whether nobody touches the task's stores: it isn't here, and the last one has ended."""
+        return task not in self._tasks and task not in self._ending
 
     @property
     def leaving(self) -> Collection[TopicPartition]:
         """The partitions that are being handed over: nobody else may have them yet."""
-        return self._leaving.keys()
+        return [source for task in self._leaving.values() for source in task.sources]
 
     @property
-    def restored(self) -> Collection[TopicPartition]:
-        """The partitions whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
+    def restored(self) -> Collection[TaskId]:
+        """The tasks whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
         return _claimed(self._tasks) if self._tasks else self._restored
 
     def room(self) -> None:
@@ -158,9 +161,9 @@ class Worker:
 
     def lost(self, source: TopicPartition, reason: str) -> None:
         """Make a task look again: the source can't deliver what it asked for."""
-        task = self._tasks.get(source)
-        if task is not None:
-            task.reinitialize(reason)
+        reader = self._readers.get(source)
+        if reader is not None:
+            reader[0].reinitialize(reason)
 
     def grown(self, counts: Mapping[str, int]) -> None:
         """Note how many partitions inputs have; to be called before `assigned`.
@@ -168,15 +171,15 @@ class Worker:
         More are taken up where no state belongs to them. An actor with state stops: its keys have other homes now.
         """
         for topic, count in counts.items():
-            spec = self._specs.get(topic)
+            spec = self._specs.get(self._actors.get(topic, ""))
             if spec is None or count <= spec.partition_count:
                 continue
-            if not spec.stores:
+            if not spec.is_partitioned:
                 text = "topic %s, the input of actor %s, has %d partitions now: new ones are read from their start"
                 logger.info(text, topic, spec.name, count)
-                self._specs[topic] = replace(spec, partition_count=count)
-            elif topic not in self._grown:
-                error = self._grown[topic] = grown_error(spec, count, self._handled_elsewhere(spec))
+                self._specs[spec.name] = replace(spec, partition_count=count)
+            elif spec.name not in self._grown:
+                error = self._grown[spec.name] = grown_error(spec, topic, count, self._handled_elsewhere(spec))
                 logger.error("%s", error)
 
     def _handled_elsewhere(self, spec: ActorSpec) -> str:
@@ -185,7 +188,7 @@ class Worker:
             return ""
         if spec.misplaced == "stop":
             return "No record was handled in another partition than its key's state: each is compared before. "
-        count = sum(meters.misplaced for source, meters in self.meters.tasks.items() if source.topic == spec.topic)
+        count = sum(meters.misplaced for task, meters in self.meters.tasks.items() if task.actor == spec.name)
         return f'{count} records were handled in other partitions than their keys\' state, as misplaced="warn" says. '
 
     def assigned(
@@ -200,14 +203,14 @@ class Worker:
         """
         # The group's leader may know of partitions before this worker does.
         self.grown({source.topic: source.partition + 1 for source in sorted(partitions)})
-        given = frozenset(partitions)
+        given, leaving = self._whole(partitions), {self._id_of(source) for source in handed_over}
         for task in [*self._ending.values(), *self._tasks.values()]:
-            if task.source in handed_over:
-                self._leaving[task.source] = task
-            elif task.source not in given:
+            if task.id in leaving:
+                self._leaving[task.id] = task
+            elif task.id not in given:
                 self._drop(task)
-            if self._tasks.get(task.source) is task and not (task.source in given and self._goes_on(task)):
-                del self._tasks[task.source]
+            if self._tasks.get(task.id) is task and not (task.id in given and self._goes_on(task)):
+                del self._tasks[task.id]
                 self._end(task)
         self._member.settle(identity)
         if self._stopping:
@@ -215,26 +218,47 @@ class Worker:
         self.meters.rebalances += 1
         self.is_assigned = True
         self._restored = frozenset()
+        for task_id in given:
+            if task_id not in self._tasks:
+                self._start(task_id)
+        self._readers = {
+            source: (task, index) for task in self._tasks.values() for index, source in enumerate(task.sources)
+        }
+
+    def _id_of(self, source: TopicPartition) -> TaskId:
+        return TaskId(self._actors[source.topic], source.partition)
+
+    def _whole(self, partitions: Collection[TopicPartition]) -> list[TaskId]:
+        """Return the tasks of which all inputs' partitions are there: leaders of this release assign them together."""
+        found: dict[TaskId, set[str]] = {}
         for source in partitions:
-            if source not in self._tasks:
-                self._start(source)
+            found.setdefault(self._id_of(source), set()).add(source.topic)
+        whole = []
+        for task, topics in found.items():
+            missing = [topic for topic in self._specs[task.actor].topics if topic not in topics]
+            if missing:
+                text = "partition %d of actor %s isn't started: the group's leader gave this worker %s without %s of it"
+                logger.error(text, task.partition, task.actor, ", ".join(sorted(topics)), ", ".join(missing))
+            else:
+                whole.append(task)
+        return whole
 
     def _goes_on(self, task: Task) -> bool:
         """Tell whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown."""
-        topic = task.source.topic
-        return not task.has_ended and task.spec is self._specs[topic] and task.refusal is self._grown.get(topic)
+        actor = task.id.actor
+        return not task.has_ended and task.spec is self._specs[actor] and task.refusal is self._grown.get(actor)
 
-    def _start(self, source: TopicPartition) -> None:
-        task = self._tasks[source] = Task(
-            self._specs[source.topic],
-            source.partition,
+    def _start(self, id: TaskId) -> None:
+        task = self._tasks[id] = Task(
+            self._specs[id.actor],
+            id.partition,
             member=self._member,
             log=self._task_log(),
             services=self._services,
-            settings=self._settings_of(source),
-            predecessor=self._ending.get(source),
-            meters=self.meters.task(source),
-            refusal=self._grown.get(source.topic),
+            settings=self._settings_of(id),
+            predecessor=self._ending.get(id),
+            meters=self.meters.task(id),
+            refusal=self._grown.get(id.actor),
         )
         task.start(self._ended)
 
@@ -242,11 +266,11 @@ class Worker:
         """Have a task commit and end, unless it was dropped."""
         # One that has ended would never leave, and its stores never be free.
         if not task.has_ended:
-            self._ending[task.source] = task
+            self._ending[task.id] = task
         task.request_stop(is_last=self._stopping)
 
     def _drop(self, task: Task) -> None:
-        self._leaving.pop(task.source, None)
+        self._leaving.pop(task.id, None)
         if not task.is_abandoned:
             task.abandon()
 
@@ -255,7 +279,7 @@ class Worker:
         leaving = list(self._leaving.values())
         await asyncio.gather(*(task.stopped(self._settings.revoke_s) for task in leaving))
         for task in leaving:
-            if self._leaving.get(task.source) is task:
+            if self._leaving.get(task.id) is task:
                 self._drop(task)
 
     def joining(self) -> None:
@@ -268,13 +292,17 @@ class Worker:
         for task in [*self._tasks.values(), *self._ending.values()]:
             self._drop(task)
             self._end(task)
-        self._tasks.clear()
+        self._clear()
         self._member.settle()
 
-    def _settings_of(self, source: TopicPartition) -> TaskSettings:
+    def _clear(self) -> None:
+        self._tasks.clear()
+        self._readers.clear()
+
+    def _settings_of(self, task: TaskId) -> TaskSettings:
         """Give a task's settings: all of a partition that came while the app ran is new, whatever the reset policy."""
         settings = self._task_settings
-        if source.partition < self._first_counts[source.topic]:
+        if task.partition < self._first_counts[task.actor]:
             return settings
         return replace(settings, rules=replace(settings.rules, reset=ResetPolicy.EARLIEST))
 
@@ -288,23 +316,24 @@ class Worker:
         self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
             self._end(task)
-        self._tasks.clear()
+        self._clear()
         await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
 
     async def run(self) -> None:
         """Dispatch records until `stop`."""
         while not self._stopping:
-            wanted = [source for source, task in self._tasks.items() if task.inbox.has_room]
+            readers = self._readers
+            wanted = [source for source, (task, index) in readers.items() if task.inbox.has_room(index)]
             if not wanted:
                 self._source.check()
                 await self._wait_for_room()
                 continue
-            everything = len(wanted) == len(self._tasks)
+            everything = len(wanted) == len(readers)
             batches = await self._source.poll(wanted, self._settings.poll_s if everything else POLL_SOME_S)
             for partition, records in batches.items():
-                task = self._tasks.get(TopicPartition(partition.topic, partition.partition))
-                if task is not None:
-                    task.inbox.put(records)
+                reader = self._readers.get(TopicPartition(partition.topic, partition.partition))
+                if reader is not None:
+                    reader[0].inbox.put(reader[1], records)
             if batches:
                 await self._services.clock.sleep(0)
 
@@ -334,13 +363,13 @@ class Worker:
         await asyncio.gather(*(task.is_over(ABANDON_S) for task in late))
 
     def _ended(self, task: Task) -> None:
-        if self._ending.get(task.source) is task:
-            del self._ending[task.source]
+        if self._ending.get(task.id) is task:
+            del self._ending[task.id]
         if task.failure is not None and not isinstance(task.failure, asyncio.CancelledError):
             self._on_failure(task.failure)
 
 
-def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
+def _claimed(tasks: Mapping[TaskId, Task]) -> frozenset[TaskId]:
     """Return those whose stores are whole now: a task that takes over again may restore from nothing."""
     whole = (State.RUNNING, State.COMMITTING, State.HALTED)
-    return frozenset(source for source, task in tasks.items() if task.state in whole)
+    return frozenset(id for id, task in tasks.items() if task.state in whole)

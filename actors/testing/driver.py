@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
+from actors._core.group.members import TaskId
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.views import copy_stores
@@ -296,7 +297,7 @@ class ActorTestDriver:
         """
         definition = self._app.definition_of(actor)
         _, source = self._place_of(definition, key)
-        task = None if self._worker is None else self._worker.task_of(source)
+        task = None if self._worker is None else self._worker.task_of(TaskId(definition.name, source.partition))
         held = None if task is None else task.committed
         if held is None:
             raise UsageError(f"driver.query(): {source} can't be read now: call driver.settle() first")
@@ -366,7 +367,7 @@ class ActorTestDriver:
 
     async def _make_topics(self) -> None:
         app = self._app
-        inputs = {definition.topic_name for definition in app.actors.values()}
+        inputs = {name for definition in app.actors.values() for name in definition.topic_names}
         names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
         compacted = {view.topic for view in app.views} | published_stores(self._setup).keys()
         for name in sorted(names | inputs):
@@ -459,7 +460,7 @@ class ActorTestDriver:
         )
         late.source = source = LoneSource(
             self._cluster,
-            [spec.topic for spec in self._specs],
+            [topic for spec in self._specs for topic in spec.topics],
             network=self._network,
             reads_committed=self._setup.exactly_once,
             room=worker.room,
@@ -500,7 +501,7 @@ class ActorTestDriver:
         worker = self._worker
         if worker is None or len(worker.tasks) < len(self._specs) * self._partitions:
             return False
-        return all(task.is_settled(self._end_of(task.source)) for task in worker.tasks)
+        return all(task.is_settled(self._end_of) for task in worker.tasks)
 
     async def _unless_failed(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the coroutine's result, or raise the error that stops a task or the worker meanwhile."""

@@ -18,7 +18,7 @@ from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.query_methods import QueryTarget
-from actors.runtime.message.outputs import ACTOR_HEADER
+from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import ENTRY, read_entry
 from actors.testing.fakes.log import StoredRecord
@@ -83,7 +83,8 @@ class Place:
 def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> tuple[str, Sent]:
     """Return the name of a dead letter's actor, and the letter decoded as that one's messages are."""
     name = dict(record.headers)[ACTOR_HEADER].decode()
-    decode_key, decode_value = _decoders(actors[name], record.headers)
+    topic = dict(record.headers)[ORIGIN_HEADER].decode().split("/")[0]
+    decode_key, decode_value = _decoders(actors[name], topic, record.headers)
     return name, Sent.of(record, decode_key, decode_value)
 
 
@@ -92,7 +93,7 @@ def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -
     for place in sorted((place for place in items if place.startswith(ENTRY)), key=place_of):
         held = read_entry(items.get, *place_of(place), items[place])
         headers: Any = held.headers
-        decode_key, decode_value = _decoders(definition, headers)
+        decode_key, decode_value = _decoders(definition, held.topic, headers)
         yield ParkedHere(
             None if held.key is None else decode_key(held.key),
             None if held.value is None else decode_value(held.value),
@@ -151,9 +152,12 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
     return answer
 
 
-def _decoders(definition: ActorDefinition, headers: Headers) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+def _decoders(
+    definition: ActorDefinition, topic: str, headers: Headers
+) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
     """Return decoders of an actor's keys and values, which return the bytes if they can't be decoded."""
-    messages, (key_codec, _) = definition.messages(), topic_codecs(definition.topic)
+    input_ = definition.input_called(topic)
+    messages, (key_codec, _) = definition.messages(input_), topic_codecs(input_)
 
     def decode_value(raw: bytes) -> Any:
         return messages.decode(raw) if messages.by_headers is None else messages.by_headers(headers, raw)

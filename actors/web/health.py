@@ -108,12 +108,16 @@ def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
     if silence.group_s > session_s:
         found.append(f"the group's coordinator hasn't taken a heartbeat for {silence.group_s:.0f} s")
     # A partition without room isn't fetched.
-    leaders_s = [silence.leader_s(task.source) for task in tasks if task.inbox.has_room]
+    leaders_s = [
+        silence.leader_s(source)
+        for task in tasks
+        for index, source in enumerate(task.sources)
+        if task.inbox.has_room(index)
+    ]
     silent_s = [silent_s for silent_s in leaders_s if silent_s > session_s]
     if silent_s:
-        found.append(
-            f"{len(silent_s)} of {len(tasks)} partitions: the leader hasn't answered for {max(silent_s):.0f} s"
-        )
+        count = sum(len(task.sources) for task in tasks)
+        found.append(f"{len(silent_s)} of {count} partitions: the leader hasn't answered for {max(silent_s):.0f} s")
     return found
 
 

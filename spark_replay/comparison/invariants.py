@@ -29,7 +29,7 @@ from spark_replay.fold.placement import home_partition
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import metadata_fields, read_rows
+from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
         F.col("metadata").isNull().alias("is_metadata"),
         fields["epoch"].alias("epoch"),
         fields["source_offset"].alias("source_offset"),
+        input_of(F.col("metadata")).alias("input"),
     )
     ordered = narrow.withColumns(
         {
@@ -148,7 +149,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
             "commit": F.sum(F.when(is_exact & gap, 1).otherwise(0)).over(so_far),
         }
     )
-    of_owner = Window.partitionBy("partition", "epoch")
+    of_owner = Window.partitionBy("partition", "epoch", "input")
     earlier = of_owner.orderBy("commit").rangeBetween(Window.unboundedPreceding, -1)
     older = of_owner.orderBy("clock_ms").rangeBetween(Window.unboundedPreceding, -_APART_MS)
     source_before = F.greatest(F.max("source_offset").over(earlier), F.max("source_offset").over(older))

@@ -286,7 +286,7 @@ def _part(
         changelog_id=topic.topic_id,
     )
     mark = NO_METADATA if found is None or found["mark"] is None else bytes(found["mark"]).ljust(METADATA_BYTES, b"\0")
-    part = SnapshotPartition(number, advance(position, mark, topic.ends[number]), tuple(tables.get(number, ())))
+    part = SnapshotPartition(number, advance(position, [mark], topic.ends[number]), tuple(tables.get(number, ())))
     expected = 0 if found is None else found["keys"]
     if part.keys != expected:
         raise ReadError(f"{topic.name} partition {number}: {expected} keys were read and {part.keys} written")

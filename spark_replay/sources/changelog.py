@@ -8,7 +8,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
-from stores._core.record import METADATA_BYTES, METADATA_HEADER, METADATA_VERSION
+from stores._core.record import (
+    INPUT_BITS,
+    INPUT_PLACE,
+    INPUTS_VERSION,
+    METADATA_BYTES,
+    METADATA_HEADER,
+    METADATA_VERSION,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -74,7 +81,21 @@ def with_metadata(records: DataFrame) -> DataFrame:
 
 def metadata_fields(metadata: Column) -> dict[str, Column]:
     """Return the write metadata's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of null metadata."""
-    return {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
+    found = {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
+    found["source_offset"] = F.when(_has_input(metadata), F.shiftright(found["source_offset"], INPUT_BITS)).otherwise(
+        found["source_offset"]
+    )
+    return found
+
+
+def input_of(metadata: Column) -> Column:
+    """Return the place of the input that a write came from, in the actor's declaration, as an int; null of null."""
+    place = F.conv(F.hex(F.substring(metadata, INPUT_PLACE.start + 1, 2)), 16, 10).cast("int")
+    return F.when(_has_input(metadata), place).when(metadata.isNotNull(), 0)
+
+
+def _has_input(metadata: Column) -> Column:
+    return F.substring(metadata, 1, 1) == F.lit(bytes([INPUTS_VERSION]))
 
 
 def _int64(raw: Column, first: int) -> Column:
@@ -94,6 +115,6 @@ def _metadata() -> Column:
     valid = (
         F.col("key").isNotNull()
         & (F.octet_length(raw) == METADATA_BYTES)
-        & (F.substring(raw, 1, 1) == F.lit(bytes([METADATA_VERSION])))
+        & F.substring(raw, 1, 1).isin(bytes([METADATA_VERSION]), bytes([INPUTS_VERSION]))
     )
     return F.when(valid, raw)

@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from stores._core.outside import MALFORMED
-from stores._core.record import Int64, Position
+from stores._core.record import Int64, Position, position_fields
 
 Content = TypeVar("Content")
 
@@ -56,7 +56,12 @@ def partition_file(partition: int) -> str:
 
 def encode_manifest(manifest: Manifest) -> str:
     """Return the manifest as JSON text."""
-    return json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {"format": MANIFEST_FORMAT, **asdict(manifest, dict_factory=position_fields)}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 def decode_manifest(raw_text: str) -> Manifest:

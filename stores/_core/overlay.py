@@ -44,14 +44,16 @@ class MessageScope:
     Attributes:
         epoch: ownership epoch that goes into write metadata.
         source_offset: offset of the input record that is being handled.
+        input: the place of that record's input; None where the actor has one input.
         now_ms: Unix milliseconds by which keys expire; never goes back.
         undo: (writes, key, previous entry or None when there was none), oldest first. Always the same list.
     """
 
-    __slots__ = ("epoch", "now_ms", "source_offset", "undo")
+    __slots__ = ("epoch", "input", "now_ms", "source_offset", "undo")
 
     def __init__(self, epoch: int = 0, source_offset: int = 0, now_ms: int = 0) -> None:
         self.epoch = epoch
+        self.input: int | None = None
         self.source_offset = source_offset
         self.now_ms = now_ms
         self.undo: list[tuple[Writes, bytes, Entry | None]] = []
@@ -135,7 +137,11 @@ class Overlay:
         previous = writes.get(key)
         self._log((writes, key, previous))
         scope = self._scope
-        writes[key] = (pack_metadata(METADATA_VERSION, scope.epoch, scope.source_offset, expires_at_ms), value)
+        if scope.input is None:
+            metadata = pack_metadata(METADATA_VERSION, scope.epoch, scope.source_offset, expires_at_ms)
+        else:
+            metadata = encode_metadata(scope.epoch, scope.source_offset, expires_at_ms, input=scope.input)
+        writes[key] = (metadata, value)
         if previous is None:
             self.bytes_held += len(key) + len(value) + WRITE_OVERHEAD_BYTES
         else:
@@ -156,7 +162,7 @@ class Overlay:
         previous = writes.get(key)
         self._log((writes, key, previous))
         scope = self._scope
-        writes[key] = (encode_metadata(scope.epoch, scope.source_offset), None)
+        writes[key] = (encode_metadata(scope.epoch, scope.source_offset, input=scope.input), None)
         if previous is None:
             self.bytes_held += len(key) + WRITE_OVERHEAD_BYTES
         return was_there

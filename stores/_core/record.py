@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +18,8 @@ from stores._core.outside import MISSHAPEN
 
 METADATA_HEADER = "fa-stamp"
 METADATA_VERSION = 1
+INPUTS_VERSION = 2
+"""The version of an actor with several inputs, which also says which one a write came from."""
 METADATA_BYTES = 25
 NEVER = 0
 """`expires_at_ms` of a key that doesn't expire."""
@@ -28,20 +31,27 @@ _METADATA = struct.Struct(">BQqq")
 pack_metadata = _METADATA.pack
 """`encode_metadata` for where a call counts: (METADATA_VERSION, epoch, source_offset, expires_at_ms)."""
 _NEVER_BYTES = bytes(8)
+INPUT_BITS = 16
+INPUT_PLACE = slice(15, 17)
+"""Where version 2 has the input's place."""
+MAX_INPUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """The owner's epoch, the input offset and the expiry (Unix milliseconds) of a write."""
+    """The owner's epoch, the offset in the input, the expiry (Unix milliseconds) and the input's place of a write."""
 
     epoch: int
     source_offset: int
     expires_at_ms: int = NEVER
+    input: int = 0
 
 
-def encode_metadata(epoch: int, source_offset: int, expires_at_ms: int = NEVER) -> bytes:
-    """Return the `METADATA_BYTES` bytes of write metadata."""
-    return _METADATA.pack(METADATA_VERSION, epoch, source_offset, expires_at_ms)
+def encode_metadata(epoch: int, source_offset: int, expires_at_ms: int = NEVER, *, input: int | None = None) -> bytes:
+    """Return the `METADATA_BYTES` bytes of write metadata; `input` is None for an actor with one input."""
+    if input is None:
+        return _METADATA.pack(METADATA_VERSION, epoch, source_offset, expires_at_ms)
+    return _METADATA.pack(INPUTS_VERSION, epoch, source_offset << INPUT_BITS | input, expires_at_ms)
 
 
 def decode_metadata(raw: bytes) -> WriteMetadata:
@@ -53,9 +63,19 @@ def decode_metadata(raw: bytes) -> WriteMetadata:
     if len(raw) < METADATA_BYTES:
         raise ValueError(f"write metadata has {METADATA_BYTES} bytes, found {len(raw)}")
     version, epoch, source_offset, expires_at_ms = _METADATA.unpack_from(raw)
-    if version != METADATA_VERSION:
-        raise ValueError(f"write metadata of version {version}, this release reads version {METADATA_VERSION}")
-    return WriteMetadata(epoch, source_offset, expires_at_ms)
+    if version == METADATA_VERSION:
+        return WriteMetadata(epoch, source_offset, expires_at_ms)
+    if version != INPUTS_VERSION:
+        raise ValueError(f"write metadata of version {version}, this release reads versions up to {INPUTS_VERSION}")
+    place = source_offset & (1 << INPUT_BITS) - 1
+    if place >= MAX_INPUTS:
+        raise ValueError(f"write metadata of input {place}, an actor has up to {MAX_INPUTS}")
+    return WriteMetadata(epoch, source_offset >> INPUT_BITS, expires_at_ms, place)
+
+
+def with_epoch(metadata: bytes, epoch: int) -> bytes:
+    """Return write metadata with another epoch."""
+    return metadata[:1] + epoch.to_bytes(8, "big") + metadata[9:]
 
 
 def expires_at_ms(with_metadata: bytes) -> int:
@@ -73,9 +93,9 @@ def is_expired(with_metadata: bytes, now_ms: int) -> bool:
 class Position:
     """The point in the input and in the changelog that a store's content stands for.
 
-    `source_offset` is the next input offset to process, `changelog_offset` the next changelog offset to read,
-    `wall_time_ms` when both were last known to be the truth, `epoch` the owner that wrote them and
-    `changelog_id` the changelog topic's id.
+    `source_offset` is the next offset to process of the first input, `changelog_offset` the next changelog offset to
+    read, `wall_time_ms` when both were last known to be the truth, `epoch` the owner that wrote them, `changelog_id`
+    the changelog topic's id, and `more_offsets` are those of the other inputs.
     """
 
     source_offset: Int64
@@ -83,16 +103,43 @@ class Position:
     wall_time_ms: Int64
     epoch: Int64
     changelog_id: str
+    more_offsets: tuple[Int64, ...] = ()
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The next offset to process of each input."""
+        return (self.source_offset, *self.more_offsets)
+
+    def offset_of(self, index: int) -> int | None:
+        """Return the next offset to process of an input, None if nothing is known of it."""
+        offsets = self.offsets
+        return offsets[index] if index < len(offsets) else None
+
+    def at(self, offsets: Sequence[int]) -> Position:
+        """Return the same with other offsets of the inputs."""
+        return replace(self, source_offset=offsets[0], more_offsets=tuple(offsets[1:]))
+
+    def covers(self, metadata: WriteMetadata) -> bool:
+        """Tell whether a write was made before this position."""
+        known = self.offset_of(metadata.input) or 0
+        return (metadata.epoch, metadata.source_offset) < (self.epoch, known)
 
 
 def encode_position(position: Position) -> bytes:
     """Return the position as JSON."""
-    return json.dumps(asdict(position), separators=(",", ":")).encode()
+    return json.dumps(asdict(position, dict_factory=position_fields), separators=(",", ":")).encode()
+
+
+def position_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a position for `asdict`; with one input as releases write it that know of one."""
+    return {name: value for name, value in fields if name != "more_offsets" or value}
 
 
 def decode_position(raw: bytes) -> Position:
     """Read what `encode_position` wrote; `ValueError` if it isn't a position."""
     try:
-        return Position(**json.loads(raw))
+        fields = json.loads(raw)
+        fields["more_offsets"] = tuple(fields.get("more_offsets", ()))
+        return Position(**fields)
     except MISSHAPEN as error:
         raise ValueError(f"not a position: {raw[:200]!r}") from error

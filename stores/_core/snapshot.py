@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from stores._core.manifest import check_file, check_numbers, decode_document
-from stores._core.record import Int64, Position
+from stores._core.record import Int64, Position, position_fields
 
 SNAPSHOT_MANIFEST = "seed.json"
 SNAPSHOT_FORMAT = 1
@@ -59,7 +59,12 @@ def table_file(partition: int, number: int) -> str:
 
 def encode_snapshot(manifest: SnapshotManifest) -> str:
     """Return the manifest as JSON text."""
-    return json.dumps({"format": SNAPSHOT_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {"format": SNAPSHOT_FORMAT, **asdict(manifest, dict_factory=position_fields)}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 def decode_snapshot(raw_text: str) -> SnapshotManifest:

@@ -18,7 +18,13 @@ METADATA = encode_metadata(1, 0)
 
 
 def batch(topic: str, offset: int = 7, **parts: Any) -> CommitBatch:
-    return CommitBatch(TopicPartition(topic, 0), offset, f"1;{offset};{uuid.uuid4().hex[:6]}", **parts)
+    committed = Committed(offset, f"1;{offset};{uuid.uuid4().hex[:6]}")
+    return CommitBatch(0, {TopicPartition(topic, 0): committed}, **parts)
+
+
+def source_of(batch: CommitBatch) -> TopicPartition:
+    """Return the input partition whose offset a batch has."""
+    return next(iter(batch.offsets))
 
 
 async def read(world: World, topic: str, start: int = 0, end: int | None = None) -> list[tuple[int, bytes | None]]:

@@ -10,7 +10,7 @@ import pytest
 
 from actors._kafka.requests import KafkaRequests
 from actors.errors import AskClosedError, UnknownTopicError
-from actors.ports import ActorReply, ActorRequest, CommitBatch, LogRecord, Output, Requests, TopicPartition
+from actors.ports import ActorReply, ActorRequest, CommitBatch, Committed, LogRecord, Output, Requests, TopicPartition
 from actors.runtime.requests.requests import ASK, REPLY_TO, STATUS
 from actors.testing.fakes.requests import FakeRequests
 from tests.contract.worlds import FakeWorld, RealWorld, World
@@ -56,9 +56,8 @@ class Desk:
             await self._log.fence()
         self._answers += 1
         batch = CommitBatch(
-            TopicPartition(self.inbox, 0),
-            self._answers,
-            f"1;{self._answers};x",
+            0,
+            {TopicPartition(self.inbox, 0): Committed(self._answers, f"1;{self._answers};x")},
             outputs=[Output(topic, int(partition), key or asker.encode(), value, status, None)],
         )
         await self._log.commit(batch)

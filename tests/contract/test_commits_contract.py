@@ -14,9 +14,9 @@ from actors.errors import (
     OutcomeUnknownError,
     UnstableOffsetError,
 )
-from actors.ports import CommitReceipt, Committed, Output, TopicPartition
+from actors.ports import CommitReceipt, Output, TopicPartition
 from stores._core.record import METADATA_HEADER
-from tests.contract.helpers import METADATA, batch, read, settled
+from tests.contract.helpers import METADATA, batch, read, settled, source_of
 from tests.contract.worlds import World
 from tests.kafka.helpers import eventually, unique
 
@@ -34,11 +34,11 @@ async def test_a_commit_is_there_as_a_whole(world: World, topic: str) -> None:
         outputs=[Output(outputs, 0, b"k", b"output", [("h", b"1")], None)],
     )
     receipt = await log.commit(first)
-    assert await settled(world, first.source) == Committed(7, first.metadata)
+    assert await settled(world, source_of(first)) == first.offsets[source_of(first)]
     assert [value for _, value in await read(world, topic)] == [b"v", None]
     assert [value for _, value in await read(world, outputs)] == [b"output"]
     assert receipt.changelog_offsets == {topic: 2}
-    assert (await world.logs.bounds(first.source)) == LogBounds(0, 3)
+    assert (await world.logs.bounds(source_of(first))) == LogBounds(0, 3)
     await log.close()
     await log.close()
 
@@ -70,7 +70,7 @@ async def test_a_commit_without_writes_moves_the_offset(world: World, topic: str
     empty = batch(topic, 11)
     assert (await log.commit(empty)).changelog_offsets == {}
     await log.fence()
-    assert await world.group.committed(empty.source) == Committed(11, empty.metadata)
+    assert await world.group.committed(source_of(empty)) == empty.offsets[source_of(empty)]
 
 
 async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, topic: str) -> None:
@@ -119,7 +119,7 @@ async def test_an_ordered_commit_has_no_markers(world: World, topic: str) -> Non
             outputs=[Output(topic, 0, b"k", b"output", [], None)],
         )
         receipt = await log.commit(written)
-        assert await world.group.committed(written.source) == Committed(offset, written.metadata)
+        assert await world.group.committed(source_of(written)) == written.offsets[source_of(written)]
         assert receipt.changelog_offsets == {topic: 2 * offset}
     assert await read(world, topic) == [(0, b"output"), (1, b"v1"), (2, b"output"), (3, b"v2")]
 
@@ -136,11 +136,11 @@ async def test_an_ordered_commit_moves_the_offset_for_members_only(world: World,
         written = batch(topic, outputs=[Output(topic, 0, b"k", b"%d" % number, [], None)])
         if identity is member.identity:
             await log.commit(written)
-            assert await world.group.committed(written.source) == Committed(7, written.metadata)
+            assert await world.group.committed(source_of(written)) == written.offsets[source_of(written)]
         else:
             with pytest.raises(OutcomeUnknownError):
                 await log.commit(written)
-            assert await world.group.committed(written.source) is None
+            assert await world.group.committed(source_of(written)) is None
     assert [value for _, value in await read(world, topic)] == [b"0", b"1", b"2"]
 
 
@@ -258,8 +258,8 @@ async def test_tasks_that_commit_together_share_a_transaction(world: World) -> N
     receipts = await asyncio.gather(*(log.commit(one) for one in batches))
     assert [receipt.changelog_offsets for receipt in receipts] == [{name: 1} for name in names]
     for one in batches:
-        assert await settled(world, one.source) == Committed(one.next_offset, one.metadata)
-        assert await read(world, one.source.topic) == [(0, b"v")]
+        assert await settled(world, source_of(one)) == one.offsets[source_of(one)]
+        assert await read(world, source_of(one).topic) == [(0, b"v")]
 
 
 async def test_a_refusal_is_its_own_tasks_alone(world: World) -> None:
@@ -274,9 +274,9 @@ async def test_a_refusal_is_its_own_tasks_alone(world: World) -> None:
     done = await asyncio.gather(*(log.commit(one) for one in batches), return_exceptions=True)
     assert [isinstance(one, CommitRefusedError) for one in done] == [False, True, False]
     for number, one in enumerate(batches):
-        found = await settled(world, one.source)
+        found = await settled(world, source_of(one))
         assert (found is None) == (number == 1)
-        assert len(await read(world, one.source.topic)) == (number != 1)
+        assert len(await read(world, source_of(one).topic)) == (number != 1)
     assert sorted(len(value or b"") for _, value in await read(world, small)) == [10, 20]
 
 
@@ -292,11 +292,11 @@ async def test_a_member_of_a_former_generation_commits_nothing(world: World, top
         written = batch(topic, outputs=[Output(others[0], 0, b"k", b"%d" % number, [], None)])
         if identity is member.identity:
             await log.commit(written)
-            assert await settled(world, written.source) == Committed(7, written.metadata)
+            assert await settled(world, source_of(written)) == written.offsets[source_of(written)]
         else:
             with pytest.raises(OutcomeUnknownError):
                 await log.commit(written)
-            assert await settled(world, written.source) is None
+            assert await settled(world, source_of(written)) is None
     assert [value for _, value in await read(world, others[0])] == [b"2"]
 
 

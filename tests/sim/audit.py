@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
@@ -371,8 +372,9 @@ class Audit:
     def check_given(self, identity: Identity, partitions: Collection[TopicPartition], receiver: Worker) -> None:
         """See that no other member has a partition that is given: one that took part in the last generation."""
         for worker, member in self.members.items():
-            tasks = (worker._leaving.get(source) or worker.task_of(source) for source in partitions)
-            held = [task.source for task in tasks if task is not None and not (task.has_ended or task.is_abandoned)]
+            ids = [TaskId(app.ACTOR, source.partition) for source in partitions]
+            tasks = (worker._leaving.get(id) or worker.task_of(id) for id in ids)
+            held = [task.sources[0] for task in tasks if task is not None and not (task.has_ended or task.is_abandoned)]
             is_member = member.identity().member_id in self._cluster.group.members
             if held and is_member and worker is not receiver and member.last_generation == identity.generation - 1:
                 self.violated(f"handed over: {held} are given to {identity}, and {member.identity()} has them")
@@ -383,7 +385,7 @@ class Audit:
         """See that tasks that stay go on."""
         for source in running.keys() & set(partitions):
             self.counted["kept"] += 1
-            if worker.task_of(source) is not running[source] and worker.is_assigned:
+            if worker.task_of(TaskId(app.ACTOR, source.partition)) is not running[source] and worker.is_assigned:
                 self.violated(f"kept: the task of {source} stays, and was started anew")
 
     # --- at least once ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.lifecycle import State
-from actors.ports import Clock, TopicPartition
+from actors.ports import Clock
 from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restorer
@@ -61,7 +61,7 @@ class NodeCopies:
             clock_skew_margin_ms=margin_ms,
             acceptable_lag=world.placement.acceptable_lag,
             surroundings=Surroundings(
-                is_free=lambda source: self._made().is_free(source),
+                is_free=lambda task: self._made().is_free(TaskId(app.ACTOR, task.partition)),
                 is_working=lambda: bool(self._made().tasks),
                 is_restoring=lambda: restorer.is_busy,
                 ask_for_rebalance=self._ask,
@@ -83,7 +83,7 @@ class NodeCopies:
     def lags(self) -> dict[TaskId, int]:
         """Give what the leader is told; tasks have the names of their inputs there."""
         found = {TaskId(app.INPUT, task.partition): lag for task, lag in self._standbys.lags().items()}
-        return {**found, **{TaskId(*source): 0 for source in self._made().restored}}
+        return {**found, **{TaskId(app.INPUT, task.partition): 0 for task in self._made().restored}}
 
     def assign(self, copies: Copies) -> None:
         """Take what the leader says."""
@@ -98,7 +98,7 @@ class NodeCopies:
 
     def check_write(self, partition: int) -> None:
         """See that no task of this process writes to the stores of which a copy is written to."""
-        task = self._made().task_of(TopicPartition(app.INPUT, partition))
+        task = self._made().task_of(TaskId(app.ACTOR, partition))
         if task is not None and task.state in _WRITING:
             self._world.audit.violated(f"one writer: a copy of partition {partition} is written to beside {task!r}")
 

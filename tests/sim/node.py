@@ -285,7 +285,7 @@ class Node:
             if "earlier" not in world.features:
                 audit.check_given(identity, partitions, worker)
             audit.counted["handed over"] += len(handed_over)
-            running = {task.source: task for task in worker.tasks if not task.has_ended}
+            running = {task.sources[0]: task for task in worker.tasks if not task.has_ended}
             worker.assigned(identity, partitions, handed_over)
             if "grow" not in world.features:
                 audit.check_kept(running, partitions, worker)

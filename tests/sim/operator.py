@@ -284,7 +284,7 @@ class Operator:
         """Stop all workers, put right what keeps a partition from going on, and start them."""
         world = self._world
         stood = {
-            held.source: held.state for node in self._nodes if node.worker is not None for held in node.worker.tasks
+            held.sources[0]: held.state for node in self._nodes if node.worker is not None for held in node.worker.tasks
         }
         await self._stop_all()
         await self._until_empty()

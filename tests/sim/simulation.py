@@ -51,8 +51,7 @@ from actors.ports import TopicPartition
 from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.replicas import standbys
-from actors.runtime.state import restore
-from actors.runtime.task import processor
+from actors.runtime.state import restore, stores
 from actors.runtime.task.task import State
 from tests.sim import app
 from tests.sim.audit import Audit
@@ -285,15 +284,15 @@ class Simulation:
 
         Polls take longer, for the simulation's speed: most of what happens in a silence are polls.
         """
-        before = restore.LONG_READ, processor.INLINE_WRITES, worker.POLL_S
+        before = restore.LONG_READ, stores.INLINE_WRITES, worker.POLL_S
         restore.LONG_READ = standbys.LONG_READ = self._random.choice((2, 10, 1000))
-        processor.INLINE_WRITES = self._random.choice((0, 2, 1000))
+        stores.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
             with self.model.small_limits():
                 yield
         finally:
-            restore.LONG_READ, processor.INLINE_WRITES, worker.POLL_S = before
+            restore.LONG_READ, stores.INLINE_WRITES, worker.POLL_S = before
             standbys.LONG_READ = restore.LONG_READ
 
     async def run(self) -> None:
@@ -368,7 +367,7 @@ class Simulation:
         cluster = self._world.cluster
         tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
         for source in app.sources(self._world.partitions):
-            owners = [held for held in tasks if held.source == source]
+            owners = [held for held in tasks if source in held.sources]
             if self._is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
                 continue
             if self._has_grown(source) and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
@@ -568,8 +567,9 @@ class _logs_to:  # noqa: N801
 
     def _emit(self, record: logging.LogRecord) -> None:
         if record.msg.startswith("actor %s is stopped on"):
-            _, source, error = record.args
-            self._audit.stopped(source, error)
+            _, name, error = record.args
+            topic, _, number = name.rstrip("]").rpartition("[")
+            self._audit.stopped(TopicPartition(topic, int(number)), error)
         elif self._audit.print_trace:
             self._audit.note(f"log: {record.getMessage()}")
 

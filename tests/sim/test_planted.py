@@ -24,6 +24,7 @@ from actors.errors import (
 )
 from actors.ports import CommitReceipt, Identity, TopicPartition
 from actors.runtime.task.context import TaskContext
+from actors.runtime.task.identity import FoundInput
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.task import Task
@@ -49,7 +50,7 @@ def store_before_commit(patch: Patch) -> None:
         position = [held.store.position() for held in self._stores]
         for held, (_, overlay), at in zip(self._stores, self._overlays, position, strict=True):
             writes = [(key, processor.with_metadata(entry)) for key, entry in overlay.writes.items()]
-            held.store.apply(writes, replace(at, source_offset=self.next_offset))
+            held.store.apply(writes, replace(at, source_offset=self._at.next_offset))
         return original(self)
 
     original = TaskProcessor._freeze
@@ -196,10 +197,7 @@ def unread_commit_errors(patch: Patch) -> None:
         except OutcomeUnknownError:
             return [
                 CommitReceipt(
-                    {
-                        topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
-                        for topic in batch.changelogs
-                    }
+                    {topic: self._cluster.log(TopicPartition(topic, batch.partition)).end for topic in batch.changelogs}
                 )
                 for batch in batches
             ]
@@ -227,7 +225,7 @@ def stop_at_the_first_failure(patch: Patch) -> None:
 
     async def stand_still(self: Task, error: Exception) -> None:
         self.context.advance(task.Event.UNKNOWN)
-        self._services.sink.stop_delivery(self.source)
+        self._services.sink.stop_delivery(self.sources[0])
         await self._drop_work()
         await asyncio.Event().wait()
 
@@ -275,7 +273,7 @@ def refuse_for_good(patch: Patch) -> None:
     """A partition whose offset was set by an operator is refused, however right the offset is."""
 
     async def take_over(self: Task) -> TaskProcessor:
-        committed = self._services.group._group._group.offsets.get(self.source)
+        committed = self._services.group._group._group.offsets.get(self.sources[0])
         if committed is not None and not committed.metadata:
             self.context.advance(task.Event.FENCED)
             self.context.advance(task.Event.CONFIRMED)
@@ -330,12 +328,12 @@ def no_savepoint_of_sends(patch: Patch) -> None:
 def read_on(patch: Patch) -> None:
     """A record that can't be handled is skipped."""
 
-    async def handle(self: TaskProcessor, records: Any) -> None:
+    async def handle(self: TaskProcessor, one: Any, records: Any) -> None:
         try:
-            await original(self, records)
+            await original(self, one, records)
         except (HandlerFailedError, UndecodableRecordError) as error:
-            self.next_offset = error.offset + 1
-            await handle(self, records)
+            one.next_offset = error.offset + 1
+            await handle(self, one, records)
 
     original = TaskProcessor._handle_or_halt
     patch.setattr(TaskProcessor, "_handle_or_halt", handle)
@@ -344,7 +342,7 @@ def read_on(patch: Patch) -> None:
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
 
-    async def handle(self: TaskProcessor, records: Any) -> None:
+    async def handle(self: TaskProcessor, one: Any, records: Any) -> None:
         await self._handle(records)
 
     patch.setattr(TaskProcessor, "_handle_or_halt", handle)
@@ -370,8 +368,8 @@ def blame_the_last(patch: Patch) -> None:
         try:
             await original(self)
         except CommitRefusedError as error:
-            last = self.next_offset - 1
-            raise processor.RefusedRecordError(str(error), **self._source._asdict(), offset=last, key=None) from error
+            last, source = self._at.next_offset - 1, self._at.source
+            raise processor.RefusedRecordError(str(error), **source._asdict(), offset=last, key=None) from error
 
     original = TaskProcessor._commit_ended
     patch.setattr(TaskProcessor, "_commit_ended", commit_ended)
@@ -391,17 +389,19 @@ def commit_past_what_runs(patch: Patch) -> None:
 
 def forget_the_finished(patch: Patch) -> None:
     """The next owner doesn't look at what is finished behind the offset."""
-    patch.setattr(task, "decode_finished", lambda offset, text: set())
+    patch.setattr(FoundInput, "finished", set())
 
 
 def lose_the_finished(patch: Patch) -> None:
     """An owner that takes over doesn't say again what is finished."""
-    mark = TaskContext.mark
+    marked = TaskContext.marked
 
-    def forgetful(self: TaskContext, completed: CompletedOffsets) -> str:
-        return mark(self, completed if self.transaction else CompletedOffsets(completed.next_offset))
+    def forgetful(self: TaskContext, inputs: Any) -> Any:
+        if not self.transaction:
+            inputs = [replace(one, completed=CompletedOffsets(one.completed.next_offset)) for one in inputs]
+        return marked(self, inputs)
 
-    patch.setattr(TaskContext, "mark", forgetful)
+    patch.setattr(TaskContext, "marked", forgetful)
 
 
 def merge_before_the_end(patch: Patch) -> None:

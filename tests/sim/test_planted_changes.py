@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,11 @@ import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
 import actors.runtime.message.failures as failures
 import actors.runtime.task.identity as identity
-import actors.runtime.task.task as task
+from actors.runtime.inputs.misplaced import PlacedRecords
 from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease
-from actors.runtime.task.misplaced import PlacedRecords
+from actors.runtime.task.identity import FoundInput
 from tests.sim.fakes.source import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
@@ -57,7 +58,7 @@ def let_the_handler_go_on(patch: Patch) -> None:
 
 def forget_that_there_was_an_offset(patch: Patch) -> None:
     """The registry isn't asked: no offset and no state is a first start."""
-    patch.setattr(identity, "_last_commit", lambda *_: None)
+    patch.setattr(identity, "_input_of", lambda *_: None)
 
 
 def begin_again_on_top_of_state(patch: Patch) -> None:
@@ -80,9 +81,20 @@ def fetch_by_name(patch: Patch) -> None:
     patch.setattr(FakeSource, "start_from", lambda self, source, offset, topic_id: start_from(self, source, offset))
 
 
+def _told(patch: Patch, **facts: Any) -> None:
+    """Have a takeover know something else of the topics before."""
+    of = FoundInput.of
+
+    def found(*arguments: Any, **options: Any) -> FoundInput:
+        one = of(*arguments, **options)
+        return replace(one, topics=replace(one.topics, **facts))
+
+    patch.setattr(FoundInput, "of", found)
+
+
 def count_the_state_of_the_former_input(patch: Patch) -> None:
     """The choice for an input that was re-created doesn't outlast the takeover: offsets of its state still count."""
-    patch.setattr(task, "continued", lambda topics, *_: topics)
+    _told(patch, since=0, is_recreated=False)
 
 
 def name_messages_by_topic_and_offset(patch: Patch) -> None:
@@ -92,8 +104,7 @@ def name_messages_by_topic_and_offset(patch: Patch) -> None:
 
 def forget_that_the_input_was_re_created(patch: Patch) -> None:
     """The claim that goes on in a re-created input says so, and later ones don't."""
-    continued = task.continued
-    patch.setattr(task, "continued", lambda *known: replace(continued(*known), is_recreated=False))
+    _told(patch, is_recreated=False)
 
 
 def handle_what_is_misplaced(patch: Patch) -> None:

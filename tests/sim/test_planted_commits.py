@@ -42,7 +42,7 @@ def overtake(patch: Patch) -> None:
 
 def store_where_the_task_is(patch: Patch) -> None:
     """The position that a commit writes is that of the last message, not of the last that was handed in."""
-    edit = ("held.store, writes, source_offset,", "held.store, writes, self.reached,")
+    edit = ("held.store, writes, offsets,", "held.store, writes, [self.reached],")
     patch.setattr(TaskProcessor, "_carry_out", rewritten(TaskProcessor._carry_out, edit))
 
 

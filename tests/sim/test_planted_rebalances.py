@@ -16,7 +16,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted
 
 def end_slowly(self: Worker, task: Task) -> None:
     """Let a task go on for a while, as one does whose handler is slow."""
-    self._ending[task.source] = task
+    self._ending[task.id] = task
     asyncio.get_running_loop().call_later(5.0, task.request_stop)
 
 

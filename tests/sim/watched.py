@@ -32,11 +32,13 @@ class WatchedLog:
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         self._audit.check_phase("commits")
-        self._audit.batches[batch.metadata] = batch
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
-        epoch, transaction, _, *finished = batch.metadata.split(";")
-        mark = ";".join((epoch, transaction, *finished))
-        self._audit.note(f"commit {batch.source} at {batch.next_offset} {mark} {changes}")
+        marks = []
+        for committed in batch.offsets.values():
+            self._audit.batches[committed.metadata] = batch
+            epoch, transaction, _, *finished = committed.metadata.split(";")
+            marks.append(";".join((epoch, transaction, *finished)))
+        self._audit.note(f"{batch} {' '.join(marks)} {changes}")
         try:
             receipt = await self._log.commit(batch)
         except (OutcomeUnknownError, CommitRefusedError) as error:
@@ -44,7 +46,7 @@ class WatchedLog:
             self._audit.counted[type(error).__name__] += 1
             ownership.get().phase = Phase.UNKNOWN
             raise
-        self._audit.note(f"committed {batch.source} at {batch.next_offset}")
+        self._audit.note(f"done: {batch}")
         return receipt
 
     def end(self) -> None:
@@ -64,7 +66,8 @@ class WatchedWriter:
         self.end_transaction_of = writer.end_transaction_of
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        self._audit.owners.update((batch.metadata, identity) for batch in batches)
+        offsets = (committed for batch in batches for committed in batch.offsets.values())
+        self._audit.owners.update((committed.metadata, identity) for committed in offsets)
         try:
             return await self._writer.write(identity, batches)
         except StaleGenerationError as error:

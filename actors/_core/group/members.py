@@ -32,6 +32,12 @@ class Declared(msgspec.Struct, array_like=True, frozen=True, order=True):
     topic: str
     partitioner: str
     changelogs: tuple[str, ...]
+    more_topics: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Its inputs in the order of declaration."""
+        return (self.topic, *self.more_topics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Admission:
     def topics_of(self, member: Member, subscription: Iterable[str]) -> list[str]:
         """Return the topics of which a member may own partitions, of those that it subscribes to."""
         refused = self.refused.get(member.member_id, {})
-        declared = None if member.declared is None else {one.topic for one in member.declared}
+        declared = None if member.declared is None else {topic for one in member.declared for topic in one.topics}
         return [topic for topic in subscription if topic not in refused and (declared is None or topic in declared)]
 
 
@@ -55,13 +55,14 @@ def admit(members: Sequence[Member]) -> Admission:
     by_actor: dict[str, list[Declared]] = defaultdict(list)
     refused: dict[str, dict[str, str]] = defaultdict(dict)
     for one in sorted(declaring, key=lambda one: (-newest[one], -len(declaring[one]), one)):
-        others = (*by_topic[one.topic], *by_actor[one.actor])
+        others = (*(other for topic in one.topics for other in by_topic[topic]), *by_actor[one.actor])
         difference = next(filter(None, (_difference(one, other) for other in others)), "")
         if difference:
             for member in declaring[one]:
-                refused[member.member_id][one.topic] = difference
+                refused[member.member_id].update(dict.fromkeys(one.topics, difference))
         else:
-            by_topic[one.topic].append(one)
+            for topic in one.topics:
+                by_topic[topic].append(one)
             by_actor[one.actor].append(one)
     return Admission(dict(refused), {topic: found[0].actor for topic, found in by_topic.items() if found})
 
@@ -80,16 +81,18 @@ def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "")
 def _difference(one: Declared, other: Declared) -> str:
     """Return how a member's declaration differs from the others', "" if it doesn't."""
     if one.actor != other.actor:
-        return f"topic {one.topic} is the input of actor {one.actor} {_REFUSED}, and of actor {other.actor} {_RUNS}"
-    if one.topic != other.topic:
-        return f"the input of actor {one.actor} is topic {one.topic} {_REFUSED}, and topic {other.topic} {_RUNS}"
+        topic = next(iter(set(one.topics) & set(other.topics)), one.topic)
+        return f"topic {topic} is the input of actor {one.actor} {_REFUSED}, and of actor {other.actor} {_RUNS}"
+    if one.topics != other.topics:
+        mine, theirs = ", ".join(one.topics[:MAX_SHOWN]), ", ".join(other.topics[:MAX_SHOWN])
+        return f"the input of actor {one.actor} is topic {mine} {_REFUSED}, and topic {theirs} {_RUNS}"
     if one.partitioner != other.partitioner:
         return f"topic {one.topic} has partitioner {one.partitioner} {_REFUSED}, and {other.partitioner} {_RUNS}"
-    mine, theirs = set(one.changelogs), set(other.changelogs)
-    if mine <= theirs or theirs <= mine:
+    ours, others = set(one.changelogs), set(other.changelogs)
+    if ours <= others or others <= ours:
         return ""
     return (
-        f"actor {one.actor} keeps its state in {_names(mine - theirs)} {_REFUSED}, and in {_names(theirs - mine)} "
+        f"actor {one.actor} keeps its state in {_names(ours - others)} {_REFUSED}, and in {_names(others - ours)} "
         f"{_RUNS}"
     )
 

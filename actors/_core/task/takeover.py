@@ -102,7 +102,7 @@ def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
     tell.
     """
     metadata = decode_metadata(newest)
-    if (metadata.epoch, metadata.source_offset) < (position.epoch, position.source_offset) or not metadata.epoch:
+    if position.covers(metadata) or not metadata.epoch:
         return None
     return (
         f"the changelog was rewritten before the checkpoint at {position.changelog_offset} of epoch {position.epoch}: "

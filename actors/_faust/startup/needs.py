@@ -77,12 +77,9 @@ def topic_needs(setup: Setup) -> list[TopicNeed]:
     """Return the topics that an app needs: inputs, what is made for it, and what else it declares."""
     needs = _Needs()
     for definition in setup.app.actors.values():
-        needs.add(
-            definition.topic_name,
-            f"input of actor {definition.name}",
-            *(_READ, _CONFIGS),
-            has_timers=definition.timers is not None,
-        )
+        for name in definition.topic_names:
+            has_timers = definition.timers is not None
+            needs.add(name, f"input of actor {definition.name}", _READ, _CONFIGS, has_timers=has_timers)
     _add_own(setup, needs)
     _add_declared(setup, needs)
     return list(needs.values())

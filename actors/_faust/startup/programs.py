@@ -23,7 +23,8 @@ def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
         ConfigurationError: it names both.
     """
     ran = newest_owners(owners)
-    inputs = {owner.topic: owner for owner in sorted(ran.values(), key=taken_over_ms) if owner.topic}
+    newest = sorted(ran.values(), key=taken_over_ms)
+    inputs = {one.topic: owner for owner in newest for one in owner.inputs if one.topic}
     for definition in app.actors.values():
         name, topic = definition.name, definition.topic_name
         before = ran.get(name)
@@ -31,8 +32,10 @@ def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
             raise _other_program(
                 app, before, f"the input of actor {name} is topic {before.topic}, and this program's {name} has {topic}"
             )
-        other = inputs.get(topic)
-        if other is not None and other.actor != name:
+        others = [(topic, inputs[topic]) for topic in definition.topic_names if topic in inputs]
+        for topic, other in others:
+            if other.actor == name:
+                continue
             raise _other_program(
                 app,
                 other,

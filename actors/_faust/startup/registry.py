@@ -224,7 +224,7 @@ class StoreRegistry:
                 )
         ours = [self._setup.owners_topic, self._setup.dead_letter_topic, self._setup.reply_topic]
         uses = Counter([*self._changelogs.values(), *ours, *map(self._setup.changelog_topic, self._app.tables)])
-        uses.update(definition.topic_name for definition in self._app.actors.values())
+        uses.update(name for definition in self._app.actors.values() for name in definition.topic_names)
         for store, topic in self._changelogs.items():
             if uses[topic] > 1:
                 raise ConfigurationError(
@@ -379,7 +379,10 @@ class StoreRegistry:
 
     async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Iterable[OwnerRecord]) -> None:
         """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
-        used, inputs = set(self._changelogs.values()), {one.topic_name for one in self._app.actors.values()}
+        used, inputs = (
+            set(self._changelogs.values()),
+            {name for one in self._app.actors.values() for name in one.topic_names},
+        )
         gone = {
             store: record
             for store, record in known.items()

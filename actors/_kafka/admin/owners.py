@@ -180,7 +180,8 @@ def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:
     record = msgspec.json.decode(raw, type=OwnerRecord)
     if key != _owner_key(record):
         raise ValueError(f"it is of partition {record.partition} of actor {record.actor[:MAX_WORDS]!r}")
-    numbers = (record.partition, record.epoch, record.at_ms, record.input_offset or 0, record.since)
+    of_inputs = [number for one in record.inputs for number in (one.input_offset or 0, one.since)]
+    numbers = (record.partition, record.epoch, record.at_ms, *of_inputs)
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ValueError(f"a number in it isn't one from 0 to {MAX_NUMBER}")
     return record

@@ -125,15 +125,20 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         }
         for topics, subscribers in _by_subscribers(admitted).items():
             # An actor that only workers of an earlier release have is called like its topic.
-            topic_of = {names.get(topic, topic): topic for topic in topics}
+            inputs: dict[str, list[str]] = defaultdict(list)
+            for topic in topics:
+                inputs[names.get(topic, topic)].append(topic)
+            # Of several inputs the partitions that all of them have: members are started with as many of each.
+            found = {topic: set(cluster.partitions_for_topic(topic) or ()) for topic in topics}
             tasks = [
                 TaskId(actor, partition)
-                for actor, topic in topic_of.items()
-                for partition in cluster.partitions_for_topic(topic) or ()
+                for actor, of_actor in inputs.items()
+                for partition in sorted(set.intersection(*(found[topic] for topic in of_actor)))
             ]
             placement = place([decoded[member_id] for member_id in subscribers], tasks, self._rules)
             for member_id, owned in placement.owners.items():
-                owners.update({(topic_of[task.actor], task.partition): decoded[member_id] for task in owned})
+                member = decoded[member_id]
+                owners.update({(topic, task.partition): member for task in owned for topic in inputs[task.actor]})
                 copies[member_id].append(placement.copies[member_id])
         may_keep = all(decoded[member_id].kept is not None for member_id in known)
         is_moving = any(part.handed_over for parts in copies.values() for part in parts)

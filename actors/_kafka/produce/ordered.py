@@ -47,7 +47,8 @@ class OrderedWriter(BatchWriter):
     async def _commit_offsets(self, identity: Identity, batches: Iterable[CommitBatch]) -> None:
         topics: dict[str, list[Any]] = defaultdict(list)
         for batch in batches:
-            topics[batch.source.topic].append((batch.source.partition, batch.next_offset, batch.metadata))
+            for (topic, partition), committed in batch.offsets.items():
+                topics[topic].append((partition, committed.offset, committed.metadata))
         request = OffsetCommitRequest(self.group, identity.generation, identity.member_id, -1, list(topics.items()))
         await self._ask_group(request, _code_of_offsets, may_repeat=True)
 

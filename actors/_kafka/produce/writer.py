@@ -62,7 +62,7 @@ from actors.errors import (
     StaleGenerationError,
     TaskError,
 )
-from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity, TopicPartition
+from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.clock import machine_ms
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
@@ -202,7 +202,7 @@ class BatchWriter(ABC):
         records: dict[TopicPartition, list[Iterable[Packable]]] = defaultdict(list)
         for batch in batches:
             for topic, writes in batch.changelogs.items():
-                records[TopicPartition(topic, batch.source.partition)].append(changelog_records(writes, now_ms))
+                records[TopicPartition(topic, batch.partition)].append(changelog_records(writes, now_ms))
         outputs = await by_partition(self.client, (output for batch in batches for output in batch.outputs))
         for partition, sent in outputs.items():
             records[partition].append(output_records(sent, now_ms))
@@ -274,7 +274,7 @@ class BatchWriter(ABC):
             try:
                 await self._packed([batch])
             except UnpackableError as error:
-                errors[place] = CommitRefusedError(f"{_what(batch)}: {error}")
+                errors[place] = CommitRefusedError(f"{batch}: {error}")
         return BatchesRefusedError(errors)
 
     async def _refused(
@@ -283,8 +283,8 @@ class BatchWriter(ABC):
         found: dict[int, TaskError] = {}
         for place, batch in enumerate(batches):
             outputs = await by_partition(self.client, batch.outputs)
-            changelogs = [TopicPartition(topic, batch.source.partition) for topic in batch.changelogs]
-            for part in (batch.source, *changelogs, *outputs):
+            changelogs = [TopicPartition(topic, batch.partition) for topic in batch.changelogs]
+            for part in (*batch.offsets, *changelogs, *outputs):
                 if part in errors:
                     has_own_time = any(output.timestamp_ms is not None for output in outputs.get(part, ()))
                     found[place] = self._refusal(batch, part, errors[part], has_own_time=has_own_time)
@@ -294,15 +294,15 @@ class BatchWriter(ABC):
     def _refusal(
         self, batch: CommitBatch, part: TopicPartition, error: KafkaError, *, has_own_time: bool
     ) -> CommitRefusedError | OutcomeUnknownError:
-        what = f"{_what(batch)}: {part}: {described(error)}"
+        what = f"{batch}: {part}: {described(error)}"
         if is_refusal(error, has_own_time=has_own_time):
             return CommitRefusedError(what)
-        if part == batch.source and isinstance(error, TopicAuthorizationFailedError):
+        if part in batch.offsets and isinstance(error, TopicAuthorizationFailedError):
             # An offset needs Read on its topic.
             missing = lacking(error, self.connection.principal, READ, name=part.topic)
         else:
             missing = lacking(error, self.connection.principal, WRITE, name=part.topic)
-        return OutcomeUnknownError(f"{_what(batch)}: {missing}" if missing else what, missing=missing)
+        return OutcomeUnknownError(f"{batch}: {missing}" if missing else what, missing=missing)
 
     def _unknown(self, error: Exception) -> OutcomeUnknownError:
         what = f"commit of {self._name}"
@@ -364,9 +364,9 @@ class TransactionWriter(BatchWriter):
     async def _add_offsets(self, sequences: Sequences, identity: Identity, batches: Iterable[CommitBatch]) -> None:
         topics: dict[str, list[Any]] = defaultdict(list)
         for batch in batches:
-            if batch.next_offset != NO_OFFSET:
-                offset: Any = (batch.source.partition, batch.next_offset, -1, batch.metadata, {})
-                topics[batch.source.topic].append(offset)
+            for (topic, partition), committed in batch.offsets.items():
+                offset: Any = (partition, committed.offset, -1, committed.metadata, {})
+                topics[topic].append(offset)
         if not topics:
             return
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
@@ -434,12 +434,8 @@ def receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitRec
     Raises:
         KafkaError: a leader took records without saying where: they may be a repeat.
     """
-    offsets = {topic: ends[TopicPartition(topic, batch.source.partition)] for topic in batch.changelogs}
+    offsets = {topic: ends[TopicPartition(topic, batch.partition)] for topic in batch.changelogs}
     unknown = [topic for topic, end in offsets.items() if end < 0]
     if unknown:
         raise KafkaError(f"{unknown[0]} took a batch without saying where: it may be a repeat")
     return CommitReceipt(offsets)
-
-
-def _what(batch: CommitBatch) -> str:
-    return f"commit of {batch.source} at {batch.next_offset}"

@@ -55,8 +55,9 @@ def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
     raw = message.value
     if raw is None:
         return None
-    codec = definition.messages()
-    key = key_codec(definition.topic.app, definition.topic.schema)
+    topic = definition.input_called(message.topic)
+    codec = definition.messages(topic)
+    key = key_codec(topic.app, topic.schema)
 
     def decode(value: bytes) -> Any:
         if codec.by_headers is None:

@@ -214,4 +214,4 @@ def _is_hooks(error: BaseException) -> bool:
 def _id_of(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> str:
     """Return the id of an expiry: the same when its hook is called again, another one for each value."""
     digest = blake2b(key + raw[:METADATA_BYTES], digest_size=12).hexdigest()
-    return f"{messages.source.topic}-{messages.source.partition}-expired-{store.name}-{digest}"
+    return f"{messages.home.topic}-{messages.home.partition}-expired-{store.name}-{digest}"

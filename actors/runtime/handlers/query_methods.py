@@ -155,6 +155,7 @@ class QueryTarget:
         state = TaskState(
             actor=self.actor,
             source=self.source,
+            home=self.source,
             partition=self.source.partition,
             partition_count=self.partition_count,
             scope=scope,

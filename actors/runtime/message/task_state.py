@@ -128,6 +128,9 @@ class Tools:
 class TaskState:
     """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
 
+    `source` is the input partition of the message that is handled, `home` that of the actor's first input, to which
+    everything between messages belongs; all before `home_offset` is handled there.
+
     `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
     each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
     `newer` is set when a handler met data of a newer program, whatever it then made of the error. `message_tag` is in
@@ -136,6 +139,7 @@ class TaskState:
 
     actor: str
     source: TopicPartition
+    home: TopicPartition
     partition: int
     partition_count: int
     scope: MessageScope
@@ -149,3 +153,4 @@ class TaskState:
     partitioner: Partitioner = MURMUR2
     newer: RecordError | None = None
     message_tag: str = ""
+    home_offset: int = 0

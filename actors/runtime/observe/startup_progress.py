@@ -85,12 +85,12 @@ class StartupWatch:
             elif task.state in _IS_OVER:
                 if task.halted_by is not None:
                     offset = getattr(task.halted_by, "offset", None)
-                    halted.append(str(task.source) if offset is None else f"{task.source} offset {offset}")
+                    halted.append(task.name if offset is None else f"{task.name} offset {offset}")
             elif found := self._restores(task, now_s):
                 restores += found
             else:
                 reason = _PREDECESSOR if task.waits_for_predecessor else _STEPS[task.state]
-                waits.setdefault(reason, []).append(task.source)
+                waits.setdefault(reason, []).extend(task.sources)
         self._forget({(one.store, one.partition) for one in restores})
         return StartupProgress(owned=owned, halted=tuple(halted), waits=waits, restores=tuple(restores))
 

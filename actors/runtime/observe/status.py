@@ -82,6 +82,16 @@ class RestoreStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputStatus:
+    """A partition of one of several inputs: see `TaskStatus`."""
+
+    topic: str
+    committed_offset: int | None
+    end_offset: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
     """A partition of an actor. Counters are of this process, `records` and what follows of what is committed.
 
@@ -91,7 +101,8 @@ class TaskStatus:
         reason: why it stands still, None if it doesn't.
         committed_offset, end_offset: of the input; None where unknown. The end is what the last fetch or takeover saw:
             of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
-        lag: the records between both, None where unknown.
+        lag: the records between both, of all inputs, None where unknown.
+        more_inputs: the inputs behind the first, whose topic and offsets are above.
         queued: records that wait in memory.
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
         overlay_bytes: about what is held in memory until the next commit.
@@ -131,6 +142,7 @@ class TaskStatus:
     misplaced: int = 0
     refused_commands: int = 0
     ahead_ms: int = 0
+    more_inputs: list[InputStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +259,8 @@ def worker_status(meters: WorkerMeters, tasks: list[Task], sight: StatusInputs) 
 
 def _task(task: Task, sight: StatusInputs) -> TaskStatus:
     meters, stores = task.meters, task.committed or {}
-    committed, end = _offsets(task, sight)
+    inputs = [_input(task, source, sight) for source in task.sources]
+    lags = [one.lag for one in inputs]
     timers = None if task.spec.timers is None else _keys(stores.get(task.spec.timers.name))
     return TaskStatus(
         actor=task.spec.name,
@@ -256,9 +269,10 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         state=task.state.value,
         epoch=task.epoch,
         reason=None if task.halted_by is None else str(task.halted_by),
-        committed_offset=committed,
-        end_offset=end,
-        lag=None if committed is None or end is None else max(0, end - committed),
+        committed_offset=inputs[0].committed_offset,
+        end_offset=inputs[0].end_offset,
+        lag=None if None in lags else sum(lag or 0 for lag in lags),
+        more_inputs=inputs[1:],
         queued=task.inbox.queued,
         records=meters.records,
         outputs=meters.outputs,
@@ -283,19 +297,20 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
     )
 
 
-def _offsets(task: Task, sight: StatusInputs) -> tuple[int | None, int | None]:
-    """Return how far the input is done with, and its end.
+def _input(task: Task, source: TopicPartition, sight: StatusInputs) -> InputStatus:
+    """Return how far an input is done with, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
     markers of transactions take offsets too.
     """
-    committed, end = task.meters.committed_offset, sight.end_offset(task.source)
-    if task.meters.end_offset is not None:
-        end = max(task.meters.end_offset, end or 0)
+    committed, end = task.meters.committed_offsets.get(source.topic), sight.end_offset(source)
+    if source.topic in task.meters.end_offsets:
+        end = max(task.meters.end_offsets[source.topic], end or 0)
     if committed is not None and task.is_idle:
-        committed = max(committed, sight.position(task.source) or 0)
+        committed = max(committed, sight.position(source) or 0)
         end = max(end or 0, committed)
-    return committed, end
+    lag = None if committed is None or end is None else max(0, end - committed)
+    return InputStatus(topic=source.topic, committed_offset=committed, end_offset=end, lag=lag)
 
 
 def _parked(task: Task, meters: TaskMeters, stores: Mapping[str, PartitionStore]) -> int | None:

@@ -83,6 +83,7 @@ class Tracing:
         return replace(
             spec,
             handler=self._handler(spec.handler),
+            more_inputs=tuple(replace(one, handler=self._handler(one.handler)) for one in spec.more_inputs),
             encode_message=None if encode is None else encode_message,
             tracing=self,
         )

@@ -186,7 +186,9 @@ class Effects:
         if head is None or not head.record.parked:
             return 0
         with_metadata = state.overlays[self._store].read(head.store_key)
-        if before is not None and with_metadata is not None and decode_metadata(with_metadata).source_offset >= before:
+        metadata = None if with_metadata is None else decode_metadata(with_metadata)
+        # Offsets of another input can't be compared with those of the commands' input.
+        if before is not None and metadata is not None and not metadata.input and metadata.source_offset >= before:
             return 0
         self._write(state, head.store_key, msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0))
         return 1

@@ -61,6 +61,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         error: why it couldn't be handled; None if it only waits behind another.
         attempts: how often it was tried.
         parked_at_ms: since when it waits, Unix milliseconds.
+        home_offset: how far the actor's first input was handled then; None if the message is of that input.
     """
 
     topic: str
@@ -76,6 +77,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: int = 0
     parked_at_ms: int = 0
+    home_offset: int | None = None
 
     @property
     def message_id(self) -> str:
@@ -107,6 +109,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: int = 0
     parked_at_ms: int = 0
+    home_offset: int | None = None
     size: int = 0
     slices: int = 0
 

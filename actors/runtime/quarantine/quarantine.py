@@ -22,7 +22,7 @@ from typing import Protocol
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
-from actors.ports import InputRecord, Output
+from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.commands import (
     ALL,
     CONTROL_HEADER,
@@ -122,6 +122,7 @@ class Parked:
         self._effects = effects
         self._meters = meters
         self._commands = spec.commands
+        self._topics = frozenset(spec.topics)
         self._reminders = Reminders(REMIND_S)
         self._store: Store[bytes, bytes] | None = spec.parked
         # By line, a sequence behind all of it. A line that isn't empty is always in it: the messages of a key are
@@ -269,6 +270,7 @@ class Parked:
             error=error,
             attempts=attempts,
             parked_at_ms=state.scope.now_ms,
+            home_offset=state.home_offset if state.scope.input else None,
         )
         write_entry(self._store, state, line_key, sequence, message)
         self._next[line_key] = sequence + 1
@@ -363,7 +365,9 @@ class Parked:
             lost = RecordError(str(error), topic=source.topic, partition=source.partition, offset=-1, key=key)
             self._fail_again(state, store, entry, lost)
             return False
-        internal_record, sent = message.record(), len(state.outputs)
+        internal_record, sent, before = message.record(), len(state.outputs), state.source
+        if message.topic in self._topics:
+            state.source = TopicPartition(message.topic, message.partition)
 
         def remove(ctx: Context) -> bool:
             remove_entry(state.overlays[store], key, sequence, raw)
@@ -379,6 +383,8 @@ class Parked:
                 return True
             self._fail_again(state, store, entry, failed)
             return False
+        finally:
+            state.source = before
         return True
 
     def _fail_again(
@@ -438,8 +444,11 @@ class Parked:
 
 
 def _written_by(with_metadata: bytes) -> int:
-    """Return the offset of the input that wrote an entry."""
-    return decode_metadata(with_metadata).source_offset
+    """Return the offset of the first input before which an entry was written."""
+    metadata = decode_metadata(with_metadata)
+    if not metadata.input:
+        return metadata.source_offset
+    return (summary_of(with_metadata[METADATA_BYTES:]).home_offset or 0) - 1
 
 
 def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:

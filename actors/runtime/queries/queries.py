@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import NamedTuple
 
+from actors._core.group.members import TaskId
 from actors._core.pages import Part, Place, resume_at
 from actors._core.task.lifecycle import State
 from actors.errors import NotOwnerError, NotReadyError
-from actors.ports import Clock, TopicPartition
+from actors.ports import Clock
 from actors.runtime.queries.pace import Pace
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec
@@ -115,13 +116,13 @@ class Bounds:
 class StateReader:
     """The committed state that this worker owns.
 
-    `task_of` gives the task of a partition that is assigned to this worker; `pace` shares the event loop between the
+    `task_of` gives a task that is assigned to this worker; `pace` shares the event loop between the
     long answers of all readers.
     """
 
     def __init__(
         self,
-        task_of: Callable[[TopicPartition], Task | None],
+        task_of: Callable[[TaskId], Task | None],
         lease: ReadLease,
         clock: Clock,
         pace: Pace | None = None,
@@ -135,11 +136,11 @@ class StateReader:
 
     def has(self, spec: ActorSpec, partition: int) -> bool:
         """Tell whether the partition is assigned to this worker, whatever its state."""
-        return self._task_of(TopicPartition(spec.topic, partition)) is not None
+        return self._task_of(TaskId(spec.name, partition)) is not None
 
     def state_of(self, spec: ActorSpec, partition: int) -> str | None:
         """Return where the partition's task is in its life, None if it isn't assigned to this worker."""
-        task = self._task_of(TopicPartition(spec.topic, partition))
+        task = self._task_of(TaskId(spec.name, partition))
         return None if task is None else task.state.value
 
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
@@ -170,7 +171,7 @@ class StateReader:
             await self._lease.renew(late.context.identity)
 
     def _owned(self, spec: ActorSpec, partition: int) -> Task:
-        task = self._task_of(TopicPartition(spec.topic, partition))
+        task = self._task_of(TaskId(spec.name, partition))
         if task is None:
             raise NotOwnerError(f"partition {partition} of actor {spec.name} isn't this worker's")
         return task

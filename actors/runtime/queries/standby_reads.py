@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from actors._core.group.members import TaskId
 from actors.errors import NotReadyError
-from actors.ports import Clock, TopicPartition
+from actors.ports import Clock
 from actors.runtime.queries.pace import Pace
 from actors.runtime.queries.queries import HeldTask, StateReader
 from actors.runtime.queries.read_lease import ReadLease
@@ -27,7 +28,7 @@ class StandbyReader(StateReader):
 
     def __init__(
         self,
-        task_of: Callable[[TopicPartition], Task | None],
+        task_of: Callable[[TaskId], Task | None],
         lease: ReadLease,
         clock: Clock,
         stores_of: StandbyStores,

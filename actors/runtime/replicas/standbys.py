@@ -77,7 +77,7 @@ class Surroundings:
     """The rest of the worker, as copies see it.
 
     Attributes:
-        is_free: whether no task touches the stores of an input partition.
+        is_free: whether nobody touches a task's stores.
         is_working: whether tasks run, which need the event loop.
         is_restoring: whether a task has much to restore.
         ask_for_rebalance: makes this member join the group anew.
@@ -85,7 +85,7 @@ class Surroundings:
         checks: tells that a log lost what a copy has.
     """
 
-    is_free: Callable[[TopicPartition], bool]
+    is_free: Callable[[TaskId], bool]
     is_working: Callable[[], bool]
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
@@ -503,7 +503,7 @@ class Standbys:
         return [one for copy in self._held.values() if copy.is_ready for one in copy.stores]
 
     def _is_free(self, task: TaskId) -> bool:
-        return self._around.is_free(TopicPartition(self._specs[task.actor].topic, task.partition))
+        return self._around.is_free(task)
 
     def _sources(self, task: TaskId) -> list[TopicPartition]:
         spec = self._specs[task.actor]

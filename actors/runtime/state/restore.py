@@ -41,7 +41,14 @@ from actors.errors import LostChangelogError, RestoreError
 from actors.ports import Clock, LogRecord, Logs, Snapshot, Snapshots, TopicPartition
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.threads import finish_in_thread
-from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, decode_metadata
+from stores._core.record import (
+    INPUT_PLACE,
+    METADATA_BYTES,
+    METADATA_HEADER,
+    METADATA_VERSION,
+    Position,
+    decode_metadata,
+)
 from stores._core.replay import NO_METADATA, advance
 from stores.errors import SnapshotError
 from stores.ports import PartitionStore
@@ -100,6 +107,7 @@ class LastCommit:
     changelog_id: str = ""
     reached: int = 0
     is_marked: bool = True
+    input: int = 0
 
 
 NO_COMMIT = LastCommit()
@@ -283,16 +291,17 @@ class Restorer:
                 f"{source}: {lost}. This worker's store is of epoch {position.epoch}, and the partition had an owner "
                 f"in epoch {last.epoch}: {_OLDER}"
             )
-        if position.source_offset >= last.reached or not last.is_marked:
+        reached = position.offset_of(last.input) or 0
+        if reached >= last.reached or not last.is_marked:
             return
         async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
                 metadata = decode_metadata(metadata_of(record.headers))
-                if metadata.epoch == position.epoch and metadata.source_offset >= position.source_offset:
+                if metadata.epoch == position.epoch and not position.covers(metadata):
                     # The commit after the store's position landed on the new topic.
                     return
         raise LostChangelogError(
-            f"{source}: {lost}. This worker's store ends at input offset {position.source_offset}, and inputs before "
+            f"{source}: {lost}. This worker's store ends at input offset {reached}, and inputs before "
             f"{last.reached} are committed: {_OLDER}"
         )
 
@@ -493,14 +502,15 @@ def begin_position(position: Position | None, plan: Restore, since_ms: int, chan
     )
 
 
-def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
-    """Give what the store keeps of records, in the log's order, and the highest write metadata among them.
+def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], list[bytes]]:
+    """Give what the store keeps of records, in the log's order, and the highest write metadata of each input.
 
     Records of another program get empty write metadata; records without a key are no state. Write metadata compares as
     bytes: version, epoch, input offset, big-endian and not negative.
     """
     writes: list[tuple[bytes, bytes | None]] = []
-    newest = NO_METADATA
+    newest: dict[bytes, bytes] = {}
+    highest = NO_METADATA
     for record in records:
         key, value, headers = record.key, record.value, record.headers
         if key is None:
@@ -508,10 +518,13 @@ def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes
         metadata = headers[0][1] if len(headers) == 1 and headers[0][0] == METADATA_HEADER else _metadata(headers)
         if len(metadata) != METADATA_BYTES:
             metadata = NO_METADATA
-        elif metadata > newest:
-            newest = metadata
+        elif metadata[0] == METADATA_VERSION:
+            highest = max(highest, metadata)
+        else:
+            place = metadata[INPUT_PLACE]
+            newest[place] = max(newest.get(place, b""), metadata)
         writes.append((key, None if value is None else metadata + value))
-    return writes, newest
+    return writes, [highest, *newest.values()]
 
 
 def _metadata(headers: Iterable[tuple[str, bytes]]) -> bytes:

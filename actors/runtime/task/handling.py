@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from actors._core.logs import escaping
 from actors._core.task.policy import OnError
@@ -18,13 +18,14 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import NULL_KEY, NULL_VALUE, as_record_error, undecodable, unreadable
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
-from actors.runtime.spec import ActorSpec
-from actors.runtime.task.misplaced import MisplacedRecord
+from actors.runtime.spec import ActorSpec, InputSpec
+from actors.runtime.task.context import MessageId
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -39,12 +40,15 @@ class Handling:
     """
 
     spec: ActorSpec
-    source: TopicPartition
     parked: Parked | None
-    poisoned: dict[str | int, RecordError]
+    poisoned: dict[MessageId, RecordError]
     is_ending: Callable[[], bool]
     wait: Callable[[float], Awaitable[None]]
-    dropped: Container[str | int] = ()
+    dropped: Container[MessageId] = ()
+    inputs: dict[str, InputSpec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = {one.topic: one for one in self.spec.inputs}
 
     async def message(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Handle a message whose key nobody else is handling.
@@ -60,14 +64,14 @@ class Handling:
         if isinstance(record, MisplacedRecord):
             raise record.error
         parked, sent = self.parked, len(state.outputs)
-        if internal is not None and identity(record) in self.dropped:
-            logger.warning("%s key %s: %s is dropped, as told", self.source, show_bytes(record.key), internal.what)
+        if internal is not None and identity(state.source, record) in self.dropped:
+            logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
             self._consume(state, record, internal)
             state.scope.release()
             return
-        if self.poisoned and identity(record) in self.poisoned:
+        if self.poisoned and identity(state.source, record) in self.poisoned:
             # It stays known until that is committed: the broker may refuse the dead letter too.
-            self.give_up(state, record, self.poisoned[identity(record)], 1, internal)
+            self.give_up(state, record, self.poisoned[identity(state.source, record)], 1, internal)
             return
         if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
             return
@@ -78,7 +82,7 @@ class Handling:
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
-        spec = self.spec
+        spec, at = self.spec, self.inputs[state.source.topic]
         raw_key, raw_value = record.key, record.value
         ctx: Context | None = None
         try:
@@ -88,20 +92,20 @@ class Handling:
                 if not internal.consume(ctx):
                     state.scope.release()
                     return
-            if raw_value is None and not spec.tombstones:
-                raise undecodable(self.source, record, NULL_VALUE)
+            if raw_value is None and not at.tombstones:
+                raise undecodable(state.source, record, NULL_VALUE)
             if raw_key is None and spec.needs_key:
-                raise undecodable(self.source, record, NULL_KEY)
+                raise undecodable(state.source, record, NULL_KEY)
             try:
-                key = None if raw_key is None else spec.decode_key(raw_key)
-                value = None if raw_value is None else spec.decode_value(raw_value)
+                key = None if raw_key is None else at.decode_key(raw_key)
+                value = None if raw_value is None else at.decode_value(raw_value)
             except Exception as error:
-                raise undecodable(self.source, record, error) from error
+                raise undecodable(state.source, record, error) from error
             if ctx is None:
                 ctx = Context(state, record, key, raw_key or b"")
                 enter_message(ctx)
             ctx.key = key
-            await spec.handler(ctx, value)
+            await at.handler(ctx, value)
             if state.newer is not None:
                 raise state.newer
         finally:
@@ -123,7 +127,7 @@ class Handling:
         if newer is not None and newer.offset == record.offset:
             # That of an earlier record stays: what its handler made of the error is held, and must not be committed.
             state.newer = None
-        failed = as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
+        failed = as_record_error(error, self.spec.name, state.source, record, is_ending=self.is_ending())
         if newer is not None:
             raise newer
         if isinstance(failed, NewerProgramError) and not (failed.is_message and self.spec.on_error.then == "park"):
@@ -180,7 +184,7 @@ class Handling:
         """
         policy: OnError = self.spec.on_error
         if internal is not None:
-            failed.internal = (self.spec.name, str(identity(record)))
+            failed.internal = (self.spec.name, str(identity(state.source, record)))
         if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
@@ -202,7 +206,7 @@ class Handling:
             RecordError: the partition has to stop. It stops whatever the policy if this process lacks a codec, and if
                 records without readable keys would have to be parked: later messages of their keys couldn't wait.
         """
-        failed = unreadable(self.source, record)
+        failed = unreadable(state.source, record)
         if record.lacks_codec or (record.original is None and self.spec.on_error.then == "park"):
             raise failed
         self.give_up(state, record.original or record, failed, 1)
@@ -214,7 +218,7 @@ class Handling:
         try:
             send_dead_letter(self.spec, state, record, reason=describe(failed), attempts=attempts)
         except RecordTooLargeError as error:
-            logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
+            logger.error("%s offset %d: no dead letter: %s", state.source, record.offset, error)
 
     def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
@@ -223,7 +227,7 @@ class Handling:
         self._consume(state, record, internal)
         if self.spec.answers is not None:
             self.spec.answers.rejected(state, record, str(rejected))
-        logger.info("%s offset %d: rejected: %s", self.source, record.offset, rejected)
+        logger.info("%s offset %d: rejected: %s", state.source, record.offset, rejected)
         state.scope.release()
 
     @staticmethod
@@ -234,6 +238,6 @@ class Handling:
             ctx._state = None
 
 
-def identity(record: InputRecord) -> str | int:
-    """Return what tells a message of a partition from all others: an internal message's id, an input's offset."""
-    return getattr(record, "id", None) or record.offset
+def identity(source: TopicPartition, record: InputRecord) -> MessageId:
+    """Return what tells a message of a task from all others; `source` is where it came from."""
+    return getattr(record, "id", None) or (source.topic, record.offset)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from actors._core.task.commit import CommitMark
+from actors._core.task.commit import CommitMark, parse_mark
+from actors._core.task.completed import decode_finished
 from actors._core.task.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
-from actors.ports import Committed, GroupView, OwnerRecord, TopicIdentity
-from actors.runtime.spec import ActorSpec, TaskSettings
+from actors.ports import Committed, GroupView, OwnerInput, OwnerRecord, TopicIdentity, TopicPartition
+from actors.runtime.spec import ActorSpec, InputSpec, TaskSettings
 from actors.runtime.state.restore import Restored
 
 
@@ -31,20 +32,23 @@ async def agreed(spec: ActorSpec, group: GroupView) -> AsyncIterator[None]:
         raise
 
 
-async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
-    """Return the ids that the actor's topics have now; a changelog that doesn't exist has none.
+async def identify(spec: ActorSpec, group: GroupView) -> list[TopicIds]:
+    """Return the ids that the actor's topics have now, for each input; a changelog that doesn't exist has none.
 
     Raises:
-        BrokerUnavailableError: the input topic doesn't exist.
+        BrokerUnavailableError: an input topic doesn't exist.
         InputGrownError: it has another number of partitions than the actor's state.
     """
     found = await group.topic_ids(spec.topic_names)
-    own = found.get(spec.topic)
-    if own is None:
-        raise BrokerUnavailableError(f"topic {spec.topic}, the input of actor {spec.name}, doesn't exist any more")
-    if spec.stores and own.partitions != spec.partition_count:
-        raise grown_error(spec, own.partitions)
-    return TopicIds.of(own.topic_id, changelog_ids(spec, found))
+    changelogs, ids = changelog_ids(spec, found), []
+    for topic in spec.topics:
+        own = found.get(topic)
+        if own is None:
+            raise BrokerUnavailableError(f"topic {topic}, the input of actor {spec.name}, doesn't exist any more")
+        if spec.is_partitioned and own.partitions != spec.partition_count:
+            raise grown_error(spec, topic, own.partitions)
+        ids.append(TopicIds.of(own.topic_id, changelogs))
+    return ids
 
 
 def changelog_ids(spec: ActorSpec, found: Mapping[str, TopicIdentity]) -> dict[str, str]:
@@ -56,76 +60,127 @@ def changelog_ids(spec: ActorSpec, found: Mapping[str, TopicIdentity]) -> dict[s
     }
 
 
-async def require_unchanged(spec: ActorSpec, group: GroupView, topics: TopicIds) -> None:
+async def require_unchanged(spec: ActorSpec, group: GroupView, topics: Sequence[TopicIds]) -> None:
     """See that the actor's topics are still those of the start of its takeover: logs' bounds are asked for by name.
 
     Raises:
         RestoreError: one was deleted or created again meanwhile.
     """
-    if await identify(spec, group) != topics:
+    if await identify(spec, group) != list(topics):
         names = ", ".join(spec.topic_names)
         raise RestoreError(f"one of the topics {names} was deleted or re-created while the state was restored")
 
 
-def grown_error(spec: ActorSpec, count: int, handled: str = "") -> InputGrownError:
-    """Return the error for an input that has `count` partitions now, and an actor whose state has another number.
+def grown_error(spec: ActorSpec, topic: str, count: int, handled: str = "") -> InputGrownError:
+    """Return the error for an input that has `count` partitions now, and an actor that needs another number.
 
     `handled` says what was handled in other partitions than its state, as a sentence with a space behind it.
     """
     how = "given more" if count > spec.partition_count else "re-created with fewer"
     return InputGrownError(
-        f"topic {spec.topic}, the input of actor {spec.name}, was {how} partitions than {spec.partition_count}, it has "
+        f"topic {topic}, the input of actor {spec.name}, was {how} partitions than {spec.partition_count}, it has "
         f"{count}: keys have other partitions now than their state. The actor's partitions are stopped, nothing of "
         f"them is lost. {handled}Stop all workers, then carry the state over to {count} partitions, with a new input "
         "topic and app id: see docs/how-to/snapshots.md, 'Another cluster, another number of partitions'"
     )
 
 
-def input_facts(
-    spec: ActorSpec,
-    partition: int,
-    settings: TaskSettings,
-    *,
-    committed: Committed | None,
-    mark: CommitMark | None,
-    owner: OwnerRecord | None,
-    stores: Sequence[Restored],
-    topics: TopicIds,
-    bounds: LogBounds,
-    finished: int | None,
-) -> InputFacts:
-    """Gather what decides where a task begins; `topics` are those of now, with the last commit's `since`."""
-    known = _last_commit(spec, settings, owner)
-    known_id = "" if known is None else known.topic_id
-    if mark is not None:
-        known_id = "" if mark.topics is None else mark.topics.input_id
-    # State of epochs before `since` is of another topic, or was given up: its offsets say nothing.
-    counted = (held.position for held in stores if not held.is_empty and held.position.epoch >= topics.since)
-    return InputFacts(
-        committed=None if committed is None else committed.offset,
-        bounds=bounds,
-        state_source_offset=max((position.source_offset for position in counted), default=None),
-        finished=finished,
-        last_known=None if known is None else LastKnown(known.input_offset, known.worker, known.epoch, known.at_ms),
-        is_marked=mark is not None,
-        known_id=known_id,
-        input_id=topics.input_id,
-        tool=(
-            f"kafka-consumer-groups.sh --bootstrap-server BROKER --group {settings.group} --topic "
-            f"{spec.topic}:{partition} --reset-offsets --execute --to-offset"
-        ),
-        is_parallel=spec.concurrency > 1,
+@dataclass(slots=True)
+class FoundInput:
+    """What a takeover finds of an input.
+
+    Attributes:
+        topics: the ids of now, with what the last commit says of the topics before.
+        mark: that of the committed offset; None if it has none.
+        known: what the registry says of the input, if it proves an earlier commit and the offset has no mark.
+    """
+
+    index: int
+    source: TopicPartition
+    spec: InputSpec
+    topics: TopicIds
+    committed: Committed | None
+    bounds: LogBounds
+    mark: CommitMark | None
+    known: LastKnown | None
+    known_id: str
+
+    @classmethod
+    def of(
+        cls,
+        spec: ActorSpec,
+        index: int,
+        topics: TopicIds,
+        *,
+        source: TopicPartition,
+        committed: Committed | None,
+        owner: OwnerRecord | None,
+        bounds: LogBounds,
+        exactly_once: bool,
+    ) -> FoundInput:
+        """Gather it; `owner` is the registry's record of the task."""
+        mark = None if committed is None else parse_mark(committed.metadata)
+        last = None if owner is None or mark is not None else _input_of(owner, source.topic)
+        before = mark.topics if mark is not None else last or (owner.inputs[0] if owner is not None else None)
+        if before is not None:
+            topics = replace(topics, since=before.since, is_recreated=before.is_recreated)
+        known = None
+        if owner is not None and last is not None and (exactly_once or last.input_offset is not None):
+            known = LastKnown(last.input_offset, owner.worker, owner.epoch, owner.at_ms)
+        known_id = "" if known is None or last is None else last.topic_id
+        if mark is not None:
+            known_id = "" if mark.topics is None else mark.topics.input_id
+        return cls(index, source, spec.inputs[index], topics, committed, bounds, mark, known, known_id)
+
+    @property
+    def finished(self) -> set[int]:
+        """The offsets behind the committed one that are finished too."""
+        if self.committed is None or self.mark is None:
+            return set()
+        return decode_finished(self.committed.offset, self.mark.finished)
+
+    def facts(self, spec: ActorSpec, settings: TaskSettings, stores: Sequence[Restored]) -> InputFacts:
+        """Return what decides where the task begins in this input."""
+        finished = self.finished
+        # State of epochs before `since` is of another topic, or was given up: its offsets say nothing.
+        counted = (held.position for held in stores if not held.is_empty and held.position.epoch >= self.topics.since)
+        offsets = (position.offset_of(self.index) for position in counted)
+        return InputFacts(
+            committed=None if self.committed is None else self.committed.offset,
+            bounds=self.bounds,
+            state_source_offset=max((offset for offset in offsets if offset is not None), default=None),
+            finished=max(finished) + 1 if finished else None,
+            last_known=self.known,
+            is_marked=self.mark is not None,
+            known_id=self.known_id,
+            input_id=self.topics.input_id,
+            tool=(
+                f"kafka-consumer-groups.sh --bootstrap-server BROKER --group {settings.group} --topic "
+                f"{self.source.topic}:{self.source.partition} --reset-offsets --execute --to-offset"
+            ),
+            is_parallel=spec.concurrency > 1,
+        )
+
+
+def _input_of(owner: OwnerRecord, topic: str) -> OwnerInput | None:
+    return next((one for one in owner.inputs if one.topic in ("", topic)), None)
+
+
+def check_order(spec: ActorSpec, owner: OwnerRecord | None) -> None:
+    """Check that the inputs have the places that they had: write metadata and positions name them by place.
+
+    Raises:
+        TakeoverRefusedError: they don't.
+    """
+    if owner is None or not owner.topic:
+        return
+    before, now = [one.topic for one in owner.inputs], list(spec.topics)
+    if all(former == topic for former, topic in zip(before, now, strict=False)):
+        return
+    if len(before) == len(now) == 1:
+        # Another topic: its offsets are told apart by its id.
+        return
+    raise TakeoverRefusedError(
+        f"actor {spec.name} reads {', '.join(now)} now, and read {', '.join(before)} before: its state names an input "
+        "by its place. Declare the inputs in the former order, and new ones behind them"
     )
-
-
-def continued(topics: TopicIds, mark: CommitMark | None, owner: OwnerRecord | None) -> TopicIds:
-    """Return the ids of now with what the last commit says of the topics before: its mark, or the registry's record."""
-    last = owner if mark is None else mark.topics
-    return topics if last is None else replace(topics, since=last.since, is_recreated=last.is_recreated)
-
-
-def _last_commit(spec: ActorSpec, settings: TaskSettings, owner: OwnerRecord | None) -> OwnerRecord | None:
-    """Return the registry's record if it proves an earlier commit for a topic of this name."""
-    if owner is None or (owner.input_offset is None and not settings.rules.exactly_once):
-        return None
-    return owner if owner.topic in ("", spec.topic) else None

@@ -24,8 +24,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from actors._core.logs import escaping
-from actors._core.task.completed import CompletedOffsets
 from actors.ports import InputRecord, Unreadable
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.task.handling import Handling
@@ -41,8 +41,9 @@ LEAST_WINDOW = 1_000
 
 @dataclass(slots=True, eq=False)
 class InFlightRecord:
-    """A message between its admission and its merge."""
+    """A message between its admission and its merge; `one` is the input with which its writes go."""
 
+    one: InputProgress
     record: InputRecord
     internal: InternalMessage | None
     queue: KeyQueue
@@ -61,26 +62,24 @@ class KeyQueue:
 class KeyExecutor:
     """Runs up to `limit` messages of a partition at once.
 
-    `wake` is called when a message is done.
+    `wake` is called when a message is done, `merged` when an input record is merged.
     """
 
     def __init__(
         self,
         shared: TaskState,
         handling: Handling,
-        completed: CompletedOffsets,
         *,
         limit: int,
         wake: Callable[[], None],
-        saw: Callable[[int], None] | None = None,
+        merged: Callable[[InputProgress, InputRecord], None],
     ) -> None:
         self._shared = shared
         self._handling = handling
-        self._completed = completed
         self._limit = limit
         self._window = max(LEAST_WINDOW, WINDOW * limit)
         self._wake = wake
-        self._saw = saw
+        self._note_merged = merged
         self._readers = {store: OverlayReader(overlay) for store, overlay in shared.overlays.items()}
         self._open: dict[InFlightRecord, None] = {}
         self._queues: dict[bytes, KeyQueue] = {}
@@ -119,7 +118,7 @@ class KeyExecutor:
         first = next(iter(self._open), None)
         return self._error if first is None or first.error is None else first.error
 
-    def admit(self, record: InputRecord, internal: InternalMessage | None = None) -> None:
+    def admit(self, one: InputProgress, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Take the next message; it runs as soon as all before it of its key are done and fewer than `limit` run."""
         key = record.key
         if isinstance(record, Unreadable) and record.original is not None:
@@ -130,7 +129,7 @@ class KeyExecutor:
             key = key or b""
             queue = self._queues.get(key) or KeyQueue(key)
             self._queues[key] = queue
-        in_flight = InFlightRecord(record, internal, queue)
+        in_flight = InFlightRecord(one, record, internal, queue)
         self._open[in_flight] = None
         queue.waiting.append(in_flight)
         if not queue.is_busy and len(queue.waiting) == 1:
@@ -143,7 +142,7 @@ class KeyExecutor:
             in_flight = queue.waiting.popleft()
             queue.is_busy = True
             running = asyncio.create_task(
-                self._run(in_flight), name=f"message {self._shared.source} {in_flight.record.offset}"
+                self._run(in_flight), name=f"message {in_flight.one.source} {in_flight.record.offset}"
             )
             self._running.add(running)
             running.add_done_callback(self._running.discard)
@@ -156,7 +155,7 @@ class KeyExecutor:
             # Nothing of its key runs behind it.
             in_flight.error = error
             if not self._is_closed:
-                logger.warning("%s: %r, behind unfinished messages", self._shared.source, error)
+                logger.warning("%s: %r, behind unfinished messages", in_flight.one.source, error)
         else:
             self._done.append((in_flight, state))
             if not self._holds:
@@ -167,11 +166,16 @@ class KeyExecutor:
         self._wake()
 
     def _private_state(self, in_flight: InFlightRecord) -> TaskState:
-        shared = self._shared
-        offset = in_flight.record.offset if in_flight.internal is None else self._completed.reached - 1
+        shared, one = self._shared, in_flight.one
+        offset, source, tag = in_flight.record.offset, one.source, one.topics.message_tag
+        if in_flight.internal is not None:
+            offset, source, tag = one.completed.reached - 1, shared.home, shared.message_tag
         scope = MessageScope(shared.scope.epoch, offset, shared.scope.now_ms)
+        scope.input = None if shared.scope.input is None else one.index
         return replace(
             shared,
+            source=source,
+            message_tag=tag,
             scope=scope,
             overlays={store: Overlay(reader, scope) for store, reader in self._readers.items()},
             outputs=[],
@@ -212,14 +216,14 @@ class KeyExecutor:
         count, self._merged = self._merged, 0
         return count
 
-    def merge_one(self) -> InputRecord | None:
+    def merge_one(self) -> InFlightRecord | None:
         """Merge the message that was done first; return it, None when there is none."""
         while self._done:
             in_flight, state = self._done.popleft()
             if in_flight in self._open:
                 self._merge(in_flight, state)
                 self.start()
-                return in_flight.record
+                return in_flight
         return None
 
     def _merge(self, in_flight: InFlightRecord, state: TaskState) -> None:
@@ -238,10 +242,8 @@ class KeyExecutor:
             del self._queues[queue.key]
         if in_flight.internal is None:
             self._merged += 1
-            self._completed.finish(in_flight.record.offset)
-            shared.scope.source_offset = self._completed.reached - 1
-            if self._saw is not None:
-                self._saw(in_flight.record.timestamp)
+            in_flight.one.completed.finish(in_flight.record.offset)
+            self._note_merged(in_flight.one, in_flight.record)
             return
         try:
             in_flight.internal.done()

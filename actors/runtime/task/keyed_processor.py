@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 
-from actors._core.task.completed import CompletedOffsets
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord
 from actors.runtime.handlers.expiry import Sweeper
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
@@ -23,21 +23,21 @@ from stores._core.overlay import Writes
 class KeyedProcessor(TaskProcessor):
     """Handles up to `concurrency` messages at a time."""
 
-    def __init__(self, context: TaskContext, stores: Sequence[Restored], completed: CompletedOffsets) -> None:
+    def __init__(self, context: TaskContext, stores: Sequence[Restored], inputs: Sequence[InputProgress]) -> None:
         self._ending = asyncio.Event()
-        super().__init__(context, stores, completed)
+        super().__init__(context, stores, inputs)
         # A hook that is called outside of the executor has no more rights than a message inside.
         self._messages.on_wait = lambda _: None
         self._executor = KeyExecutor(
             self._messages,
             self._handling,
-            completed,
             limit=context.spec.concurrency,
             wake=context.inbox.wake,
-            saw=self._saw,
+            merged=self._merged,
         )
         self._pending: deque[InputRecord] = deque()
-        self._admitted = completed.next_offset
+        self._pending_of = inputs[0]
+        self._admitted = [one.next_offset for one in inputs]
         self._was_clean = True
         self._holds = False
 
@@ -81,34 +81,38 @@ class KeyedProcessor(TaskProcessor):
     def _is_careful(self) -> bool:
         """Whether messages are merged and committed one by one, because the broker refused a commit."""
         poison = self._poison
-        is_suspect = self._completed.next_offset < poison.careful_until
+        until = poison.careful_until
+        is_suspect = any(one.completed.next_offset < until.get(one.source.topic, 0) for one in self.inputs)
         return is_suspect or self._clock.monotonic() < poison.careful_internal_s
-
-    @property
-    def reached(self) -> int:
-        """See `TaskProcessor.reached`."""
-        return self._completed.reached
 
     def _backlog_ms(self) -> float:
         # What is admitted is in front of the timers of its key, also while it waits for one of another key.
-        return self._backlog.lowest_ms(self._admitted, chain(self._pending, self._inbox.records()))
+        lowest_ms = float("inf")
+        parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
+        for backlog, one, queue in parts:
+            waiting = chain(self._pending, queue.records()) if one is self._pending_of else queue.records()
+            lowest_ms = min(lowest_ms, backlog.lowest_ms(self._admitted[one.index], waiting))
+        return lowest_ms
 
     def _admit(self) -> None:
-        executor, completed = self._executor, self._completed
+        executor = self._executor
         while self._pending or self._inbox:
             if not self._pending:
-                self._pending.extend(self._take())
+                self._pending_of, records = self._take()
+                self._pending.extend(records)
+            one = self._pending_of
+            completed, index = one.completed, one.index
             while self._pending:
                 record = self._pending[0]
-                if record.offset < self._admitted:
+                if record.offset < self._admitted[index]:
                     self._pending.popleft()
                     continue
                 if not (executor.has_room and completed.may_begin(record.offset)):
                     return
                 self._pending.popleft()
-                self._admitted = record.offset + 1
+                self._admitted[index] = record.offset + 1
                 if completed.begin(record.offset):
-                    executor.admit(record)
+                    executor.admit(one, record)
 
     async def _look_at_what_is_done(self) -> bool:
         """See to what the executor has merged, and to what is due; tell whether the loop has to begin anew.
@@ -119,7 +123,7 @@ class KeyedProcessor(TaskProcessor):
         if await self._take_care():
             # What came during a commit has woken nobody.
             return True
-        self.next_offset = self._completed.next_offset
+        self._sync()
         is_clean, was_clean = self.is_clean, self._was_clean
         if was_clean and not is_clean:
             self._oldest_s = self._clock.monotonic()
@@ -145,19 +149,33 @@ class KeyedProcessor(TaskProcessor):
         if is_careful != self._holds:
             self._holds = is_careful
             self._executor.hold(is_careful)
-        while is_careful and (record := self._executor.merge_one()) is not None:
-            await self._commit_alone(record)
+        while is_careful and (merged := self._executor.merge_one()) is not None:
+            one = merged.one if merged.internal is None else self.inputs[0]
+            await self._commit_alone(merged.record, one.source)
             has_committed = True
         return has_committed
 
-    def _freeze(self) -> tuple[CommitBatch, list[Writes], int, int]:
-        self.next_offset = self._completed.next_offset
+    def _merged(self, one: InputProgress, record: InputRecord) -> None:
+        """Note that a record's effects are in the shared overlays."""
+        self._at, scope = one, self._scope
+        scope.source_offset = one.completed.reached - 1
+        if scope.input is not None:
+            scope.input, self._messages.home_offset = one.index, self.inputs[0].completed.next_offset
+        if self._saw is not None:
+            self._saw(record.timestamp)
+
+    def _sync(self) -> None:
+        for one in self.inputs:
+            one.next_offset = one.completed.next_offset
+
+    def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
+        self._sync()
         self._was_clean = True
         self._handled = self._executor.take_count()
         return super()._freeze()
 
-    def _skip_to(self, offset: int) -> None:
-        self._completed.skip_to(offset)
+    def _skip_to(self, one: InputProgress, offset: int) -> None:
+        one.completed.skip_to(offset)
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         with self._executor.holding():
@@ -166,7 +184,9 @@ class KeyedProcessor(TaskProcessor):
     @property
     def is_clean(self) -> bool:
         """See `TaskProcessor.is_clean`."""
-        return self._completed.next_offset <= self._handed_in_offset and super().is_clean
+        if any(one.completed.next_offset > one.handed_in_offset for one in self.inputs):
+            return False
+        return super().is_clean
 
     @property
     def _may_take(self) -> bool:
@@ -174,7 +194,7 @@ class KeyedProcessor(TaskProcessor):
 
     async def _take_internal(self, punctuator: Punctuator) -> None:
         for internal in punctuator.take():
-            self._executor.admit(internal.record, internal)
+            self._executor.admit(self._at, internal.record, internal)
 
     def _commit_in_s(self) -> float:
         """Give when the next commit is due: at once when the input has run dry and the last one is long enough ago."""
@@ -195,7 +215,7 @@ class KeyedProcessor(TaskProcessor):
         if not self._inbox.hurries:
             await self._executor.quiet()
         await self._take_care()
-        self.next_offset = self._completed.next_offset
+        self._sync()
         await self._leave()
 
     async def _let_pass(self, seconds: float) -> None:

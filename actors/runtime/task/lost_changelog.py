@@ -21,18 +21,19 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
 from actors._core.logs import escaping
 from actors._core.task.commit import parse_mark
-from actors._core.task.completed import CompletedOffsets, decode_finished
+from actors._core.task.completed import decode_finished
 from actors._core.task.takeover import LogBounds, why_replaced
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import (
     NO_COMMIT,
@@ -49,8 +50,7 @@ from actors.runtime.task.identity import changelog_ids
 from actors.runtime.threads import finish_in_thread
 from stores._core.overlay import WRITE_OVERHEAD_BYTES
 from stores._core.printable import moment
-from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
-from stores._core.replay import NO_METADATA
+from stores._core.record import METADATA_BYTES, METADATA_VERSION, Position, decode_metadata, with_epoch
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -78,9 +78,8 @@ class _Epochs:
     since: int
 
     def renumbered(self, with_metadata: bytes) -> bytes:
-        metadata = decode_metadata(with_metadata)
-        epoch = self.epoch if metadata.epoch >= self.since else self.since - 1
-        return encode_metadata(epoch, metadata.source_offset, metadata.expires_at_ms)
+        epoch = self.epoch if decode_metadata(with_metadata).epoch >= self.since else self.since - 1
+        return with_epoch(with_metadata[:METADATA_BYTES], epoch)
 
 
 async def write_back(
@@ -110,8 +109,8 @@ async def write_back(
     if before is None:
         raise AssertionError("a store without a position is ahead of nothing")
     bounds = await logs.bounds(source)
-    newest = await _fold(logs, source, held.position.changelog_id, bounds, folded)
-    if decode_metadata(newest).epoch <= before.epoch:
+    epoch = await _fold(logs, source, held.position.changelog_id, bounds, folded)
+    if epoch <= before.epoch:
         # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
         # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
         before = replace(before, wall_time_ms=now_ms)
@@ -136,7 +135,9 @@ async def write_back(
     return replace(held, position=position, is_ahead=False)
 
 
-async def write_to_changelog(context: TaskContext, store: str, held: Restored, completed: CompletedOffsets) -> Restored:
+async def write_to_changelog(
+    context: TaskContext, store: str, held: Restored, inputs: Sequence[InputProgress]
+) -> Restored:
     """Write what a changelog lost back to it, as the partition's owner. Only then the store's epoch is the new one."""
     services, changelog = context.services, context.spec.changelogs[store]
     partition = context.partition
@@ -144,17 +145,17 @@ async def write_to_changelog(context: TaskContext, store: str, held: Restored, c
     async def commit(writes: ChangelogWrites) -> int:
         receipt = await context.log.commit(
             CommitBatch(
-                source=context.source,
-                next_offset=completed.next_offset,
-                metadata=context.mark(completed),
+                partition,
+                context.marked(inputs),
                 changelogs={changelog.topic: writes} if writes else {},
             )
         )
         return receipt.changelog_offsets[changelog.topic] if writes else 0
 
     async def written() -> None:
-        if context.topics.changelog_id(store) != changelog.topic_id:
-            context.topics = context.topics.with_changelogs({store: changelog.topic_id})
+        if inputs[0].topics.changelog_id(store) != changelog.topic_id:
+            for one in inputs:
+                one.topics = one.topics.with_changelogs({store: changelog.topic_id})
             await commit({})
 
     folded = await services.stores.open(f"{store}~log", partition)
@@ -166,7 +167,7 @@ async def write_to_changelog(context: TaskContext, store: str, held: Restored, c
             logs=services.logs,
             commit=commit,
             written=written,
-            since=context.topics.since,
+            since=max(one.topics.since for one in inputs),
             delete_retention_ms=changelog.delete_retention_ms,
             now_ms=services.clock.wall_ms(),
             max_bytes=context.settings.policy.max_bytes,
@@ -197,16 +198,21 @@ def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
             )
 
 
-def last_commit(changelog: Changelog, committed: Committed | None, owner: OwnerRecord | None = None) -> LastCommit:
-    """Return what the group's committed offset, or without one the registry, says of the last commit to a changelog."""
-    mark = None if committed is None else parse_mark(committed.metadata)
-    if committed is None or mark is None:
+def last_commit(
+    changelog: Changelog, found: Sequence[Committed | None], owner: OwnerRecord | None = None
+) -> LastCommit:
+    """Return what the inputs' committed offsets, or else the registry, say of the last commit to a changelog."""
+    for index, committed in enumerate(found):  # noqa: B007
+        mark = None if committed is None else parse_mark(committed.metadata)
+        if committed is not None and mark is not None:
+            break
+    else:
         return NO_COMMIT if owner is None else LastCommit(owner.epoch, is_marked=False)
     known_id = changelog.former_id
     if mark.topics is not None:
         known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
-    return LastCommit(mark.epoch, known_id, reached)
+    return LastCommit(mark.epoch, known_id, reached, input=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +244,8 @@ class StandbyChecks:
 
     async def _why_unclaimed(self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position) -> str | None:
         """Tell why a copy of another topic has to be kept: no owner has gone on with this one yet."""
-        committed = await self.group.committed(TopicPartition(spec.topic, partition))
-        known_id = last_commit(changelog, committed).changelog_id or at.changelog_id
+        found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
+        known_id = last_commit(changelog, found).changelog_id or at.changelog_id
         if known_id in (changelog.topic_id, changelog.copied_id):
             return None
         return why_replaced(known_id, changelog.topic_id)
@@ -248,29 +254,31 @@ class StandbyChecks:
 def explained(
     error: LostChangelogError,
     positions: Mapping[str, Position | None],
-    committed: Committed | None,
+    found: Sequence[Committed | None],
     owner: OwnerRecord | None,
 ) -> LostChangelogError:
     """Add what an operator needs to find the newest copy: where the group is, where these stores are, who had it."""
     facts = []
-    mark = None if committed is None else parse_mark(committed.metadata)
-    if committed is not None and mark is not None:
-        facts.append(f"the last commit was at input offset {committed.offset} in epoch {mark.epoch}")
-    for store, at in positions.items():
-        has = "is empty" if at is None else f"is at input offset {at.source_offset} of epoch {at.epoch}"
-        facts.append(f"the store {store} of this worker {has}")
+    marks = [(one.offset, mark) for one in found if one is not None and (mark := parse_mark(one.metadata)) is not None]
+    if marks:
+        offsets = ", ".join(str(offset) for offset, _ in marks)
+        facts.append(f"the last commit was at input offset {offsets} in epoch {marks[0][1].epoch}")
+    for name, at in positions.items():
+        held_at = "" if at is None else ", ".join(map(str, at.offsets))
+        has = "is empty" if at is None else f"is at input offset {held_at} of epoch {at.epoch}"
+        facts.append(f"the store {name} of this worker {has}")
     if owner is not None:
         facts.append(f"the last owner is {owner.worker}, since {moment(owner.at_ms)}")
     return LostChangelogError(f"{error}. For comparison: {'; '.join(facts)}")
 
 
-async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> bytes:
-    """Put the last record of each key into an empty store; give the highest write metadata."""
+async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> int:
+    """Put the last record of each key into an empty store; return the highest epoch."""
     await finish_in_thread(folded.wipe)
-    newest, nowhere = NO_METADATA, Position(0, 0, 0, 0, "")
+    epoch, nowhere = 0, Position(0, 0, 0, 0, "")
     async for records, _ in logs.read(source, bounds.start, bounds.end, topic_id):
-        _, newest_here = stored_writes(records)
-        newest = max(newest, newest_here)
+        _, newest = stored_writes(records)
+        epoch = max(epoch, *(decode_metadata(metadata).epoch for metadata in newest))
         folded.load(
             [
                 (
@@ -283,7 +291,7 @@ async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBo
             nowhere,
         )
     await finish_in_thread(folded.settle)
-    return newest
+    return epoch
 
 
 def _differences(
@@ -298,7 +306,7 @@ def _differences(
                 chunk.to_store[key] = _value_of(logged)
             else:
                 chunk.to_log[key] = epochs.renumbered(logged), None
-        elif own is not None and logged is not None and own[:_AGE_BYTES] < logged[:_AGE_BYTES]:
+        elif own is not None and logged is not None and _is_older(own, logged, before):
             chunk.to_store[key] = _value_of(logged)
         elif own is not None and (logged is None or own != _value_of(logged)):
             # Of two records with the same write metadata, which timers write, the log has the older one: the store
@@ -316,10 +324,18 @@ def _differences(
         yield chunk
 
 
+def _is_older(own: bytes, logged: bytes, before: Position) -> bool:
+    """Tell whether the log's write of a key came after the store's."""
+    if own[0] == logged[0] == METADATA_VERSION:
+        return own[:_AGE_BYTES] < logged[:_AGE_BYTES]
+    # Offsets of different inputs say nothing of each other.
+    return own[:METADATA_BYTES] != logged[:METADATA_BYTES] and _is_unseen(logged, before)
+
+
 def _is_unseen(logged: bytes, before: Position) -> bool:
     """Tell whether a record was written after the store's position."""
     metadata = decode_metadata(logged)
-    return metadata.epoch > 0 and (metadata.epoch, metadata.source_offset) >= (before.epoch, before.source_offset)
+    return metadata.epoch > 0 and not before.covers(metadata)
 
 
 def _value_of(logged: bytes) -> bytes | None:

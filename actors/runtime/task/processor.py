@@ -26,45 +26,41 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from actors._core.logs import escaping
-from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
     LogWentBackError,
     NewerVersionError,
-    OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
     RestoreError,
 )
-from actors.ports import CommitBatch, InputRecord, Output
+from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
+from actors.runtime.inputs.misplaced import PlacedRecords
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import refused, undecodable
 from actors.runtime.message.internal_messages import InternalMessage, Punctuator
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.restore import Restored
+from actors.runtime.state.stores import store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, identity
-from actors.runtime.task.misplaced import PlacedRecords
 from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes, with_metadata
-from stores._core.record import Position
-from stores.ports import PartitionStore
+from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
 logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
-INLINE_WRITES = 10_000
-"""How many writes go to the store on the event loop. rocksdict holds the interpreter's lock while it writes (0.6 µs a
-write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
 _ROUNDING_S = 0.001
@@ -75,25 +71,25 @@ _SIZE_MASK = 15
 class TaskProcessor:
     """Handles the messages of a partition that was just taken over, one at a time."""
 
-    def __init__(self, context: TaskContext, stores: Sequence[Restored], completed: CompletedOffsets) -> None:
-        offset = completed.next_offset
-        self.next_offset = offset
-        self.committed_offset = offset
-        self._handed_in_offset = offset
+    def __init__(self, context: TaskContext, stores: Sequence[Restored], inputs: Sequence[InputProgress]) -> None:
+        self.inputs = inputs
+        # What is due between messages goes with the last one, so with an input of which one was handled.
+        self._at = next((one for one in inputs if one.reached > 0), inputs[0])
         self._under_way: asyncio.Task[None] | None = None
         self._under_way_bytes = 0
-        self._completed = completed
         self._context = context
         self._spec = spec = context.spec
-        self._source = context.source
+        self._name = ", ".join(str(one.source) for one in inputs)
         self._inbox = context.inbox
         self._services = context.services
         self._clock = context.clock
         self._policy = context.settings.policy
         self._poison = context.poison
         self._stores = list(stores)
-        self._placed = None if spec.misplaced is None else PlacedRecords(context, completed)
-        self._scope = scope = MessageScope(context.epoch, completed.reached - 1, self._clock.wall_ms())
+        placed = (PlacedRecords(spec, one, context.meters, context.services.clock) for one in inputs)
+        self._placed = list(placed) if spec.misplaced else []
+        self._scope = scope = MessageScope(context.epoch, self.reached - 1, self._clock.wall_ms())
+        scope.input = self._at.index if len(inputs) > 1 else None
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope, KEPT_VALUES)) for store, held in zip(spec.stores, stores, strict=True)
         ]
@@ -105,7 +101,8 @@ class TaskProcessor:
         self._parked_topic = None if spec.parked is None else topics[spec.parked.name]
         self._messages = TaskState(
             actor=spec.name,
-            source=self._source,
+            source=inputs[0].source,
+            home=inputs[0].source,
             partition=context.partition,
             partition_count=spec.partition_count,
             scope=scope,
@@ -114,17 +111,18 @@ class TaskProcessor:
             resolve_output=self._services.resolve_output,
             outputs=[],
             partitioner=spec.partitioner,
-            message_tag=context.topics.message_tag,
+            message_tag=inputs[0].topics.message_tag,
+            home_offset=inputs[0].next_offset,
         )
         tools = make_tools(context, self._messages, [held.store for held in stores])
         self._messages.tools, self._punctuators = tools.tools, tools.punctuators
-        self._handling = Handling(
-            spec, self._source, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass
-        )
+        self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped = self._poison.dropped
         timers = tools.timers
         self._saw = None if timers is None else timers.saw
-        self._backlog = Backlog(self._source, context.backlog_end, self._position, self._clock)
+        self._backlogs = [
+            Backlog(one.source, one.backlog_end, partial(self._position, one), self._clock) for one in inputs
+        ]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
         self._handled = 0
@@ -154,7 +152,7 @@ class TaskProcessor:
         while not inbox.stopping:
             await self._check()
             if inbox:
-                await self._handle_or_halt(self._take())
+                await self._handle_or_halt(*self._take())
                 await self._punctuate()
             elif self.is_clean:
                 await self._idle()
@@ -169,12 +167,16 @@ class TaskProcessor:
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
         inbox, context = self._inbox, self._context
-        if inbox.left_at is not None and inbox.left_at > self.next_offset >= inbox.delivered:
-            self._skip_to(inbox.left_at)
-            self.next_offset = inbox.left_at
+        for one, queue in zip(self.inputs, inbox.queues, strict=True):
+            if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
+                self._skip_to(one, queue.left_at)
+                one.next_offset = queue.left_at
         claimed, is_atomic = context.claimed, context.settings.rules.exactly_once
-        if inbox.is_last and is_atomic and claimed is not None and claimed.input_offset != self.next_offset:
-            self._messages.outputs.append(self._services.encode_owner(replace(claimed, input_offset=self.next_offset)))
+        if inbox.is_last and is_atomic and claimed is not None:
+            first, *more = (one.owned() for one in self.inputs)
+            now = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
+            if now != claimed:
+                self._messages.outputs.append(self._services.encode_owner(now))
         await self._commit()
 
     async def close(self) -> None:
@@ -193,8 +195,9 @@ class TaskProcessor:
     @property
     def is_clean(self) -> bool:
         """Whether nothing is left to commit but what is under way."""
-        if self.next_offset > self._handed_in_offset:
-            return False
+        for one in self.inputs:
+            if one.next_offset > one.handed_in_offset:
+                return False
         return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
 
     @property
@@ -211,19 +214,20 @@ class TaskProcessor:
 
     @property
     def reached(self) -> int:
-        """The offset behind the last input that was handled."""
-        return max(self.next_offset, self._completed.reached)
+        """The offset behind the last record that was handled, in its input."""
+        return self._at.reached
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now, but for a commit that may be under way."""
         return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
 
-    def _position(self) -> int | None:
-        return self._services.sink.position(self._source)
+    def _position(self, one: InputProgress) -> int | None:
+        return self._services.sink.position(one.source)
 
     def _backlog_ms(self) -> float:
-        return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
+        parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
+        return min(backlog.lowest_ms(one.next_offset, queue.records()) for backlog, one, queue in parts)
 
     async def _check(self) -> None:
         """Raise what a commit failed with, or why the task has to take over again."""
@@ -233,9 +237,9 @@ class TaskProcessor:
         if doubt is not None:
             raise RestoreError(doubt)
 
-    def _take(self) -> Sequence[InputRecord]:
-        records = self._inbox.take()
-        return records if self._placed is None else self._placed.checked(records)
+    def _take(self) -> tuple[InputProgress, Sequence[InputRecord]]:
+        index, records = self._inbox.take()
+        return self.inputs[index], self._placed[index].checked(records) if self._placed else records
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping
@@ -258,7 +262,9 @@ class TaskProcessor:
             await self._refresh_checkpoints()
 
     def _due_in_s(self) -> float:
-        wait_s = math.inf if self._sweeper is None else self._sweeper.wait_s()
+        wait_s = self._inbox.wait_s
+        if self._sweeper is not None:
+            wait_s = min(wait_s, self._sweeper.wait_s())
         if self._may_take:
             for punctuator in self._punctuators:
                 wait_s = min(wait_s, punctuator.wait_s())
@@ -299,7 +305,7 @@ class TaskProcessor:
         except CommitRefusedError:
             self._poison.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
             again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
-            logger.exception("%s: the broker refuses what expired keys led to: %s", self._source, again)
+            logger.exception("%s: the broker refuses what expired keys led to: %s", self._name, again)
             raise
 
     def _is_busy(self, _: bytes) -> bool:
@@ -313,9 +319,10 @@ class TaskProcessor:
         The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
         log's start when retention has removed them, and look like input that was lost.
         """
-        reached = self._position()
-        if reached is not None and reached > self.next_offset and not self._inbox:
-            self._skip_to(reached)
+        for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
+            reached = self._position(one)
+            if reached is not None and reached > one.next_offset and not queue.queued:
+                self._skip_to(one, reached)
         await self._commit()
         self._note_time()
         asked_ms = self._services.clock.wall_ms()
@@ -326,30 +333,38 @@ class TaskProcessor:
                 await finish_in_thread(held.store.apply, [], replace(position, wall_time_ms=asked_ms))
         self._refreshed_s = self._clock.monotonic()
 
-    def _skip_to(self, offset: int) -> None:
+    def _skip_to(self, one: InputProgress, offset: int) -> None:
         """Go on at `offset`: there is no record before it that isn't finished."""
-        self.next_offset = offset
+        one.next_offset = offset
 
-    async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
+    async def _handle_or_halt(self, one: InputProgress, records: Sequence[InputRecord]) -> None:
         self._note_time()
         if self.is_clean:
             self._oldest_s = self._clock.monotonic()
+        messages, home = self._messages, self.inputs[0]
+        if one is not self._at:
+            self._at, self._scope.input = one, one.index
+        messages.source, messages.message_tag = one.source, one.topics.message_tag
         try:
             await self._handle(records)
         except RecordError as error:
             if not isinstance(error, RefusedRecordError):
                 await self._commit()
             raise
+        finally:
+            messages.source, messages.message_tag = home.source, home.topics.message_tag
+            messages.home_offset = home.next_offset
 
     async def _handle(self, records: Sequence[InputRecord]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
-        messages, scope, handler, inbox = self._messages, self._scope, self._spec.handler, self._inbox
-        decode_key, decode_value, is_watched = self._spec.decode_key, self._spec.decode_value, self._is_watched
+        messages, scope, at, inbox = self._messages, self._scope, self._at, self._inbox
+        handler, decode_key, decode_value = at.spec.handler, at.spec.decode_key, at.spec.decode_value
+        is_watched = self._is_watched
         undo, monotonic = scope.undo, self._clock.monotonic
         outputs, pause_s, saw = messages.outputs, self._next_pause_s(), self._saw
         for record in records:
             offset, raw_key, raw_value = record.offset, record.key, record.value
-            if offset < self.next_offset:
+            if offset < at.next_offset:
                 continue
             scope.source_offset = offset
             if raw_key is None or raw_value is None or (is_watched and self._is_special(record)):
@@ -367,7 +382,7 @@ class TaskProcessor:
                     ctx._state = None
                     if undo:
                         undo.clear()
-            self.next_offset = offset + 1
+            at.next_offset = offset + 1
             self._handled += 1
             if is_watched and saw is not None:
                 saw(record.timestamp)
@@ -382,26 +397,28 @@ class TaskProcessor:
         if ctx is not None:
             ctx._state = None
         elif isinstance(error, Exception):
-            error = undecodable(self._source, record, error)
+            error = undecodable(self._at.source, record, error)
         await self._handling.recover(self._messages, record, error, sent)
         return self._messages.outputs
 
     @property
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
-        is_asked = self._handling.parked is not None or bool(self._poison.poisoned) or bool(self._completed.finished)
+        is_asked = self._handling.parked is not None or bool(self._poison.poisoned) or bool(self._at.completed.finished)
         return is_asked or self._saw is not None
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""
         parked, offset = self._handling.parked, record.offset
-        is_known = offset in self._poison.poisoned or offset in self._completed.finished
+        is_known = offset in self._at.completed.finished or (
+            bool(self._poison.poisoned) and identity(self._at.source, record) in self._poison.poisoned
+        )
         return is_known or (parked is not None and parked.may_concern(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
         """Handle a message with all precautions; return the outputs, which a commit may have renewed."""
         # An earlier owner, who handled keys side by side, may have finished it.
-        if record.offset not in self._completed.finished:
+        if record.offset not in self._at.completed.finished:
             await self._handling.message(self._messages, record)
         return self._messages.outputs
 
@@ -441,16 +458,20 @@ class TaskProcessor:
 
     def _next_pause_s(self) -> float:
         """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
-        if self.next_offset < self._poison.careful_until:
+        if self._is_suspect(self._at.next_offset):
             return 0.0
         commit_s = self._oldest_s + self._policy.interval_s
         return min(commit_s, self._clock.monotonic() + YIELD_EVERY_S)
+
+    def _is_suspect(self, offset: int) -> bool:
+        """Whether the broker refused a commit with messages behind this offset of the current input."""
+        return offset < self._poison.careful_until.get(self._at.source.topic, 0)
 
     def _note_time(self) -> None:
         self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
 
     async def _pause(self, record: InputRecord) -> None:
-        await self._commit_if_due(record, is_careful=record.offset < self._poison.careful_until)
+        await self._commit_if_due(record, is_careful=self._is_suspect(record.offset))
         await self._clock.sleep(0)
 
     async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> None:
@@ -458,22 +479,22 @@ class TaskProcessor:
         # Handlers may be slow: those of one batch don't all run at the time at which it began.
         self._note_time()
         if is_careful:
-            await self._commit_alone(record)
+            await self._commit_alone(record, self._messages.source)
         elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
             await self._begin_commit()
             self._oldest_s = self._clock.monotonic()
 
-    async def _commit_alone(self, record: InputRecord) -> None:
-        """Commit what one record led to; if the broker refuses that again, the record is the reason."""
+    async def _commit_alone(self, record: InputRecord, source: TopicPartition) -> None:
+        """Commit what one record of `source` led to; if the broker refuses that again, the record is the reason."""
         try:
             await self._commit()
         except CommitRefusedError as error:
-            who, given_up = identity(record), self._poison.given_up
-            found = refused(self._spec.name, self._source, record, error, is_final=who in given_up)
+            who, given_up = identity(source, record), self._poison.given_up
+            found = refused(self._spec.name, source, record, error, is_final=who in given_up)
             if (internal_id := getattr(record, "id", None)) is not None:
                 found.internal = (self._spec.name, internal_id)
             found.is_passed = self._spec.concurrency > 1
-            is_given_up = identity(record) in self._poison.poisoned
+            is_given_up = who in self._poison.poisoned
             if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
@@ -482,7 +503,7 @@ class TaskProcessor:
                 raise
             await self._context.log.fence()
             raise found from error
-        self._poison.poisoned.pop(identity(record), None)
+        self._poison.poisoned.pop(identity(source, record), None)
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
@@ -498,7 +519,7 @@ class TaskProcessor:
         """Hand in what was handled, as soon as the commit that is under way has ended."""
         await self._commit_ended()
         self._rested_s = math.inf
-        self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit {self._source}")
+        self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit of {self._name}")
         self._under_way.add_done_callback(lambda _: self._inbox.wake())
 
     async def _commit_ended(self) -> None:
@@ -515,7 +536,7 @@ class TaskProcessor:
         self._under_way = None
         under_way.result()
 
-    def _freeze(self) -> tuple[CommitBatch, list[Writes], int, int]:
+    def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
         """Return a batch with all that was handled, the writes of each store, where they lead to, and of how many."""
         context, messages, scope = self._context, self._messages, self._scope
         if messages.newer is not None:
@@ -531,11 +552,12 @@ class TaskProcessor:
         frozen = [overlay.freeze() for _, _, overlay in self._parts]
         changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
         batch = self._batch_of(changelogs, size)
-        self._handed_in_offset = batch.next_offset
+        for one in self.inputs:
+            one.handed_in_offset = batch.offsets[one.source].offset
         handled, self._handled = self._handled, 0
-        return batch, frozen, self._completed.reached, handled
+        return batch, frozen, [one.completed.reached for one in self.inputs], handled
 
-    async def _carry_out(self, batch: CommitBatch, frozen: list[Writes], source_offset: int, handled: int) -> None:
+    async def _carry_out(self, batch: CommitBatch, frozen: list[Writes], offsets: list[int], handled: int) -> None:
         """Commit a batch: to Kafka, then to the stores."""
         context, clock = self._context, self._clock
         began_ms, began_s = self._services.clock.wall_ms(), clock.monotonic()
@@ -544,12 +566,14 @@ class TaskProcessor:
         for (topic, held, overlay), writes in zip(self._parts, frozen, strict=True):
             changelog_offset = receipt.changelog_offsets.get(topic)
             try:
-                await store_commit(held.store, writes, source_offset, changelog_offset, began_ms, context.epoch)
+                await store_commit(held.store, writes, offsets, changelog_offset, began_ms, context.epoch)
             except LogWentBackError as error:
                 self._poison.went_back[topic] = str(error)
                 raise
             overlay.settle()
-        self.committed_offset, context.failures, self._under_way_bytes = batch.next_offset, 0, 0
+        for one in self.inputs:
+            one.committed_offset = batch.offsets[one.source].offset
+        context.failures, self._under_way_bytes = 0, 0
         seconds = clock.monotonic() - began_s
         self._rested_s = began_s + seconds + self._policy.rest_s(seconds)
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)
@@ -559,42 +583,13 @@ class TaskProcessor:
 
     def _batch_of(self, changelogs: dict[str, Writes], size: int) -> CommitBatch:
         """Return what is committed with these writes: the input's offset, the outputs, and what the stores publish."""
-        context, messages, completed = self._context, self._messages, self._completed
+        context, messages = self._context, self._messages
         outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
         for topic, writes in changelogs.items():
             if topic in self._published:
                 outputs.extend(self._published[topic].records(writes))
-        completed.skip_to(self.next_offset)
+        for one in self.inputs:
+            one.completed.skip_to(one.next_offset)
         context.now_ms = max(context.now_ms, self._scope.now_ms, messages.tools.latest_ms)
         steps = () if context.settings.rules.exactly_once else in_steps(self._spec, changelogs)
-        return CommitBatch(self._source, self.next_offset, context.mark(completed), changelogs, outputs, steps, size)
-
-
-async def store_commit(
-    store: PartitionStore, writes: Writes, source_offset: int, changelog_offset: int | None, at_ms: int, epoch: int
-) -> None:
-    """Write what a transaction made durable into a store, with the store's new position.
-
-    `source_offset` is behind the last input that is committed, `changelog_offset` behind the records of `writes`, None
-    if there are none. `at_ms` is from before the transaction: its success proves that the task was the owner then.
-
-    Raises:
-        LogWentBackError: the new records don't lie behind what the store has; nothing is written.
-    """
-    before = store.position()
-    if before is None:
-        raise OutcomeUnknownError("the store lost its position")
-    if changelog_offset is None:
-        changelog_offset = before.changelog_offset
-    elif changelog_offset - len(writes) < before.changelog_offset:
-        raise LogWentBackError(
-            f"a commit's records begin at offset {changelog_offset - len(writes)}, before the checkpoint at "
-            f"{before.changelog_offset}"
-        )
-    # Not the later of both times: one from a clock that was ahead would hide how old the store is.
-    position = Position(source_offset, changelog_offset, at_ms, epoch, before.changelog_id)
-    rows = ((key, with_metadata(entry)) for key, entry in writes.items())
-    if len(writes) <= INLINE_WRITES:
-        store.apply(rows, position)
-    else:
-        await finish_in_thread(store.apply, rows, position)
+        return CommitBatch(context.partition, context.marked(self.inputs), changelogs, outputs, steps, size)

@@ -17,15 +17,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from actors._core.group.members import TaskId
 from actors._core.logs import Reminders, escaping
-from actors._core.task.commit import CommitMark, parse_mark
-from actors._core.task.completed import CompletedOffsets, decode_finished
+from actors._core.task.commit import CommitMark
+from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event, State
-from actors._core.task.takeover import Contradiction, decide_start, next_epoch
+from actors._core.task.takeover import Contradiction, InputFacts, decide_start, next_epoch
+from actors._core.task.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
@@ -40,7 +42,6 @@ from actors.errors import (
 )
 from actors.ports import (
     CommitBatch,
-    Committed,
     InputRecord,
     OwnerRecord,
     TaskLog,
@@ -49,14 +50,16 @@ from actors.ports import (
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.committer import Membership
+from actors.runtime.inputs.inbox import Inbox, MergedInbox
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.context import Inbox, PoisonTracking, TaskContext
+from actors.runtime.task.context import PoisonTracking, TaskContext
 from actors.runtime.task.former_owners import settled_offset, settled_owner
-from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
+from actors.runtime.task.identity import FoundInput, agreed, check_order, identify, require_unchanged
 from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.task.processor import CAREFUL_INTERNAL_S, TaskProcessor
@@ -94,11 +97,13 @@ class Task:
     ) -> None:
         self.spec = spec
         self.partition = partition
-        self.source = TopicPartition(spec.topic, partition)
+        self.id = TaskId(spec.name, partition)
+        self.sources = [TopicPartition(topic, partition) for topic in spec.topics]
+        self.name = ", ".join(map(str, self.sources))
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
         self.is_abandoned = False
-        self.inbox = Inbox(settings.queue_records, lambda: services.sink.has_room())
+        self.inbox = self._make_inbox(spec, services, settings)
         self.context = TaskContext(
             spec=spec,
             partition=partition,
@@ -122,8 +127,26 @@ class Task:
         self._reminders = Reminders(REMIND_S)
         self._has_refused = self._repeats = False
 
+    def _make_inbox(self, spec: ActorSpec, services: TaskServices, settings: TaskSettings) -> Inbox:
+        if not spec.more_inputs:
+            return Inbox(settings.queue_records, lambda: services.sink.has_room())
+
+        def has_more(index: int) -> bool:
+            source = self.sources[index]
+            position, end = services.sink.position(source), services.sink.end_offset(source)
+            return position is not None and position < max(end or 0, self.meters.end_offsets.get(source.topic, 0))
+
+        return MergedInbox(
+            settings.queue_records,
+            lambda: services.sink.has_room(),
+            inputs=len(self.sources),
+            max_idle_s=spec.max_task_idle_s,
+            has_more=has_more,
+            monotonic=services.clock.monotonic,
+        )
+
     def __repr__(self) -> str:
-        return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
+        return f"<Task {self.spec.name} {self.name} {self.state.value} epoch {self.epoch}>"
 
     @property
     def state(self) -> State:
@@ -137,15 +160,15 @@ class Task:
 
     def start(self, on_end: Callable[[Task], None]) -> None:
         """Begin the takeover. `on_end` is called when the task ended, with `failure` set if by a defect."""
-        self._run_task = asyncio.create_task(self._run(), name=f"actor {self.spec.name} {self.source}")
+        self._run_task = asyncio.create_task(self._run(), name=f"actor {self.spec.name} {self.name}")
         self._run_task.add_done_callback(lambda _: on_end(self))
 
-    def is_settled(self, end: int) -> bool:
-        """Whether all before offset `end` is handled and committed, and nothing is under way."""
+    def is_settled(self, end_of: Callable[[TopicPartition], int]) -> bool:
+        """Whether all before the inputs' ends is handled and committed, and nothing is under way."""
         processor = self._processor
         if self.state is not State.RUNNING or processor is None:
             return False
-        return processor.next_offset >= end and processor.is_quiet
+        return processor.is_quiet and all(one.next_offset >= end_of(one.source) for one in processor.inputs)
 
     def reinitialize(self, reason: str) -> None:
         """Make the task take over again, because of what its input said."""
@@ -158,7 +181,8 @@ class Task:
             return
         if self._processor is not None and not self.inbox.stopping:
             # What is delivered from here on is dropped, so the source's position says less and less.
-            self.inbox.left_at = self._services.sink.position(self.source)
+            for queue, source in zip(self.inbox.queues, self.sources, strict=True):
+                queue.left_at = self._services.sink.position(source)
         self.inbox.is_last = self.inbox.is_last or is_last
         self.inbox.stopping = True
         self.inbox.wake()
@@ -176,7 +200,7 @@ class Task:
         done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
         self.inbox.hurries = not done
         if not done and self.state in (State.RUNNING, State.COMMITTING) and not self.context.waits_for_commit:
-            logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
+            logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.name, self.spec.name)
             self._cancel()
         return bool(done)
 
@@ -215,7 +239,7 @@ class Task:
                 self.failure.__cause__ = error
         except MigratedError as error:
             self.meters.fenced(error)
-            logger.info("%s: %s", self.source, error)
+            logger.info("%s: %s", self.name, error)
         except Exception as error:
             self.failure = error
         finally:
@@ -253,7 +277,7 @@ class Task:
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
         processor = self._processor
-        return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self.inbox
+        return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self.inbox.queued
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
@@ -261,7 +285,7 @@ class Task:
             if await self._predecessor.is_over(PREDECESSOR_REMINDER_S):
                 self._predecessor = None
             else:
-                logger.warning("%s: waiting for the end of %r", self.source, self._predecessor)
+                logger.warning("%s: waiting for the end of %r", self.name, self._predecessor)
 
     async def _take_over_and_work(self) -> None:
         """Take over and work until something makes it necessary to look again."""
@@ -283,21 +307,23 @@ class Task:
             if isinstance(error, CommitRefusedError) and self._processor is not None:
                 # The message that is refused is found by committing each one alone.
                 poison = self.context.poison
-                poison.careful_until = max(poison.careful_until, self._processor.reached)
+                for one in self._processor.inputs:
+                    until = poison.careful_until.get(one.source.topic, 0)
+                    poison.careful_until[one.source.topic] = max(until, one.reached)
                 poison.careful_internal_s = self._services.clock.monotonic() + CAREFUL_INTERNAL_S
             await self._reinitialize(error)
 
     async def _stand_still(self, event: Event, error: ActorsError) -> None:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
-        reached = 0 if self._processor is None else self._processor.committed_offset
+        reached = 0 if self._processor is None else self._processor.inputs[0].committed_offset
         self.context.advance(event)
-        self._services.sink.stop_delivery(self.source)
+        self._stop_delivery()
         await self._drop_work()
         self.halted_by = error
         # The worker has said it once, for all partitions.
         level = logging.INFO if error is self.refusal else logging.ERROR
         text = "actor %s is stopped on %s: %s"
-        logger.log(level, text, self.spec.name, self.source, error, exc_info=error.__cause__)
+        logger.log(level, text, self.spec.name, self.name, error, exc_info=error.__cause__)
         internal = error.internal if isinstance(error, RecordError) else None
         if internal is not None and await self._is_released(internal, reached):
             self.halted_by = None
@@ -305,7 +331,7 @@ class Task:
             return
         while not self.inbox.stopping:
             if not await self.inbox.wait(HALT_REMINDER_S):
-                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
+                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.name, error)
                 await self._look_at_end()
 
     async def _is_released(self, internal: tuple[str, str], reached: int) -> bool:
@@ -313,13 +339,14 @@ class Task:
 
         Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
         """
+        source = self.sources[0]
         at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
         while not self.inbox.stopping:
             try:
-                bounds = await self._services.logs.bounds(self.source)
-                self.meters.end_offset = end = bounds.end
+                bounds = await self._services.logs.bounds(source)
+                self.meters.end_offsets[source.topic] = end = bounds.end
                 at = max(at, bounds.start)
-                async for records, until in self._services.logs.read(self.source, at, end):
+                async for records, until in self._services.logs.read(source, at, end):
                     for record in records:
                         command = self._told(record, internal, reached)
                         if command is not None:
@@ -328,19 +355,19 @@ class Task:
                                 self.context.poison.dropped.add(internal[1])
                             # What the broker refused may be taken now.
                             self.context.poison.poisoned.pop(internal[1], None)
-                            logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
+                            logger.info("%s: offset %d says %s: going on", self.name, record.offset, command)
                             return True
                     at = until
             except UnreadableLogError as damage:
                 at = damage.next_offset
                 logger.warning("%s. A command in front of offset %d may have to be sent again", damage, at)
             except (TaskError, OSError) as away:
-                logger.debug("%s: no command could be looked for: %s", self.source, away)
+                logger.debug("%s: no command could be looked for: %s", self.name, away)
             await self.inbox.wait(HALT_LOOK_S)
             now_s = self._services.clock.monotonic()
             if now_s - reminded_s >= HALT_REMINDER_S:
                 reminded_s = now_s
-                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, self.halted_by)
+                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.name, self.halted_by)
         return False
 
     def _told(self, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
@@ -349,18 +376,23 @@ class Task:
         except RefusedCommandError as error:
             # It is counted when the partition comes to it. A producer may write as many as it wants.
             level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
-            logger.log(level, "%s offset %d: a control record is skipped: %s", self.source, record.offset, error)
+            logger.log(level, "%s offset %d: a control record is skipped: %s", self.name, record.offset, error)
             return None
 
     async def _look_at_end(self) -> None:
         """See how much waits: nothing is fetched of a partition that stands still."""
         with contextlib.suppress(TaskError, OSError):
-            self.meters.end_offset = (await self._services.logs.bounds(self.source)).end
+            for source in self.sources:
+                self.meters.end_offsets[source.topic] = (await self._services.logs.bounds(source)).end
+
+    def _stop_delivery(self) -> None:
+        for source in self.sources:
+            self._services.sink.stop_delivery(source)
 
     async def _reinitialize(self, error: Exception) -> None:
         self.meters.fenced(error)
         self.context.advance(Event.UNKNOWN)
-        self._services.sink.stop_delivery(self.source)
+        self._stop_delivery()
         await self._drop_work()
         self.context.failures += 1
         delay_s = self._settings.backoff.delay_s(self.context.failures)
@@ -368,7 +400,7 @@ class Task:
         level = logging.DEBUG if is_repeated(error, self._services.reminders, now_s) else logging.WARNING
         # What another partition met as well says nothing of whether this one goes on.
         self._repeats = is_repeated(error, self._reminders, now_s)
-        logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
+        logger.log(level, "%s: %s; taking over again in %.2f s", self.name, error, delay_s)
         if isinstance(error, StoreError):
             for store in self.spec.stores:
                 await self._services.stores.repair(store.name, self.partition, error)
@@ -391,71 +423,86 @@ class Task:
         await self.context.confirm()
         self.context.advance(Event.CONFIRMED)
         topics = await identify(self.spec, self._services.group)
-        committed, owner = await self._settled()
-        bounds = await self._services.logs.bounds(self.source)
-        self.context.backlog_end = bounds.end
-        self.meters.looked(None if committed is None else committed.offset, bounds.end)
+        found, owner = await self._found(topics)
         self.context.advance(Event.LOOKED)
         if self._services.release is not None:
             await self._services.release(self.spec.name, self.partition)
-        mark = parse_mark(committed.metadata) if committed is not None else None
-        owner = None if mark is not None else owner
+        marks = [one.mark for one in found if one.mark is not None]
+        owner = None if marks else owner
         try:
-            require_changelogs(self.spec, topics)
-            self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
+            require_changelogs(self.spec, topics[0])
+            self._stores = [await self._restore(store, found, owner) for store in self.spec.stores]
         except ForeignDatabaseError as error:
-            raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
+            raise TakeoverRefusedError(f"actor {self.spec.name}, {self.name}: {error}") from None
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
+            committed = [one.committed for one in found]
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
         await require_unchanged(self.spec, self._services.group, topics)
         self.context.advance(Event.RESTORED)
         context = self.context
-        context.now_ms = max(context.now_ms, 0 if mark is None else mark.now_ms)
+        context.now_ms = max(context.now_ms, *(mark.now_ms for mark in marks), 0)
         context.clock.go_on_from(context.now_ms)
-        finished = set() if committed is None or mark is None else decode_finished(committed.offset, mark.finished)
-        topics = continued(topics, mark, owner)
-        facts = input_facts(
-            self.spec,
-            self.partition,
-            self._settings,
-            committed=committed,
-            mark=mark,
-            owner=owner,
-            stores=self._stores,
-            topics=topics,
-            bounds=bounds,
-            finished=max(finished) + 1 if finished else None,
-        )
-        decision = decide_start(facts, self._settings.rules)
+        epoch = self._new_epoch(marks, owner)
+        inputs, is_first = [], False
+        for one in found:
+            facts = one.facts(self.spec, self._settings, self._stores)
+            inputs.append(await self._start_of(one, facts, epoch))
+            is_first = is_first or facts.is_first
+        await self._claim(inputs, epoch, is_first=is_first)
+        self.context.advance(Event.CLAIMED)
+        return self._begin(inputs)
+
+    async def _start_of(self, found: FoundInput, facts: InputFacts, epoch: int) -> InputProgress:
+        """Decide where to begin in an input.
+
+        Raises:
+            TakeoverRefusedError: the facts contradict each other.
+        """
+        decision, topics, finished = decide_start(facts, self._settings.rules), found.topics, found.finished
         if isinstance(decision, Contradiction):
             raise TakeoverRefusedError(
-                f"actor {self.spec.name}, {self.source}: {decision.reason}. {decision.remedy} "
+                f"actor {self.spec.name}, {found.source}: {decision.reason}. {decision.remedy} "
                 "(nothing is processed until then)"
             )
-        epoch = self._new_epoch(mark, owner)
         if facts.is_recreated:
-            await self._services.group.require_agreement([self.spec.topic])
-            logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
+            await self._services.group.require_agreement([found.source.topic])
+            logger.warning("%s was re-created: going on at offset %d of the new topic", found.source, decision.offset)
             self.context.poison, finished, self._told_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:
             topics = replace(topics, is_recreated=True)
-        self.context.topics = replace(topics, since=epoch) if decision.is_anew else topics
+        topics = replace(topics, since=epoch) if decision.is_anew else topics
         completed = CompletedOffsets(decision.offset, finished)
-        await self._claim(completed, epoch, is_first=facts.is_first)
-        self.context.advance(Event.CLAIMED)
-        return self._begin(completed)
+        return InputProgress(found.index, found.source, found.spec, completed, topics, found.bounds.end)
 
-    async def _settled(self) -> tuple[Committed | None, OwnerRecord | None]:
-        """Return the committed offset and the last owner once no former owner can change them any more."""
+    async def _found(self, topics: Sequence[TopicIds]) -> tuple[list[FoundInput], OwnerRecord | None]:
+        """Return each input's committed offset and bounds, and the last owner, once no former owner can change them."""
         group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
         owner = await settled_owner(group, self._services.owners, self._log, clock, self.spec.name, self.partition)
+        check_order(self.spec, owner)
         is_of_earlier_release = owner is not None and not owner.transactional_id
         if former_id is not None and (is_of_earlier_release or self.spec.published):
             # Earlier releases had a transactional id for each task; commands that publish what was there still have.
             await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
-        return await settled_offset(group, self._log, clock, self.source, owner), owner
+        found = []
+        for index, source in enumerate(self.sources):
+            committed = await settled_offset(group, self._log, clock, source, owner)
+            bounds = await self._services.logs.bounds(source)
+            self.meters.looked(source.topic, None if committed is None else committed.offset, bounds.end)
+            found.append(
+                FoundInput.of(
+                    self.spec,
+                    index,
+                    topics[index],
+                    source=source,
+                    committed=committed,
+                    owner=owner,
+                    bounds=bounds,
+                    exactly_once=self._settings.rules.exactly_once,
+                )
+            )
+        return found, owner
 
     def _tell_if_ahead(self) -> None:
         """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
@@ -468,13 +515,13 @@ class Task:
             "or this one is behind. It goes on at half the speed for %.0f s, until the clock has caught up: timers and "
             "expiry that count from now take up to twice their time, and those that were due before come early. Check "
             "the clocks of the workers and the brokers",
-            self.source,
+            self.name,
             ahead_ms / 1000,
             2 * ahead_ms / 1000,
         )
 
     async def _restore(
-        self, store: Store[Any, Any], committed: Committed | None, owner: OwnerRecord | None
+        self, store: Store[Any, Any], found: Sequence[FoundInput], owner: OwnerRecord | None
     ) -> Restored:
         held = await self._services.stores.open(store.name, self.partition)
         clock, seconds = self._services.clock, None
@@ -486,7 +533,7 @@ class Task:
                 changelog,
                 self.partition,
                 meter,
-                last=last_commit(changelog, committed, owner),
+                last=last_commit(changelog, [one.committed for one in found], owner),
                 doubt=self.context.poison.went_back.get(changelog.topic),
             )
             seconds = clock.monotonic() - began_s
@@ -498,62 +545,55 @@ class Task:
         stores, names = self._services.stores, [store.name for store in self.spec.stores]
         return {name: (await stores.open(name, self.partition)).position() for name in names}
 
-    def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
-        """Return the next epoch. The registry is asked only when the offset has no mark: both are written together."""
-        known, last = [held.position.epoch for held in self._stores], owner if mark is None else mark
-        return next_epoch(known if last is None else [*known, last.epoch])
+    def _new_epoch(self, marks: Sequence[CommitMark], owner: OwnerRecord | None) -> int:
+        """Return the next epoch. The registry is asked only when no offset has a mark: both are written together."""
+        known = [held.position.epoch for held in self._stores]
+        return next_epoch([*known, *(mark.epoch for mark in marks), *([] if owner is None else [owner.epoch])])
 
-    async def _claim(self, completed: CompletedOffsets, epoch: int, *, is_first: bool) -> None:
+    async def _claim(self, inputs: Sequence[InputProgress], epoch: int, *, is_first: bool) -> None:
         self.context.epoch, self.context.transaction = epoch, 0
         # A store whose changelog was lost keeps the former id until all is written back.
         ids = {
             store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
         }
-        self.context.topics = self.context.topics.with_changelogs(ids)
+        for one in inputs:
+            one.topics = one.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
-            await self._commit_claim(completed, epoch, input_offset=None)
-        self.context.claimed = await self._commit_claim(completed, epoch, input_offset=completed.next_offset)
-        claimed = [
-            replace(held, position=replace(held.position, source_offset=completed.reached, epoch=epoch))
-            for held in self._stores
-        ]
+            await self._commit_claim(inputs, epoch, proves_offsets=False)
+        self.context.claimed = await self._commit_claim(inputs, epoch, proves_offsets=True)
+        offsets = [one.completed.reached for one in inputs]
+        claimed = [replace(held, position=replace(held.position.at(offsets), epoch=epoch)) for held in self._stores]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
             if held.is_ahead:
-                claimed[number] = await write_to_changelog(self.context, store.name, held, completed)
+                claimed[number] = await write_to_changelog(self.context, store.name, held, inputs)
             else:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
 
-    async def _commit_claim(self, completed: CompletedOffsets, epoch: int, *, input_offset: int | None) -> OwnerRecord:
+    async def _commit_claim(self, inputs: Sequence[InputProgress], epoch: int, *, proves_offsets: bool) -> OwnerRecord:
         record = self._settings.owner_record(
             self.spec,
             self.partition,
-            self.context.topics,
+            [one.owned(proves_offset=proves_offsets) for one in inputs],
             epoch=epoch,
             at_ms=self._services.clock.wall_ms(),
-            input_offset=input_offset,
             member_id=self.context.identity.member_id,
         )
-        await self._log.commit(
-            CommitBatch(
-                source=self.source,
-                next_offset=completed.next_offset,
-                metadata=self.context.mark(completed),
-                outputs=[self._services.encode_owner(record)],
-            )
-        )
+        offsets = self.context.marked(inputs)
+        await self._log.commit(CommitBatch(self.partition, offsets, outputs=[self._services.encode_owner(record)]))
         return record
 
-    def _begin(self, completed: CompletedOffsets) -> TaskProcessor:
+    def _begin(self, inputs: Sequence[InputProgress]) -> TaskProcessor:
         make = KeyedProcessor if self.spec.concurrency > 1 else TaskProcessor
-        self.inbox.open(completed.next_offset)
+        self.inbox.open([one.next_offset for one in inputs])
         self.context.poison.went_back.clear()
         self.meters.takeovers += 1
-        self._processor = processor = make(self.context, self._stores, completed)
-        level, offset = logging.DEBUG if self._repeats else logging.INFO, completed.next_offset
-        text = "actor %s owns %s from offset %d in epoch %d"
-        logger.log(level, text, self.spec.name, self.source, offset, self.epoch)
-        self._services.sink.start_from(self.source, offset, self.context.topics.input_id)
+        self._processor = processor = make(self.context, self._stores, inputs)
+        level = logging.DEBUG if self._repeats else logging.INFO
+        text, offsets = "actor %s owns %s from offset %s in epoch %d", ", ".join(str(one.next_offset) for one in inputs)
+        logger.log(level, text, self.spec.name, self.name, offsets, self.epoch)
+        for one in inputs:
+            self._services.sink.start_from(one.source, one.next_offset, one.topics.input_id)
         self._tell_if_ahead()
         return processor

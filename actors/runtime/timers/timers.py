@@ -301,7 +301,7 @@ class Timers:
         index.begins_at(None)
 
     def _message(self, index: _Index, key: bytes) -> InternalMessage:
-        address, due_ms, source = key[_ADDRESS_AT:], _due_ms(key), self._state.source
+        address, due_ms, source = key[_ADDRESS_AT:], _due_ms(key), self._state.home
         raw = self._merged.get(_ENTRY + address)
         entry, parts = None if raw is None else _decoded(raw), _parted(address)
         if parts is None or (entry is not None and (entry.due_ms, entry.clock) != (due_ms, index.clock)):

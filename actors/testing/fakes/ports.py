@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
+
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2
 from actors._core.task.takeover import LogBounds
 from actors.errors import (
@@ -29,7 +31,6 @@ from actors.errors import (
     UnstableOffsetError,
 )
 from actors.ports import (
-    NO_OFFSET,
     CommitBatch,
     CommitReceipt,
     Committed,
@@ -165,7 +166,9 @@ class FakeWriter(_FakeWriter):
             self._producer = epoch
             raise BatchesRefusedError(refused)
         offsets = {
-            batch.source: (batch.next_offset, batch.metadata) for batch in batches if batch.next_offset != NO_OFFSET
+            source: (committed.offset, committed.metadata)
+            for batch in batches
+            for source, committed in batch.offsets.items()
         }
         if offsets:
             member = identity.member_id, identity.generation
@@ -248,10 +251,10 @@ class FakeOrderedWriter(_FakeWriter):
             targets = {target: error for batch in batches for target in _writes(self._cluster, [batch])}
             raise BatchesRefusedError(_concerned(self._cluster, batches, targets)) from error
         group = self._cluster.group
-        for batch in batches:
-            committed = Committed(batch.next_offset, batch.metadata)
+        offsets = [one for batch in batches for one in batch.offsets.items()]
+        for source, committed in offsets:
             member = identity.member_id, identity.generation
-            await self._network.ask("OffsetCommit", group.commit, *member, batch.source, committed)
+            await self._network.ask("OffsetCommit", group.commit, *member, source, committed)
         self._producer = producer
         return [_receipt(batch, ends) for batch in batches]
 
@@ -287,7 +290,7 @@ def _misplaced(cluster: MemoryKafka, batches: Sequence[CommitBatch]) -> dict[int
         try:
             _writes(cluster, [batch])
         except RecordRefusedError as error:
-            found[place] = CommitRefusedError(f"commit of {batch.source} at {batch.next_offset}: {_said(error)}")
+            found[place] = CommitRefusedError(f"{batch}: {_said(error)}")
     return found
 
 
@@ -299,8 +302,7 @@ def _concerned(
     for place, batch in enumerate(batches):
         for target in _writes(cluster, [batch]):
             if target in refusals:
-                what = f"commit of {batch.source} at {batch.next_offset}"
-                found[place] = CommitRefusedError(f"{what}: {_said(refusals[target])}")
+                found[place] = CommitRefusedError(f"{batch}: {_said(refusals[target])}")
     return found
 
 
@@ -308,7 +310,7 @@ def _writes(cluster: MemoryKafka, batches: Iterable[CommitBatch]) -> Mapping[Top
     writes: dict[TopicPartition, list[Any]] = defaultdict(list)
     for batch in batches:
         for topic, changelog in batch.changelogs.items():
-            writes[TopicPartition(topic, batch.source.partition)] += [
+            writes[TopicPartition(topic, batch.partition)] += [
                 (key, value, [(METADATA_HEADER, metadata)], None) for key, (metadata, value) in changelog.items()
             ]
         for topic, partition, key, value, headers, timestamp_ms in batch.outputs:
@@ -323,7 +325,7 @@ def _writes(cluster: MemoryKafka, batches: Iterable[CommitBatch]) -> Mapping[Top
 
 
 def _receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
-    return CommitReceipt({topic: ends[TopicPartition(topic, batch.source.partition)] for topic in batch.changelogs})
+    return CommitReceipt({topic: ends[TopicPartition(topic, batch.partition)] for topic in batch.changelogs})
 
 
 class FakeGroupView:
@@ -471,7 +473,7 @@ class FakeOwners:
         async for records, _ in self._logs.read(source, bounds.start, bounds.end):
             for record in records:
                 if record.key == wanted and record.value is not None:
-                    found = OwnerRecord(**json.loads(record.value))
+                    found = msgspec.json.decode(record.value, type=OwnerRecord)
         return found
 
     async def open_claims(self) -> Sequence[OwnerRecord] | None:
@@ -482,14 +484,14 @@ class FakeOwners:
         claims = []
         for record in records:
             # Others may write there too.
-            with contextlib.suppress(ValueError, TypeError):
-                claims.append(OwnerRecord(**json.loads(record.value or b"")))
+            with contextlib.suppress(*MALFORMED):
+                claims.append(msgspec.json.decode(record.value or b"", type=OwnerRecord))
         return claims
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
     """Return the registry's record as an output."""
-    return Output(topic, 0, _owner_key(record.actor, record.partition), json.dumps(asdict(record)).encode(), [], None)
+    return Output(topic, 0, _owner_key(record.actor, record.partition), msgspec.json.encode(record), [], None)
 
 
 def _owner_key(actor: str, partition: int) -> bytes:

@@ -187,7 +187,7 @@ class Owner:
         await eventually(
             lambda: (
                 self.running._processor is not None
-                and self.running._processor.committed_offset >= offset
+                and self.running._processor.inputs[0].committed_offset >= offset
                 and self.running.state is State.RUNNING
             ),
             deadline_s=PROGRESS_S,

@@ -109,3 +109,20 @@ async def test_all_missing_topics_are_named_with_one_command() -> None:
     assert "for t in orders refunds paid; do kafka-topics.sh --bootstrap-server there:9094 --create --topic $t" in text
     assert "known" not in text
     assert "model" not in text
+
+
+async def test_inputs_of_one_actor_with_different_partition_counts_are_refused_with_all_of_them() -> None:
+    app = App("clear", broker="kafka://there:9094")
+
+    @app.actor(app.topic("orders"), app.topic("payments"), app.topic("refunds"))
+    async def join(ctx: Context, value: Any) -> None: ...
+
+    async def existing(names: Any) -> dict[str, TopicInfo]:
+        return {name: SimpleNamespace(partitions=4 if name == "payments" else 8) for name in names}  # type: ignore[misc]
+
+    with pytest.raises(ConfigurationError) as caught:
+        await Setup(app).check_topics(SimpleNamespace(existing=existing))  # type: ignore[arg-type]
+    assert "actor join: its inputs have different numbers of partitions (orders 8, payments 4, refunds 8)" in str(
+        caught.value
+    )
+    assert "topics with 8 partitions each" in str(caught.value)

@@ -12,8 +12,16 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.group.members import MAX_MEMBER_BYTES, Member, TaskId, decode_member_data, encode_member_data
+from actors._core.group.members import (
+    MAX_MEMBER_BYTES,
+    Declared,
+    Member,
+    TaskId,
+    decode_member_data,
+    encode_member_data,
+)
 from actors._core.group.placement import Copies, PlacementRules, encode_copies
+from actors._core.group.programs import admit
 from actors._core.origins import origin_of
 from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.consume.membership import prepare_join
@@ -151,6 +159,40 @@ def test_a_member_that_names_a_topic_twice_loses_no_partition() -> None:
 def test_a_topic_that_isnt_there_disturbs_nobody() -> None:
     assert assigned(encode_member_data(Member("strange")), ["nowhere"]) == {"m0": 3, "m1": 3, "strange": 0}
     assert assigned(encode_member_data(Member("strange")), []) == {"m0": 3, "m1": 3, "strange": 0}
+
+
+def test_the_partitions_of_all_inputs_of_an_actor_go_together() -> None:
+    inputs = ("orders", "payments")
+    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(5)))
+    declared = [Declared("join", "orders", "murmur2", (), ("payments",))]
+    workers = [
+        ActorAssignor(instance_id="", address="", actors=dict.fromkeys(inputs, "join"), on_disk=dict, declared=declared)
+        for _ in range(3)
+    ]
+    answers = workers[0].assign(cluster, {f"m{n}": one.metadata(inputs) for n, one in enumerate(workers)})
+    for one, answer in zip(workers, answers.values(), strict=True):
+        given = answer.partitions()
+        assert {part for topic, part in given if topic == "orders"} == {
+            part for topic, part in given if topic == "payments"
+        }
+        one.on_assignment(answer)
+        assert {task.actor for task in one._owned} == {"join"}
+    assert sum(len(answer.partitions()) for answer in answers.values()) == 10
+
+
+def test_a_program_with_another_input_is_another_program() -> None:
+    one = Declared("join", "orders", "murmur2", (), ("payments",))
+    other = Declared("join", "orders", "murmur2", ())
+    members = [Member("a", declared=(one,)), Member("b", declared=(one,)), Member("c", declared=(other,))]
+    admission = admit(members)
+    assert admission.refused == {
+        "c": {
+            "orders": "the input of actor join is topic orders in the program that is refused, and topic orders, "
+            "payments in the one that runs"
+        }
+    }
+    assert admission.topics_of(members[0], ("orders", "payments")) == ["orders", "payments"]
+    assert admission.actors == {"orders": "join", "payments": "join"}
 
 
 def test_two_members_may_claim_one_instance_id() -> None:

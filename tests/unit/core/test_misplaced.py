@@ -15,7 +15,7 @@ from actors._core.task.completed import CompletedOffsets
 from actors.client import StateClient, _Stores
 from actors.errors import MisplacedRecordError
 from actors.ports import TopicPartition
-from actors.runtime.task.misplaced import MisplacedRecord, PlacedRecords
+from actors.runtime.inputs.misplaced import MisplacedRecord, PlacedRecords
 from actors.testing import ActorTestDriver
 
 PARTITIONS = 3
@@ -79,7 +79,7 @@ def test_the_partition_stops_in_front_of_the_first_and_all_before_it_is_committe
         assert driver.get(world.counts, right) == 2
         assert driver.get(world.counts, wrong) is None
         task = next(task for task in driver._worker.tasks if task.partition == 1)
-        assert task.meters.committed_offset == 2
+        assert task.meters.committed_offsets["in"] == 2
         assert task.meters.misplaced == 1
     error = caught.value
     assert (error.topic, error.partition, error.offset, error.key) == ("in", 1, 2, wrong.encode())
@@ -336,11 +336,10 @@ class Record:
 def placed(progress: CompletedOffsets, misplaced: str = "stop") -> PlacedRecords:
     from types import SimpleNamespace as Given
 
-    spec = Given(partitioner=MURMUR2, partition_count=PARTITIONS, misplaced=misplaced, obeys_commands=False)
-    ownership: Any = Given(
-        spec=spec, source=TopicPartition("in", 1), meters=Given(misplaced=0), services=Given(clock=Clock())
-    )
-    return PlacedRecords(ownership, progress)
+    spec: Any = Given(partition_count=PARTITIONS, misplaced=misplaced, obeys_commands=False)
+    of: Any = Given(source=TopicPartition("in", 1), spec=Given(partitioner=MURMUR2), completed=progress)
+    meters: Any = Given(misplaced=0)
+    return PlacedRecords(spec, of, meters, Clock())
 
 
 RIGHT, WRONG = key_in(1).encode(), key_in(0).encode()

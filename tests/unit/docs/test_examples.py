@@ -11,6 +11,9 @@ from examples.bank_accounts import app as bank
 from examples.cart_reminders import Checkout, Put, Shopper, reminders
 from examples.cart_reminders import app as cart_app
 from examples.cart_reminders import orders as cart_orders
+from examples.order_payments import Account as OrderAccount
+from examples.order_payments import Order, Payment, accounts, orders, payments, settled
+from examples.order_payments import app as order_payments
 from examples.order_saga import Place, Process, Stock, Supply, charge, results
 from examples.order_saga import app as saga
 from examples.rate_limiter import Bucket, Take
@@ -174,3 +177,17 @@ def test_readers_are_told_of_parcels_until_they_have_arrived():
         assert [sent.value for sent in driver.outputs(statuses)] == [Status("Rome", 1), Status("Oslo", 2)]
         driver.tell(Parcel, "p1", Scan("home", has_arrived=True))
         assert [(sent.key, sent.value) for sent in driver.outputs(statuses)] == [("p1", None)]
+
+
+def test_orders_meet_their_payments_whichever_comes_first():
+    with ActorTestDriver(order_payments, partitions=2) as driver:
+        driver.send(orders, key="o1", value=Order(100))
+        driver.send(payments, key="o2", value=Payment(70))
+        driver.send(payments, key="o1", value=Payment(60))
+        driver.crash(keep_disk=False)
+        assert driver.items(accounts) == {"o1": OrderAccount(100, 60), "o2": OrderAccount(None, 70)}
+        driver.send(orders, key="o2", value=Order(50))
+        driver.send(payments, key="o1", value=Payment(40))
+        found = {sent.key: sent.value for sent in driver.outputs(settled)}
+        assert found == {"o1": OrderAccount(100, 100), "o2": OrderAccount(50, 70)}
+        assert driver.items(accounts) == {}

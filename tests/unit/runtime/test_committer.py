@@ -15,7 +15,7 @@ from actors.errors import (
     StaleGenerationError,
     TaskError,
 )
-from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
+from actors.ports import CommitBatch, CommitReceipt, Identity
 from actors.runtime.committer import Committer, Membership
 
 OLD, NEW = Identity("m", 1), Identity("m", 2)
@@ -38,7 +38,7 @@ class Refusing:
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """Write all or nothing."""
-        numbers = [batch.source.partition for batch in batches]
+        numbers = [batch.partition for batch in batches]
         self.written.append(numbers)
         errors = {place: self.errors[number] for place, number in enumerate(numbers) if number in self.errors}
         if errors:
@@ -51,7 +51,7 @@ class Refusing:
 
 async def outcomes(writer: Refusing, count: int) -> list[object]:
     committer = Committer(writer, 1 << 20)
-    batches = [CommitBatch(TopicPartition("in", number), 1, "") for number in range(count)]
+    batches = [CommitBatch(number, {}) for number in range(count)]
     log = committer.new_log()
     return await asyncio.gather(*(log.commit(batch) for batch in batches), return_exceptions=True)
 
@@ -99,7 +99,7 @@ class Generations(Refusing):
 
 
 def batch(partition: int) -> CommitBatch:
-    return CommitBatch(TopicPartition("in", partition), 1, "")
+    return CommitBatch(partition, {})
 
 
 async def test_a_task_that_stays_commits_in_the_next_generation_and_one_that_is_dropped_doesnt() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors._core.group.members import TaskId
 from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
 from actors.runtime import worker as worker_module
@@ -26,6 +27,12 @@ class Spec:
     topic: str = "in"
     partition_count: int = 3
     stores: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ("in",)
+    is_partitioned: bool = False
+
+
+def id_of(source: TopicPartition) -> TaskId:
+    return TaskId("count", source.partition)
 
 
 class FakeTask:
@@ -34,7 +41,7 @@ class FakeTask:
     def __init__(
         self, spec: Any, partition: int, *, member: Membership, predecessor: Any, refusal: Any, **_: Any
     ) -> None:
-        self.spec, self.source = spec, TopicPartition("in", partition)
+        self.spec, self.id, self.sources = spec, TaskId("count", partition), [TopicPartition("in", partition)]
         self.predecessor, self.refusal = predecessor, refusal
         self.calls: list[tuple[str, Identity]] = []
         self.has_ended = self.is_abandoned = False
@@ -86,7 +93,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 
 
 def tasks(worker: Worker) -> Any:
-    return [worker.task_of(source) for source in (ONE, TWO)]
+    return [worker.task_of(id_of(source)) for source in (ONE, TWO)]
 
 
 async def test_what_stays_goes_on_what_is_handed_over_commits_and_the_rest_is_dropped(worker: Worker) -> None:
@@ -94,17 +101,17 @@ async def test_what_stays_goes_on_what_is_handed_over_commits_and_the_rest_is_dr
     worker.joining()
     assert worker.is_assigned
     worker.assigned(NEXT, [ONE, THREE], [TWO])
-    assert worker.task_of(ONE) is one
-    assert worker.task_of(TWO) is None
-    assert worker.task_of(THREE) is not None
+    assert worker.task_of(id_of(ONE)) is one
+    assert worker.task_of(id_of(TWO)) is None
+    assert worker.task_of(id_of(THREE)) is not None
     # It was asked to stop before anything could be committed as a member of the new generation.
     assert (one.calls, two.calls) == ([], [("stop", FIRST)])
     assert list(worker.leaving) == [TWO]
-    assert not worker.is_free(TWO)
+    assert not worker.is_free(id_of(TWO))
     two.end()
     await worker.handed_over()
     assert not worker.leaving
-    assert worker.is_free(TWO)
+    assert worker.is_free(id_of(TWO))
     assert [call for call, _ in two.calls] == ["stop", "abandon"]
     worker.assigned(Identity("m", 3), [THREE])
     assert one.calls == [("abandon", NEXT)]
@@ -116,14 +123,14 @@ async def test_what_is_handed_over_too_slowly_is_dropped_before_the_worker_joins
     await worker.handed_over()
     assert not worker.leaving
     assert two.is_abandoned
-    assert not worker.is_free(TWO)
+    assert not worker.is_free(id_of(TWO))
 
 
 async def test_what_comes_back_while_it_is_handed_over_waits_for_its_predecessor(worker: Worker) -> None:
     _, two = tasks(worker)
     worker.assigned(NEXT, [ONE], [TWO])
     worker.assigned(Identity("m", 3), [ONE, TWO])
-    again: Any = worker.task_of(TWO)
+    again: Any = worker.task_of(id_of(TWO))
     assert again.predecessor is two
     assert not two.is_abandoned
     two.end()
@@ -139,7 +146,7 @@ async def test_what_still_commits_of_a_worker_that_stops_is_handed_over_too(work
     assert list(worker.leaving) == [TWO]
     assert not one.is_abandoned
     assert not two.is_abandoned
-    assert worker.task_of(ONE) is None
+    assert worker.task_of(id_of(ONE)) is None
 
 
 async def test_all_is_dropped_when_the_group_has_forgotten_the_worker(worker: Worker) -> None:
@@ -151,7 +158,7 @@ async def test_all_is_dropped_when_the_group_has_forgotten_the_worker(worker: Wo
     assert not worker.is_assigned
     assert not await changed
     worker.assigned(NEXT, [ONE])
-    again: Any = worker.task_of(ONE)
+    again: Any = worker.task_of(id_of(ONE))
     assert again.predecessor is both[0]
 
 
@@ -163,5 +170,5 @@ async def test_a_task_that_stays_is_started_anew_if(worker: Worker, why: str) ->
     else:
         worker.grown({"in": 5})
     worker.assigned(NEXT, [ONE, TWO])
-    assert worker.task_of(ONE) is not one
+    assert worker.task_of(id_of(ONE)) is not one
     assert not one.is_abandoned

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from actors import App, Context
+from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity
 from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
@@ -60,7 +61,7 @@ class Served:
         self.store = MemoryStore()
         self.store.apply([(key.encode(), encode_metadata(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
         self.store.apply([(f"big{n}".encode(), encode_metadata(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
-        self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
+        self.tasks = {TaskId("talk", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
         self.lease = ReadLease(self._confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
         clock, directory, workers = FakeClock(), Directory(_nobody, "w"), WorkerClient(Hops())

@@ -17,6 +17,8 @@ from stores.memory import MemoryStore
 
 HOUR = timedelta(hours=1)
 
+SOURCE = TopicPartition("in", 0)
+
 
 def sessions(**options):
     app = App("web", broker="kafka://127.0.0.1:1")
@@ -186,7 +188,7 @@ async def test_a_sweep_leaves_what_was_written_again_and_is_not_committed_yet():
     base.apply([(b"a", expired + b"old"), (b"b", expired + b"old"), (b"c", stays + b"old")], Position(2, 2, 1, 1, "id"))
     scope = MessageScope(epoch=1, now_ms=100)
     overlay = Overlay(base, scope)
-    messages = TaskState("x", TopicPartition("in", 0), 0, 1, scope, {store: overlay}, {"s": 1_000}, None, [])
+    messages = TaskState("x", SOURCE, SOURCE, 0, 1, scope, {store: overlay}, {"s": 1_000}, None, [])
     overlay.set(b"a", b"new", 1 << 60)
     scope.release()
     sweeper = Sweeper.over([(store, overlay)], [base], SystemClock())

@@ -187,9 +187,9 @@ def test_a_partition_that_stands_still_says_why():
         assert "offset 2 key 'a'" in (task.reason or "")
         driver.post(world.topic, key="a", value="4")
         (halted,) = driver._worker.tasks  # type: ignore[union-attr]
-        assert (halted.meters.end_offset or 0) < 5
+        assert halted.meters.end_offsets.get("in", 0) < 5
         driver.advance(61, settle=False)
-        assert halted.meters.end_offset == 5
+        assert halted.meters.end_offsets["in"] == 5
 
 
 def test_a_marker_at_the_inputs_end_is_nothing_that_waits():
@@ -247,8 +247,9 @@ def test_a_restore_tells_how_far_it_is():
 
 def test_what_a_takeover_makes_doubtful_isnt_known_any_more():
     meters = TaskMeters(parked=3, parked_effects=2)
-    meters.looked(5, 9)
-    assert (meters.parked, meters.parked_effects, meters.committed_offset, meters.end_offset) == (None, None, 5, 9)
+    meters.looked("in", 5, 9)
+    assert (meters.parked, meters.parked_effects) == (None, None)
+    assert (meters.committed_offsets, meters.end_offsets) == ({"in": 5}, {"in": 9})
 
 
 def test_histogram_counts_each_time_in_the_bucket_below_its_bound():

@@ -75,6 +75,7 @@ class Bench:
         self.state = TaskState(
             actor="work",
             source=SOURCE,
+            home=SOURCE,
             partition=0,
             partition_count=1,
             scope=scope,
@@ -93,7 +94,7 @@ class Bench:
             wake=lambda: self.woken.set(),
             meters=self.meters,
         )
-        self.handling = Handling(self.spec, SOURCE, None, {}, lambda: False, self.clock.sleep)
+        self.handling = Handling(self.spec, None, {}, lambda: False, self.clock.sleep)
 
     async def handle(self, ctx, value):
         if self.fails:

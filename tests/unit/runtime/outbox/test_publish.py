@@ -398,7 +398,7 @@ def test_apps_without_published_stores_pay_nothing():
     app = App("plain")
     store = app.store("plain")
     assert type(store).__name__ == "Store"
-    assert MessageScope.__slots__ == ("epoch", "now_ms", "source_offset", "undo")
+    assert MessageScope.__slots__ == ("epoch", "input", "now_ms", "source_offset", "undo")
     assert Setup(app).plain() == {}
 
 

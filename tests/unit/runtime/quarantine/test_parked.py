@@ -446,6 +446,7 @@ class Standing:
         self.state = TaskState(
             actor="work",
             source=TopicPartition("in", 0),
+            home=TopicPartition("in", 0),
             partition=0,
             partition_count=1,
             scope=self.scope,
@@ -552,7 +553,7 @@ async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
     standing.fail(b"a", 0)
     told = b'{"actor":"work","what":"message","command":"retry"}'
 
-    handling = Handling(standing.spec, standing.state.source, standing.parked, {}, lambda: True, asyncio.sleep)
+    handling = Handling(standing.spec, standing.parked, {}, lambda: True, asyncio.sleep)
     with pytest.raises(asyncio.CancelledError):
         await standing.parked.intercept(
             standing.state, InternalRecord(1, 0, b"a", b"1", [("fa-control", told)]), handling

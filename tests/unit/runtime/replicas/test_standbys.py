@@ -35,7 +35,7 @@ ZERO, ONE = TaskId("count", 0), TaskId("count", 1)
 class Spec:
     """As much of an actor as copies look at."""
 
-    name, topic = "count", "in"
+    name, topics = "count", ("in",)
 
     def __init__(self, changelog: Changelog) -> None:
         class Store:
@@ -94,7 +94,7 @@ class World:
             clock_skew_margin_ms=1000,
             acceptable_lag=100,
             surroundings=Surroundings(
-                is_free=lambda source: source.partition not in self.owned,
+                is_free=lambda task: task.partition not in self.owned,
                 is_working=lambda: False,
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors import App, Context
+from actors._core.group.members import TaskId
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.errors import NewerVersionError
@@ -86,7 +87,7 @@ def test_messages_are_handled_above_what_is_under_way(concurrency: int) -> None:
         driver.post(world.input, key="a", value=1)
         driver.advance(0.5, settle=False)
         assert driver._worker is not None
-        task = driver._worker.task_of(SOURCE)
+        task = driver._worker.task_of(TaskId("add", 0))
         assert task is not None
         assert (frozen := task.held_bytes) > 0
         for value in (10, 100):
@@ -136,7 +137,7 @@ def test_a_handler_that_hangs_is_cancelled_while_a_commit_is_under_way(concurren
         slow.answer()
         driver.advance(0.5, settle=False)
         assert world.cancelled == 1
-        assert driver._worker.is_free(SOURCE)
+        assert driver._worker.is_free(TaskId("add", 0))
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
@@ -150,10 +151,10 @@ def test_a_commit_that_is_under_way_is_waited_for_when_the_task_ends(concurrency
             driver.advance(0.5, settle=False)
         assert driver._worker is not None
         driver._run(driver._worker.revoked())
-        assert not driver._worker.is_free(SOURCE)
+        assert not driver._worker.is_free(TaskId("add", 0))
         slow.answer()
         driver.advance(0.5, settle=False)
-        assert driver._worker.is_free(SOURCE)
+        assert driver._worker.is_free(TaskId("add", 0))
         assert world.handled == [1, 10]
         assert world.sent(driver) == [1, 11]
 
@@ -178,7 +179,7 @@ def test_a_task_that_stands_still_has_stored_what_it_committed(
         slow.answer()
         driver.advance(0.5, settle=False)
         assert driver._worker is not None
-        task = driver._worker.task_of(SOURCE)
+        task = driver._worker.task_of(TaskId("add", 0))
         assert task is not None
         assert task.state is State.HALTED
         assert task.committed is not None
@@ -199,7 +200,7 @@ def test_what_waits_for_its_transaction_is_not_sent_when_the_task_takes_over_aga
         driver.advance(0.5, settle=False)
         assert world.handled == [1, 10]
         assert driver._worker is not None
-        task = driver._worker.task_of(TopicPartition("in", homes[key]))
+        task = driver._worker.task_of(TaskId("add", homes[key]))
         assert task is not None
         task.reinitialize("somebody doubts")
         driver.advance(0.5, settle=False)

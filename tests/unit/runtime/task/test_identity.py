@@ -27,7 +27,7 @@ from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrown
 from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
 from actors.runtime.committer import Membership
 from actors.runtime.state.restore import Changelog, Restored
-from actors.runtime.task.identity import agreed, continued, identify, input_facts
+from actors.runtime.task.identity import FoundInput, agreed, identify
 from actors.runtime.task.task import Task
 from stores._core.record import Position
 from stores.memory import MemoryStore
@@ -53,7 +53,11 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
     return SimpleNamespace(
         name="a",
         topic="input",
+        topics=("input",),
+        inputs=(None,),
+        more_inputs=(),
         partition_count=2,
+        is_partitioned=bool(stores),
         stores=stores,
         changelogs=changelogs,
         topic_names=["input", *(changelog.topic for changelog in changelogs.values())],
@@ -63,7 +67,8 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
 
 def found(of: Any, **topics: TopicIdentity) -> TopicIds:
     group: Any = Group(**topics)
-    return asyncio.run(identify(of, group))
+    (ids,) = asyncio.run(identify(of, group))
+    return ids
 
 
 def test_a_takeover_knows_the_ids_of_its_topics() -> None:
@@ -227,22 +232,28 @@ def test_an_input_with_other_partitions_than_the_state_is_refused(count: int, ho
     assert found(spec(), input=TopicIdentity(NEW, count)).input_id == NEW
 
 
+def found_input(mark: CommitMark | None, owner: OwnerRecord | None, topics: TopicIds) -> FoundInput:
+    return FoundInput.of(
+        spec("one"),
+        0,
+        topics,
+        source=TopicPartition("input", 1),
+        committed=Committed(5, "" if mark is None else mark.encode()),
+        owner=owner,
+        bounds=LogBounds(0, 100),
+        exactly_once=True,
+    )
+
+
+def continued(topics: TopicIds, mark: CommitMark | None, owner: OwnerRecord | None) -> TopicIds:
+    return found_input(mark, owner, topics).topics
+
+
 def facts(mark: CommitMark | None, owner: OwnerRecord | None, *, epoch: int, topics: TopicIds) -> Any:
     position = Position(source_offset=42, changelog_offset=9, wall_time_ms=0, epoch=epoch, changelog_id=LOG)
-    settings: Any = SimpleNamespace(group="app-actors", rules=SimpleNamespace(exactly_once=True))
+    settings: Any = SimpleNamespace(group="app-actors")
     store: Any = None
-    return input_facts(
-        spec("one"),
-        1,
-        settings,
-        committed=Committed(5, ""),
-        mark=mark,
-        owner=owner,
-        stores=[Restored(store, position, is_empty=False)],
-        topics=topics,
-        bounds=LogBounds(0, 100),
-        finished=None,
-    )
+    return found_input(mark, owner, topics).facts(spec("one"), settings, [Restored(store, position, is_empty=False)])
 
 
 def test_the_last_commits_id_is_the_marks_or_else_the_registrys() -> None:

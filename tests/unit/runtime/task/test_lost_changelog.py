@@ -20,8 +20,8 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
 from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restored, Restorer
+from actors.runtime.state.stores import store_commit
 from actors.runtime.task.lost_changelog import last_commit, write_back
-from actors.runtime.task.processor import store_commit
 from stores._core.identity import DatabaseIdentity
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, encode_metadata
 from stores.errors import ForeignDatabaseError
@@ -190,7 +190,7 @@ def test_a_commit_whose_records_begin_before_the_store_is_noticed_at_once(count:
     world, store = owned()
     writes = {b"k%d" % number: (b"", b"v") for number in range(count)}
     with pytest.raises(LogWentBackError, match=f"begin at offset {end - count}, before the checkpoint at 8"):
-        asyncio.run(store_commit(store, writes, 9, end, NOW_MS, 1))
+        asyncio.run(store_commit(store, writes, [9], end, NOW_MS, 1))
     world.lose(100)
     with pytest.raises(LostChangelogError, match="what a commit found"):
         world.restore(store, LostChangelog.STOP, doubt="what a commit found")
@@ -401,7 +401,7 @@ def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None
     older.apply([(b"a", encode_metadata(1, 0) + b"1")], position)
     store.apply([], replace(position, epoch=2))
     world.recreate()
-    last = last_commit(world.changelog, None, OwnerRecord("actor", 1, 2, "w", "", 1))
+    last = last_commit(world.changelog, [None], OwnerRecord("actor", 1, 2, "w", "", 1))
     with pytest.raises(LostChangelogError, match="is of epoch 1, and the partition had an owner in epoch 2: another"):
         world.restore(older, LostChangelog.RESTORE, last=last)
     assert world.restore(older, LostChangelog.RESTORE_OLDER, last=last).is_ahead
@@ -419,10 +419,10 @@ def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
         (CommitMark(**at, topics=TopicIds.of("", {"other": known})), ""),
     )
     for mark, expected in marks:
-        assert last_commit(changelog, Committed(9, mark.encode())) == LastCommit(3, expected, 9)
+        assert last_commit(changelog, [Committed(9, mark.encode())]) == LastCommit(3, expected, 9)
     finished = encode_finished(9, {11})
-    assert last_commit(changelog, Committed(9, CommitMark(**at, finished=finished).encode())).reached == 12
-    assert last_commit(changelog, Committed(9, "set by hand")) == last_commit(changelog, None) == NO_COMMIT
+    assert last_commit(changelog, [Committed(9, CommitMark(**at, finished=finished).encode())]).reached == 12
+    assert last_commit(changelog, [Committed(9, "set by hand")]) == last_commit(changelog, [None]) == NO_COMMIT
 
 
 def test_the_last_commit_of_a_program_that_had_the_store_under_another_name_counts() -> None:
@@ -430,7 +430,7 @@ def test_the_last_commit_of_a_program_that_had_the_store_under_another_name_coun
     known = str(uuid.UUID(int=7))
     for store, expected in (("new", known), ("newer", known), ("old", known), ("other", "")):
         mark = CommitMark(3, 1, "n", topics=TopicIds.of("", {store: known}))
-        assert last_commit(renamed, Committed(9, mark.encode())).changelog_id == expected
+        assert last_commit(renamed, [Committed(9, mark.encode())]).changelog_id == expected
 
 
 def test_a_changelog_whose_records_were_copied_is_the_same() -> None:

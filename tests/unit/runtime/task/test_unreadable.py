@@ -42,7 +42,9 @@ class World:
             self.seen.append(value)
 
         self.counts, put = counts, Inbox.put
-        monkeypatch.setattr(Inbox, "put", lambda inbox, records: put(inbox, [_as_read(one) for one in records]))
+        monkeypatch.setattr(
+            Inbox, "put", lambda inbox, index, records: put(inbox, index, [_as_read(one) for one in records])
+        )
 
     def post(self, driver: ActorTestDriver, *values: str) -> None:
         for value in values:

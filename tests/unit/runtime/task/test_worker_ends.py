@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.assign import TaskId
+from actors._core.group.members import TaskId
 from actors._core.task.lifecycle import State
 from actors._faust.service import ActorService
 from actors._faust.standbys import lags
@@ -17,6 +17,7 @@ from actors.runtime.worker import Worker, WorkerSettings
 from actors.testing.fakes.ports import FakeClock
 
 FIRST = TopicPartition("in", 0)
+TASK = TaskId("count", 0)
 
 
 class Group:
@@ -47,7 +48,9 @@ class Log:
 
 
 def make_worker() -> Worker:
-    spec: Any = SimpleNamespace(name="count", topic="in", partition_count=2, concurrency=1, stores=(1,), changelogs={})
+    spec: Any = SimpleNamespace(
+        name="count", topics=("in",), more_inputs=(), is_partitioned=True, partition_count=2, stores=(1,), changelogs={}
+    )
     sink = SimpleNamespace(stop_delivery=lambda source: None)
     services: Any = SimpleNamespace(group=Group(), clock=FakeClock(), sink=sink, release=None)
     settings: Any = SimpleNamespace(queue_records=100, backoff=None, rules=None)
@@ -78,11 +81,11 @@ def test_stores_are_free_after_a_task_that_ended_by_itself_too(generation: int) 
         (task,) = worker.tasks
         if generation == 1:
             assert await task.is_over(5)
-        assert not worker.is_free(FIRST)
+        assert not worker.is_free(TASK)
         await worker.revoked()
         worker.assigned(Identity("a", generation + 1), [])
         await asyncio.sleep(0)
-        assert worker.is_free(FIRST)
+        assert worker.is_free(TASK)
 
     asyncio.run(test())
 
@@ -92,10 +95,11 @@ def test_stores_are_free_after_a_task_that_ended_by_itself_too(generation: int) 
 )
 def test_an_owner_that_restores_anew_doesnt_say_that_it_has_everything(state: State, said: int | None) -> None:
     specs: Any = [SimpleNamespace(name="count", topic="in", stores=(1,))]
-    task: Any = SimpleNamespace(source=FIRST, epoch=3, state=state)
+    task: Any = SimpleNamespace(id=TASK, sources=[FIRST], epoch=3, state=state)
     copies: Any = SimpleNamespace(lags=dict)
     worker = make_worker()
-    worker._tasks[FIRST] = task
+    worker._tasks[TASK] = task
+    worker._readers[FIRST] = task, 0
     assert lags(specs, worker, copies).get(TaskId("count", 0)) == said
 
 

@@ -44,11 +44,9 @@ class Task:
         self.take_over()
 
     def take_over(self):
-        self.scope = MessageScope(epoch=1)
+        self.scope, at = MessageScope(epoch=1), TopicPartition("in", 0)
         self.overlay = Overlay(self.base, self.scope)
-        self.state = TaskState(
-            "x", TopicPartition("in", 0), 0, 1, self.scope, {STORE: self.overlay}, {"x-timers": 10_000}, None, []
-        )
+        self.state = TaskState("x", at, at, 0, 1, self.scope, {STORE: self.overlay}, {"x-timers": 10_000}, None, [])
         self.timers = Timers(SPEC, self.state, self)
 
     def wall_ms(self):

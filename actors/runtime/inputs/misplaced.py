@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from actors._core.logs import Reminders, escaping
 from actors._core.partitioner import CRC32, MURMUR2
-from actors._core.task.completed import CompletedOffsets
 from actors.errors import MisplacedRecordError, show_bytes
-from actors.ports import InputRecord
+from actors.ports import Clock, InputRecord
 from actors.runtime.commands import CONTROL_HEADER
-from actors.runtime.task.context import TaskContext
+from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.meters import TaskMeters
+from actors.runtime.spec import ActorSpec
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -40,14 +41,15 @@ class MisplacedRecord:
 
 
 class PlacedRecords:
-    """Looks at the records of one partition, from a takeover to the next."""
+    """Looks at the records of one input partition, from a takeover to the next."""
 
-    def __init__(self, context: TaskContext, completed: CompletedOffsets) -> None:
-        self._spec = context.spec
-        self._source = context.source
-        self._meters = context.meters
-        self._clock = context.services.clock
-        self._completed = completed
+    def __init__(self, spec: ActorSpec, progress: InputProgress, meters: TaskMeters, clock: Clock) -> None:
+        self._spec = spec
+        self._source = progress.source
+        self._partitioner = progress.spec.partitioner
+        self._meters = meters
+        self._clock = clock
+        self._completed = progress.completed
         self._is_stopped = False
         self._reminders = Reminders(REMIND_S)
 
@@ -71,7 +73,7 @@ class PlacedRecords:
 
     def _misplaced(self, records: Sequence[InputRecord]) -> list[tuple[int, int | Exception]]:
         """Return place and right partition of what is in a wrong one, or why the partitioner can't tell."""
-        partitioner, count, here = self._spec.partitioner, self._spec.partition_count, self._source.partition
+        partitioner, count, here = self._partitioner, self._spec.partition_count, self._source.partition
         keys = [record.key or b"" for record in records]
         places: Sequence[int] = range(len(keys))
         if not all(keys):
@@ -87,14 +89,14 @@ class PlacedRecords:
 
     def _is_placed(self, record: InputRecord) -> bool:
         """Whether producers put a record without a key, or with an empty one, into a certain partition."""
-        return record.key is not None and self._spec.partitioner.places_empty
+        return record.key is not None and self._partitioner.places_empty
 
     def _one_by_one(self, keyed: Iterable[tuple[int, bytes]]) -> list[tuple[int, int | Exception]]:
         found: list[tuple[int, int | Exception]] = []
         for place, key in keyed:
             home: int | Exception
             try:
-                home = self._spec.partitioner.home(key, self._spec.partition_count)
+                home = self._partitioner.home(key, self._spec.partition_count)
             except Exception as error:
                 home = error
             if home != self._source.partition:
@@ -108,14 +110,14 @@ class PlacedRecords:
         hint = f" ({fitting[0].name} puts this key where it is)" if fitting else ""
         failed.remedy = (
             f'Declare how all its producers partition, app.topic(..., partitioner="murmur2", "crc32" or a function)'
-            f"{hint}, or have the producers use {self._spec.partitioner.name} (librdkafka: "
+            f"{hint}, or have the producers use {self._partitioner.name} (librdkafka: "
             "partitioner=murmur2_random), or handle such records where they are, @app.actor(..., "
             'misplaced="warn"). If the topic was given partitions, copy its records into a new topic for a new app id'
         )
         return failed
 
     def _reason(self, key: bytes, home: int | Exception) -> str:
-        name, count = self._spec.partitioner.name, self._spec.partition_count
+        name, count = self._partitioner.name, self._spec.partition_count
         if isinstance(home, Exception):
             return f"the topic's partitioner {name} raised {type(home).__name__}: {home}"
         return (

@@ -1,0 +1,127 @@
+"""Inputs that are keyed otherwise than their actor: an actor without state forwards them by another key.
+
+The forwarding actor reads the topic, and sends each record with its new key to a topic that the app makes, in the same
+transaction as its offset. The value's bytes, the timestamp and the headers stay as they are. Actors that read one topic
+by different keys share it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors._core.task.policy import OnError
+from actors.declare.arguments import check_inputs
+from actors.errors import ActorsError, ConfigurationError
+from actors.runtime.handlers.callables import check_callable, name_of
+from actors.runtime.message.context import Context
+
+By = str | Callable[[Any], Any]
+
+
+class NoKeyError(ActorsError):
+    """A record has no key by which its actor reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an actor reads a topic by another key: `to` is the topic that the app makes, with the values' bytes."""
+
+    actor: str
+    by: Callable[[Any], Any]
+    to: Any
+
+    def send(self, ctx: Context, value: Any) -> None:
+        """Forward the record that is handled.
+
+        Raises:
+            NoKeyError: `by=` gives no key for it.
+        """
+        key = None if value is None else self.by(value)
+        if key is None:
+            raise NoKeyError(f"by= of actor {self.actor} gives no key for it")
+        ctx.send(self.to, key=key, value=ctx._record.value, headers=ctx.headers)
+
+
+@dataclass(slots=True)
+class Repartition:
+    """A topic that is read by other keys, and by whom."""
+
+    source: Any
+    on_error: OnError
+    routes: list[Route] = field(default_factory=list)
+
+    async def forward(self, ctx: Context, value: Any) -> None:
+        """Forward a record to all actors that read the topic by another key."""
+        for route in self.routes:
+            route.send(ctx, value)
+
+
+def _key_function(actor: str, topic: str, by: By) -> Callable[[Any], Any]:
+    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry."""
+    if not isinstance(by, str):
+        line = f"def {name_of(by)}(message: Message) -> str | None"
+        check_callable(by, f"actor {actor}: by= of topic {topic}", takes=1, line=line)
+        if inspect.iscoroutinefunction(by):
+            raise ConfigurationError(f"actor {actor}: by= of topic {topic} is async: make it a plain function")
+        return by
+    return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
+
+
+def repartition_topic(app_id: str, actor: str, topic: str) -> str:
+    """Return the topic through which an actor reads another one by a key of its own."""
+    return f"{app_id}-{actor}-{topic}-repartition"
+
+
+def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError) -> list[Any]:
+    """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
+
+    Raises:
+        ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
+            reads one by another key has another `on_error`.
+    """
+    check_inputs(actor, topics)
+    keys = _by_name(actor, topics, by)
+    key_type = next((topic.schema.key_type for topic in topics if topic.get_topic_name() not in keys), str)
+    found = []
+    for topic in topics:
+        name, schema = str(topic.get_topic_name()), topic.schema
+        if name not in keys:
+            found.append(topic)
+            continue
+        target = repartition_topic(app._default_options[0], actor, name)
+        raw = app.topic(target, key_type=key_type, value_type=bytes)
+        _reader(app, name, topic, on_error).routes.append(Route(actor, _key_function(actor, name, keys[name]), raw))
+        values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
+        found.append(app.topic(target, key_type=key_type, **values))
+    return found
+
+
+def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
+    one: Repartition | None = app.repartitions.get(name)
+    if one is None:
+        one = app.repartitions[name] = Repartition(topic, on_error)
+        app.actor(topic, name=f"{name}-repartition", on_error=on_error, tombstones=True)(one.forward)
+    elif one.on_error != on_error:
+        raise ConfigurationError(
+            f"topic {name} is read by other keys by actors with different on_error=: one actor reads it for all of "
+            "them, so give them the same"
+        )
+    return one
+
+
+def _by_name(actor: str, topics: list[Any], by: By | Mapping[Any, By]) -> dict[str, By]:
+    names = [str(topic.get_topic_name()) for topic in topics]
+    if isinstance(by, Mapping):
+        found = {str(topic.get_topic_name()): function for topic, function in by.items()}
+        unknown = sorted(found.keys() - set(names))
+        if unknown:
+            raise ConfigurationError(f"actor {actor}: by= is for topic {unknown[0]}, which isn't one of its inputs")
+        return found
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"actor {actor} has several inputs: say of which by= is, as in by={{{names[-1]}: {by!r}}}, or of each"
+        )
+    return {names[0]: by}

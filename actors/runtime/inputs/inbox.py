@@ -1,0 +1,204 @@
+"""What waits for a task, and the order in which its inputs are handled.
+
+Each input is in offset order. Between inputs, the record with the lowest timestamp among the heads goes first, and of
+equal ones that of the input that was declared first. Of an input that has nothing here no timestamp is known: with
+`max_idle_s` the task waits so long for one that isn't at its end before it handles the others' records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+
+from actors.ports import InputRecord
+
+
+class InputQueue:
+    """The records of one input that wait.
+
+    Attributes:
+        batches: what was fetched, in offset order; of the first one only the records from `start` on wait.
+        queued: how many records wait.
+        delivered: the offset behind the last record that was put in.
+        left_at: where the source stood when the task was asked to stop: what it delivers after that is dropped.
+    """
+
+    def __init__(self) -> None:
+        self.batches: deque[Sequence[InputRecord]] = deque()
+        self.start = 0
+        self.queued = 0
+        self.delivered = 0
+        self.left_at: int | None = None
+
+    def records(self) -> Iterator[InputRecord]:
+        """Return all that waits, and leave it there."""
+        return islice(chain.from_iterable(self.batches), self.start, None)
+
+    def head(self) -> InputRecord:
+        """Return the first record."""
+        return self.batches[0][self.start]
+
+    def take_until(self, is_later: Callable[[InputRecord], bool] | None) -> Sequence[InputRecord]:
+        """Return the first record, and those of its batch up to the first that `is_later`."""
+        records, start = self.batches[0], self.start
+        end = len(records)
+        if is_later is not None:
+            end = next((place for place in range(start + 1, end) if is_later(records[place])), end)
+        self.start = end
+        if end == len(records):
+            self.batches.popleft()
+            self.start = 0
+        return records[start:end]
+
+
+class Inbox:
+    """What waits for a task: filled by the worker and by what runs beside the task, emptied by the task.
+
+    `say_has_room` is called when a queue was full and has room again.
+
+    Attributes:
+        queues: one for each input.
+        is_open: whether records are taken: from a takeover until its work is dropped.
+        stopping: the task is to commit what it has handled and to end.
+        hurries: what runs isn't waited for any more.
+        doubt: why the task has to take over again, None if it needn't.
+        is_last: the worker itself stops, and may not come back soon.
+    """
+
+    def __init__(self, limit: int, say_has_room: Callable[[], None]) -> None:
+        self.queues = [InputQueue()]
+        self.is_open = False
+        self.stopping = False
+        self.hurries = False
+        self.doubt: str | None = None
+        self.is_last = False
+        self._limit = limit
+        self._say_has_room = say_has_room
+        self._wake = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        """Tell whether there is something to take now."""
+        return bool(self.queues[0].batches)
+
+    @property
+    def queued(self) -> int:
+        """How many records wait."""
+        return sum(queue.queued for queue in self.queues)
+
+    @property
+    def wait_s(self) -> float:
+        """How long nothing of what waits can be taken; infinity if nothing waits."""
+        return float("inf")
+
+    def has_room(self, index: int) -> bool:
+        """Tell whether records of an input should be fetched for the task."""
+        return self.is_open and not self.stopping and self.queues[index].queued < self._limit
+
+    def put(self, index: int, records: Sequence[InputRecord]) -> None:
+        """Add records in offset order. What comes while the task isn't running is dropped, and fetched again later."""
+        if not self.is_open or self.stopping:
+            return
+        queue = self.queues[index]
+        queue.batches.append(records)
+        queue.delivered = records[-1].offset + 1
+        queue.queued += len(records)
+        self._wake.set()
+
+    def take(self) -> tuple[int, Sequence[InputRecord]]:
+        """Return the records that come next, all of one input, and which one that is."""
+        queue = self.queues[0]
+        records = queue.batches.popleft()
+        self._took(queue, len(records))
+        return 0, records
+
+    def _took(self, queue: InputQueue, count: int) -> None:
+        was_full, queue.queued = queue.queued >= self._limit, queue.queued - count
+        if was_full and queue.queued < self._limit:
+            self._say_has_room()
+
+    def open(self, offsets: Sequence[int]) -> None:
+        """Take records from these offsets on."""
+        self.is_open, self.doubt = True, None
+        for queue, offset in zip(self.queues, offsets, strict=True):
+            queue.delivered = offset
+
+    def clear(self) -> None:
+        """Drop all records, which are fetched again, and take none until the next takeover."""
+        self.is_open = False
+        for queue in self.queues:
+            queue.batches.clear()
+            queue.start = queue.queued = 0
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._wake.set()
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait for the next `wake`, at most so long; tell whether it came. One that came before doesn't count."""
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        return self._wake.is_set()
+
+
+class MergedInbox(Inbox):
+    """The inbox of a task with several inputs.
+
+    `has_more` tells whether an input that has nothing here isn't at its end; `monotonic` returns seconds.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        say_has_room: Callable[[], None],
+        *,
+        inputs: int,
+        max_idle_s: float,
+        has_more: Callable[[int], bool],
+        monotonic: Callable[[], float],
+    ) -> None:
+        super().__init__(limit, say_has_room)
+        self.queues = [InputQueue() for _ in range(inputs)]
+        self._max_idle_s = max_idle_s
+        self._has_more = has_more
+        self._monotonic = monotonic
+        self._idle_since_s: float | None = None
+
+    def __bool__(self) -> bool:
+        """Tell whether there is something to take now."""
+        return any(queue.batches for queue in self.queues) and self.wait_s <= 0.0
+
+    @property
+    def wait_s(self) -> float:
+        """How long nothing of what waits can be taken; infinity if nothing waits."""
+        if not any(queue.batches for queue in self.queues):
+            self._idle_since_s = None
+            return float("inf")
+        is_missing = self._max_idle_s > 0.0 and any(
+            not queue.batches and self._has_more(index) for index, queue in enumerate(self.queues)
+        )
+        if not is_missing:
+            self._idle_since_s = None
+            return 0.0
+        now_s = self._monotonic()
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        return max(0.0, self._idle_since_s + self._max_idle_s - now_s)
+
+    def take(self) -> tuple[int, Sequence[InputRecord]]:
+        """Return the records that come next, all of one input, and which one that is."""
+        heads = [(queue.head().timestamp, place) for place, queue in enumerate(self.queues) if queue.batches]
+        _, first = min(heads)
+        others = [head for head in heads if head[1] != first]
+        queue = self.queues[first]
+        if others:
+            other = min(others)
+            records = queue.take_until(lambda record: (record.timestamp, first) > other)
+        else:
+            records = queue.take_until(None)
+        self._took(queue, len(records))
+        return first, records

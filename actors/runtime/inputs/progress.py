@@ -1,0 +1,53 @@
+"""How far a task is in one of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors._core.task.completed import CompletedOffsets
+from actors._core.task.topic_ids import TopicIds
+from actors.ports import OwnerInput, TopicPartition
+from actors.runtime.spec import InputSpec
+
+
+@dataclass(slots=True, eq=False)
+class InputProgress:
+    """How far a task is in one of its inputs, from a takeover to the next.
+
+    Attributes:
+        index: its place in the actor's declaration.
+        topics: the ids that the takeover found, for the marks of this owner's commits.
+        backlog_end: its end as the takeover saw it.
+        next_offset: all before it is handled.
+        handed_in_offset: all before it is committed, or in the commit that is under way.
+        committed_offset: all before it is committed.
+    """
+
+    index: int
+    source: TopicPartition
+    spec: InputSpec
+    completed: CompletedOffsets
+    topics: TopicIds
+    backlog_end: int
+    next_offset: int = field(init=False)
+    handed_in_offset: int = field(init=False)
+    committed_offset: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next_offset = self.handed_in_offset = self.committed_offset = self.completed.next_offset
+
+    @property
+    def reached(self) -> int:
+        """The offset behind the last record that was handled."""
+        return max(self.next_offset, self.completed.reached)
+
+    def owned(self, *, proves_offset: bool = True) -> OwnerInput:
+        """Return what the registry says of it; the offset only if that is known to be committed."""
+        topics = self.topics
+        return OwnerInput(
+            self.source.topic,
+            topics.input_id,
+            self.next_offset if proves_offset else None,
+            topics.since,
+            topics.is_recreated,
+        )

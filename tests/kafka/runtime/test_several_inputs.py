@@ -1,0 +1,57 @@
+"""Two inputs of one actor on a real broker: nothing is lost or doubled when workers are killed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+
+KEYS = [b"key-%d" % number for number in range(10)]
+PARTITIONS = 2
+
+
+def records(first: int, count: int) -> list[tuple[bytes, bytes]]:
+    return [(KEYS[number % len(KEYS)], b"%d" % number) for number in range(first, first + count)]
+
+
+async def test_messages_of_two_inputs_are_counted_once_although_workers_are_killed(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name, sent = unique("join"), 0
+    await make_topics(brokers, f"{name}-left", f"{name}-right", f"{name}-out", partitions=PARTITIONS)
+
+    async def send_both(count: int) -> None:
+        nonlocal sent
+        for side in ("left", "right"):
+            await send(brokers, f"{name}-{side}", records(sent, count), partitions=PARTITIONS)
+        sent += count
+
+    async def has_all() -> bool:
+        return len(await read_all(brokers, f"{name}-out")) >= 2 * sent
+
+    def worker(folder: str) -> WorkerProcess:
+        made = WorkerProcess("tests.kafka.apps.join_app", brokers, tmp_path / folder, APP_NAME=name)
+        workers.append(made.start())
+        return made
+
+    first = worker("w0")
+    await send_both(200)
+    await eventually(has_all, what=first.log)
+    await send_both(200)
+    first.kill()
+    second = worker("w1")
+    third = worker("w2")
+    await send_both(200)
+    await eventually(has_all, deadline_s=90, what=lambda: second.log() + third.log())
+    second.kill()
+    await send_both(100)
+    await eventually(has_all, deadline_s=90, what=third.log)
+    found: dict[bytes, list[list[bytes]]] = defaultdict(list)
+    for record in await read_all(brokers, f"{name}-out"):
+        found[record.key].append(record.value.split(b":"))
+    for key in KEYS:
+        assert [int(count) for count, _, _ in found[key]] == list(range(1, 2 * sent // len(KEYS) + 1))
+        for side in (b"left", b"right"):
+            wanted = [value for its_key, value in records(0, sent) if its_key == key]
+            assert [value for _, from_, value in found[key] if from_ == side] == wanted

@@ -1,0 +1,117 @@
+"""The order of several inputs, and how long one is waited for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.runtime.inputs.inbox import Inbox, MergedInbox
+
+
+def records(*timestamps: int, start: int = 0) -> list[Any]:
+    return [SimpleNamespace(offset=start + place, timestamp=at) for place, at in enumerate(timestamps)]
+
+
+class World:
+    """An inbox with two inputs; `now_s` is its clock, `more` the inputs that aren't at their ends."""
+
+    def __init__(self, max_idle_s: float = 0.0, limit: int = 1_000) -> None:
+        self.now_s = 0.0
+        self.more = {0, 1}
+        self.room = 0
+        self.inbox = MergedInbox(
+            limit,
+            self._has_room,
+            inputs=2,
+            max_idle_s=max_idle_s,
+            has_more=lambda index: index in self.more,
+            monotonic=lambda: self.now_s,
+        )
+        self.inbox.open([0, 0])
+
+    def _has_room(self) -> None:
+        self.room += 1
+
+
+def taken(inbox: Inbox) -> list[tuple[int, int]]:
+    """Take all that may be taken now: (input, timestamp)."""
+    found = []
+    while inbox:
+        index, batch = inbox.take()
+        found += [(index, record.timestamp) for record in batch]
+    return found
+
+
+def merged(inputs: list[list[int]]) -> list[tuple[int, int]]:
+    """Merge as the documentation says: the lowest head goes first, of equal ones that of the first input."""
+    left, found = [list(timestamps) for timestamps in inputs], []
+    while any(left):
+        _, index = min((timestamps[0], index) for index, timestamps in enumerate(left) if timestamps)
+        found.append((index, left[index].pop(0)))
+    return found
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=8), min_size=2, max_size=2), st.integers(1, 8))
+def test_the_lowest_head_goes_first(inputs: list[list[int]], size: int) -> None:
+    world = World()
+    for index, timestamps in enumerate(inputs):
+        for start in range(0, len(timestamps), size):
+            world.inbox.put(index, records(*timestamps[start : start + size], start=start))
+    assert taken(world.inbox) == merged(inputs)
+    assert world.inbox.queued == 0
+
+
+def test_by_default_an_input_that_has_nothing_here_isnt_waited_for() -> None:
+    world = World()
+    world.inbox.put(1, records(5))
+    assert taken(world.inbox) == [(1, 5)]
+
+
+def test_an_input_that_isnt_at_its_end_is_waited_for_and_no_longer_than_told() -> None:
+    world = World(max_idle_s=2.0)
+    world.inbox.put(1, records(5))
+    assert not world.inbox
+    assert world.inbox.wait_s == 2.0
+    world.now_s = 1.5
+    assert not world.inbox
+    assert world.inbox.wait_s == 0.5
+    world.inbox.put(0, records(3))
+    assert taken(world.inbox)[:1] == [(0, 3)]
+    world.now_s = 2.0
+    assert not world.inbox
+    world.now_s = 4.0
+    assert taken(world.inbox) == [(1, 5)]
+
+
+def test_an_input_at_its_end_isnt_waited_for() -> None:
+    world = World(max_idle_s=2.0)
+    world.more = {1}
+    world.inbox.put(1, records(5))
+    assert taken(world.inbox) == [(1, 5)]
+
+
+def test_each_wait_begins_anew() -> None:
+    world = World(max_idle_s=2.0)
+    world.inbox.put(1, records(5))
+    assert not world.inbox
+    world.now_s = 2.0
+    assert taken(world.inbox) == [(1, 5)]
+    assert world.inbox.wait_s == float("inf")
+    world.inbox.put(1, records(6, start=1))
+    assert not world.inbox
+
+
+def test_room_is_counted_for_each_input_and_a_part_of_a_batch_waits() -> None:
+    world = World(limit=3)
+    world.inbox.put(0, records(1, 5, 6))
+    assert not world.inbox.has_room(0)
+    assert world.inbox.has_room(1)
+    world.inbox.put(1, records(4))
+    index, batch = world.inbox.take()
+    assert (index, len(batch), world.room, world.inbox.queued) == (0, 1, 1, 3)
+    assert [record.offset for record in world.inbox.queues[0].records()] == [1, 2]
+    world.inbox.clear()
+    assert (world.inbox.queued, list(world.inbox.queues[0].records())) == (0, [])

@@ -1,0 +1,113 @@
+"""Inputs that are read by another key than theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import App, ConfigurationError, Context, HandlerFailedError
+from actors.testing import ActorTestDriver
+
+
+class Payment(msgspec.Struct):
+    order_id: str | None
+    cents: int
+
+
+class World:
+    """Payments, keyed by customer or not at all, summed up by order."""
+
+    def __init__(self, by: Any = "order_id", **options: Any) -> None:
+        self.app = app = App("shop", store="memory://")
+        self.payments = app.topic("payments", key_type=str, value_type=Payment)
+        self.sums = app.store("sums", value_type=int)
+        self.seen: list[tuple[Any, int, list[tuple[str, bytes]]]] = []
+
+        @app.actor(self.payments, by=by, stores=[self.sums], **options)
+        async def add_up(ctx: Context, payment: Payment) -> None:
+            self.seen.append((ctx.key, ctx.timestamp_ms, list(ctx.headers)))
+            self.sums.set(ctx.key, self.sums.get(ctx.key, 0) + payment.cents)
+
+        self.add_up = add_up
+
+
+@pytest.mark.parametrize("by", ["order_id", lambda payment: payment.order_id])
+def test_records_come_by_their_new_key_with_their_timestamps_and_headers(by: Any) -> None:
+    world = World(by)
+    with ActorTestDriver(world.app) as driver:
+        for customer in ("ada", "bob", None):
+            driver.send(
+                world.payments, key=customer, value=Payment("o1", 5), timestamp_ms=1234, headers=[("trace", b"x")]
+            )
+        assert driver.get(world.sums, "o1") == 15
+        assert world.seen == [("o1", 1234, [("trace", b"x")])] * 3
+        driver.crash(keep_disk=False)
+        driver.send(world.payments, key="ada", value=Payment("o1", 1))
+        assert driver.get(world.sums, "o1") == 16
+
+
+def test_actors_that_read_one_topic_by_different_keys_share_a_reader() -> None:
+    world = World()
+    cents = world.app.store("cents", value_type=int)
+
+    @world.app.actor(world.payments, by=lambda payment: str(payment.cents), stores=[cents])
+    async def count(ctx: Context, payment: Payment) -> None:
+        cents.set(ctx.key, cents.get(ctx.key, 0) + 1)
+
+    assert list(world.app.actors) == ["payments-repartition", "add_up", "count"]
+    with ActorTestDriver(world.app) as driver:
+        driver.send(world.payments, key="ada", value=Payment("o1", 5))
+        driver.send(world.payments, key="ada", value=Payment("o2", 5))
+        assert (driver.items(world.sums), driver.items(cents)) == ({"o1": 5, "o2": 5}, {"5": 2})
+
+
+def test_one_of_several_inputs_is_read_by_another_key() -> None:
+    app = App("shop", store="memory://")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    due = app.store("due", value_type=int)
+
+    @app.actor(orders, payments, by={payments: "order_id"}, stores=[due])
+    async def join(ctx: Context, value: int | Payment) -> None:
+        due.set(ctx.key, due.get(ctx.key, 0) + (value if isinstance(value, int) else -value.cents))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="o1", value=100)
+        driver.send(payments, key="ada", value=Payment("o1", 40))
+        assert driver.get(due, "o1") == 60
+
+
+def test_a_record_without_a_key_follows_the_actors_policy_and_is_named() -> None:
+    world = World()
+    with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match="gives no key") as raised:
+        driver.send(world.payments, key="ada", value=Payment(None, 5))
+    assert raised.value.topic == "payments"
+    skipping = World(on_error="skip")
+    with ActorTestDriver(skipping.app) as driver:
+        driver.send(skipping.payments, key="ada", value=Payment(None, 5))
+        driver.send(skipping.payments, key="ada", value=Payment("o1", 5))
+        assert driver.items(skipping.sums) == {"o1": 5}
+
+
+def test_a_function_that_raises_follows_the_policy_too() -> None:
+    world = World(lambda payment: 1 / 0, on_error="park")
+    with ActorTestDriver(world.app) as driver:
+        driver.send(world.payments, key="ada", value=Payment("o1", 5))
+        [parked] = driver.parked("payments-repartition")
+        assert "ZeroDivisionError" in str(parked.error)
+
+
+def test_what_cant_be_meant_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="by= of topic payments"):
+        World(lambda: "x")
+    app = App("shop", store="memory://")
+    orders, payments = app.topic("orders"), app.topic("payments")
+    with pytest.raises(ConfigurationError, match="say of which by= is"):
+        app.actor(orders, payments, by="x", name="a")(lambda ctx, value: None)
+    with pytest.raises(ConfigurationError, match="by= is for topic refunds"):
+        app.actor(orders, payments, by={app.topic("refunds"): "x"}, name="b")(lambda ctx, value: None)
+    world = World()
+    with pytest.raises(ConfigurationError, match="different on_error="):
+        world.app.actor(world.payments, by="cents", on_error="skip", name="c")(lambda ctx, value: None)
