@@ -102,7 +102,7 @@ def decided_by_the_offset(patch: Patch, world: World) -> None:
     """A commit that got no answer is taken for one that went through if the committed offset is the one it had."""
 
     async def by_offset(_: TransactionWriter, __: Identity, batches: Sequence[CommitBatch]) -> list[CommitReceipt]:
-        if await world.committed() == batches[0].next_offset:
+        if await world.committed() == batches[0].offsets[world.source].offset:
             return [CommitReceipt({}) for _ in batches]
         raise OutcomeUnknownError("the offset is another one")
 

@@ -112,7 +112,7 @@ class Feed:
         records = self._world.inputs[self._next : self.limit]
         if records:
             self._next += len(records)
-            self.task.inbox.put(records)
+            self.task.inbox.put(0, records)
 
 
 class Stores:

@@ -104,7 +104,7 @@ def test_records_without_metadata_are_kept_and_counted(spark: SparkSession, brok
         b"none": (),
         b"short": ((METADATA_HEADER, good[:-1]),),
         b"long": ((METADATA_HEADER, good + b"\0"),),
-        b"version": ((METADATA_HEADER, b"\x02" + good[1:]),),
+        b"version": ((METADATA_HEADER, b"\x03" + good[1:]),),
         b"name": (("other", good),),
     }
     damaged = tuple(Write(1, key, b"value", headers=headers) for key, headers in damages.items())
