@@ -164,6 +164,9 @@ class TaskLog(Protocol):
             MigratedError: nothing was committed, after `end`.
         """
 
+    def ready_in_s(self) -> float:
+        """Return how long to gather records before a commit that isn't due; 0 if it may begin now."""
+
     def end(self) -> None:
         """Begin no further commit, and drop those that wait: the partition may be another member's."""
 

@@ -203,7 +203,11 @@ class ActorService(Service):  # type: ignore[misc]
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
         own_id = setup.transactional_id(folder.id)
-        committer = self._committer = Committer(setup.writer(own_id), self.app.actor_options.commit_max_bytes)
+        committer = self._committer = Committer(
+            setup.writer(own_id),
+            self.app.actor_options.commit_max_bytes,
+            longest_rest_s=float(self.app.conf.broker_commit_interval),
+        )
         # What a killed process of this data folder left open would hold back the registry.
         await committer.fence()
         changelogs = await self._ensure_changelogs(

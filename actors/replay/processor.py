@@ -139,6 +139,10 @@ class MemoryLog:
             self._expiries.saw(batch)
         return CommitReceipt({})
 
+    def ready_in_s(self) -> float:
+        """Return 0: nothing is to be gathered."""
+        return 0.0
+
     def end(self) -> None:
         """Do nothing: there is no other owner."""
 

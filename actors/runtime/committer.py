@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
+from actors._core.task.commit import rest_s
 from actors.errors import BatchesRefusedError, CommitRefusedError, MigratedError, StaleGenerationError
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
 
@@ -52,6 +53,10 @@ class Membership:
         return self.identity != since
 
 
+LOOK_AGAIN_S = 0.001
+"""How soon tasks look again where a transaction takes longer than the last one."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     """A batch that is to be committed, and who waits for that: nobody if the task was cancelled."""
@@ -74,11 +79,17 @@ class _Waiting:
 
 @dataclass(eq=False)
 class Committer:
-    """Commits for all tasks of a worker, one transaction at a time of about `max_bytes` at most."""
+    """Commits for all tasks of a worker, one transaction at a time of about `max_bytes` at most.
+
+    `longest_rest_s` is the most that tasks gather records between two transactions.
+    """
 
     writer: Writer
     max_bytes: int
     member: Membership = field(default_factory=Membership)
+    longest_rest_s: float = 0.0
+    _commit_s: float = field(default=0.0, init=False)
+    _ready_s: float = field(default=0.0, init=False)
     _waiting: deque[_Waiting] = field(default_factory=deque, init=False)
     _running: asyncio.Task[None] | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -108,6 +119,11 @@ class Committer:
         async with self._turn:
             await self.writer.end_transaction_of(transactional_id)
 
+    def ready_in_s(self) -> float:
+        """See `actors.ports.TaskLog.ready_in_s`."""
+        left_s = self._ready_s - asyncio.get_running_loop().time()
+        return max(LOOK_AGAIN_S if self._running else 0.0, left_s)
+
     async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
         """See `actors.ports.TaskLog.commit`. If it is cancelled before its transaction began, nothing is sent."""
         waiting = _Waiting(log, batch, asyncio.get_running_loop().create_future())
@@ -129,9 +145,16 @@ class Committer:
         try:
             # What becomes ready in the same turn of the loop goes together.
             await asyncio.sleep(0)
+            now_s = asyncio.get_running_loop().time
             while taken := self._take():
+                began_s, count = now_s(), len(taken)
+                # About when it and the rest will be over.
+                usual_s = min(self._commit_s, self.longest_rest_s)
+                self._ready_s = began_s + usual_s + rest_s(usual_s, count, self.longest_rest_s)
                 async with self._turn:
                     await self._together(taken)
+                self._commit_s = now_s() - began_s
+                self._ready_s = now_s() + rest_s(self._commit_s, count, self.longest_rest_s)
         finally:
             self._running = None
 
@@ -222,6 +245,10 @@ class CommitterLog:
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         """See `actors.ports.TaskLog.commit`."""
         return await self.committer.commit(self, batch)
+
+    def ready_in_s(self) -> float:
+        """See `actors.ports.TaskLog.ready_in_s`."""
+        return self.committer.ready_in_s()
 
     def end(self) -> None:
         """See `actors.ports.TaskLog.end`."""

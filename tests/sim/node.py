@@ -239,7 +239,8 @@ class Node:
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
         spec = _spec(world, Host(process.name, clock))
-        committer = Committer(WatchedWriter(self._writer(), world.audit), world.commit_max_bytes)
+        writer = WatchedWriter(self._writer(), world.audit)
+        committer = Committer(writer, world.commit_max_bytes, longest_rest_s=world.commit_interval_s)
         copies = self._copies[process] = NodeCopies(
             world,
             spec,

@@ -49,6 +49,9 @@ class WatchedLog:
         self._audit.note(f"done: {batch}")
         return receipt
 
+    def ready_in_s(self) -> float:
+        return self._log.ready_in_s()
+
     def end(self) -> None:
         self._log.end()
 

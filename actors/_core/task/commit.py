@@ -73,14 +73,19 @@ class CommitPolicy:
     """Adaptive group commit: at once when the input runs dry, otherwise by age or by size.
 
     A lone record is committed as soon as it is handled, so latency is one transaction's; under load transactions
-    cost the same but carry an interval's worth of records. In between, a task rests after a commit for `rest` times as
-    long as it took: transactions back to back keep broker and worker so busy that each takes several times as long.
+    cost the same but carry an interval's worth of records. In between, a task waits for the end of its worker's rest,
+    see `rest_s`.
     """
 
     interval_s: float
     max_bytes: int
-    rest: float = 0.5
 
-    def rest_s(self, commit_s: float) -> float:
-        """Return how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
-        return min(self.interval_s, self.rest * commit_s)
+
+def rest_s(commit_s: float, tasks: int, most_s: float) -> float:
+    """Return how long a worker's tasks gather records after a commit, before the next that isn't due.
+
+    Commits back to back keep brokers and worker so busy that each takes several times as long. What one costs the
+    brokers grows with its tasks, so the more there are the longer the rest: few tasks have a short latency, many tasks
+    with little to do share a commit.
+    """
+    return min(most_s, commit_s * (0.5 + tasks / 8))

@@ -205,7 +205,7 @@ class KeyedProcessor(TaskProcessor):
         now_s = self._clock.monotonic()
         due_s = self._oldest_s + self._policy.interval_s
         if not self._pending and not self._inbox:
-            due_s = min(due_s, self._rested_s)
+            due_s = min(due_s, now_s + self._rest_s())
         return due_s - now_s
 
     async def _finish(self) -> None:

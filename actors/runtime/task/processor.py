@@ -127,7 +127,6 @@ class TaskProcessor:
             timers.backlog_ms = self._backlog_ms
         self._handled = 0
         self._oldest_s = 0.0
-        self._rested_s = 0.0
         self._refreshed_s = self._clock.monotonic()
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
@@ -244,9 +243,12 @@ class TaskProcessor:
     def _is_ending(self) -> bool:
         return self._inbox.stopping
 
+    def _rest_s(self) -> float:
+        return math.inf if self._under_way is not None else self._context.log.ready_in_s()
+
     async def _rests(self) -> bool:
         """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
-        left_s = self._rested_s - self._clock.monotonic()
+        left_s = self._rest_s()
         if left_s <= 0.0:
             return False
         await self._inbox.wait(left_s)
@@ -518,7 +520,6 @@ class TaskProcessor:
     async def _begin_commit(self) -> None:
         """Hand in what was handled, as soon as the commit that is under way has ended."""
         await self._commit_ended()
-        self._rested_s = math.inf
         self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit of {self._name}")
         self._under_way.add_done_callback(lambda _: self._inbox.wake())
 
@@ -575,7 +576,6 @@ class TaskProcessor:
             one.committed_offset = batch.offsets[one.source].offset
         context.failures, self._under_way_bytes = 0, 0
         seconds = clock.monotonic() - began_s
-        self._rested_s = began_s + seconds + self._policy.rest_s(seconds)
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)
         context.advance(Event.COMMITTED)
         for punctuator in self._punctuators:

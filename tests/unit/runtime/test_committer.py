@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from actors._core.task.commit import rest_s
 from actors.errors import (
     BatchesRefusedError,
     CommitRefusedError,
@@ -75,12 +76,22 @@ async def test_what_was_committed_is_settled_by_a_fence_whatever_its_outcome() -
     """InitProducerId is answered when all markers are written; the next commit needs no other."""
     writer = Refusing({})
     committer = Committer(writer, 1 << 20)
-    batch = CommitBatch(TopicPartition("in", 0), 1, "")
-    await committer.new_log().commit(batch)
+    await committer.new_log().commit(batch(0))
     await committer.settle()
     assert writer.fences == 2
-    await committer.new_log().commit(batch)
+    await committer.new_log().commit(batch(0))
     assert writer.fences == 2
+
+
+async def test_tasks_gather_records_between_transactions_the_longer_the_more_they_are() -> None:
+    assert rest_s(0.01, 1, 1.0) < rest_s(0.01, 64, 1.0) == 0.085
+    assert rest_s(0.01, 64, 0.05) == 0.05
+    committer = Committer(Refusing({}), 1 << 20, longest_rest_s=1e6)
+    log = committer.new_log()
+    assert log.ready_in_s() == 0.0
+    await log.commit(batch(0))
+    await asyncio.sleep(0)
+    assert 0.0 < log.ready_in_s() <= rest_s(committer._commit_s, 1, 1e6)
 
 
 class Generations(Refusing):
