@@ -45,6 +45,12 @@ async def test_repeats_that_are_placed_by_more_partitions_run_nowhere_as_the_fir
         await admin.create_partitions({f"{name}-in": NewPartitions(total_count=6)})
         await admin.close()
         async with producing(brokers) as producer:
+
+            async def knows() -> bool:
+                await producer.client.force_metadata_update()
+                return len(await producer.partitions_for(f"{name}-in")) == 6
+
+            await eventually(knows)
             for number, key in enumerate(KEYS):
                 # One producer knows of the new partitions, the other one doesn't.
                 new = b"new-%d" % number
