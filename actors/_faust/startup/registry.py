@@ -379,10 +379,8 @@ class StoreRegistry:
 
     async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Iterable[OwnerRecord]) -> None:
         """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
-        used, inputs = (
-            set(self._changelogs.values()),
-            {name for one in self._app.actors.values() for name in one.topic_names},
-        )
+        used = set(self._changelogs.values())
+        inputs = {name for one in self._app.actors.values() for name in one.topic_names}
         gone = {
             store: record
             for store, record in known.items()

@@ -25,10 +25,10 @@ from actors.errors import ReplacedLogError
 from actors.ports import NO_ID, TopicPartition
 
 UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
-GATHER_S = 0.00015
+GATHER_S, MOST_GATHER_S = 0.00015, 0.1
 TRICKLE_BYTES = 512
-"""How long a fetch waits for each of its partitions after one that brought fewer bytes for each: without a fetch
-session a broker looks at all partitions, and a lone record would be answered at once."""
+"""How long a fetch waits for each of its partitions, and at most, after one that brought fewer bytes for each: without
+a fetch session a broker looks at all partitions, and a lone record would be answered at once."""
 _RENAMED = frozenset((UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID))
 
 Lost = Callable[[KafkaPartition, uuid.UUID], None]
@@ -45,7 +45,8 @@ class _Response:
 class FetchesById:
     """The topic ids of the partitions that a consumer fetches; a partition without a known id is fetched by name.
 
-    `lost` is called when a broker doesn't know a partition's topic id any more; then nothing was fetched of it.
+    `lost` is called when a broker doesn't know a partition's topic id any more; then nothing was fetched of it. Fetches
+    of many partitions that bring little gather records before the next one.
     """
 
     def __init__(self, client: AIOKafkaClient, lost: Lost) -> None:
@@ -68,7 +69,7 @@ class FetchesById:
         by_id = _FetchById(request, self._ids)
         count = sum(len(partitions) for _, partitions in request.topics)
         if self._is_trickle.get(node):
-            await asyncio.sleep(GATHER_S * count)
+            await asyncio.sleep(min(MOST_GATHER_S, GATHER_S * count))
         response = await self._send(node, by_id, **options)
         if response.API_VERSION < FetchRequest_v13.API_VERSION:
             return response
