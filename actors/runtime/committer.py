@@ -24,6 +24,8 @@ from actors.errors import BatchesRefusedError, CommitRefusedError, MigratedError
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
 
 NOBODY = Identity("", -1)
+LOOK_AGAIN_S = 0.001
+"""How soon tasks look again where a transaction takes longer than the last one."""
 
 
 class Membership:
@@ -51,10 +53,6 @@ class Membership:
         """Wait for the end of a rebalance that is under way; tell whether there is another identity than `since`."""
         await self._settled.wait()
         return self.identity != since
-
-
-LOOK_AGAIN_S = 0.001
-"""How soon tasks look again where a transaction takes longer than the last one."""
 
 
 @dataclass(slots=True)

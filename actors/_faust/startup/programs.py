@@ -32,9 +32,9 @@ def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
             raise _other_program(
                 app, before, f"the input of actor {name} is topic {before.topic}, and this program's {name} has {topic}"
             )
-        others = [(topic, inputs[topic]) for topic in definition.topic_names if topic in inputs]
-        for topic, other in others:
-            if other.actor == name:
+        for topic in definition.topic_names:
+            other = inputs.get(topic)
+            if other is None or other.actor == name:
                 continue
             raise _other_program(
                 app,
