@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -78,12 +79,19 @@ class World:
         return [sent.value for sent in driver.outputs(self.sums)]
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_messages_are_handled_above_what_is_under_way(concurrency: int) -> None:
+@contextlib.contextmanager
+def held(concurrency: int) -> Iterator[tuple[World, ActorTestDriver, Slow]]:
+    """An actor whose first commit gets no answer until the broker may give it."""
     world = World(concurrency)
     with ActorTestDriver(world.app, partitions=1) as driver:
         slow = Slow(driver)
         slow.hold()
+        yield world, driver, slow
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_messages_are_handled_above_what_is_under_way(concurrency: int) -> None:
+    with held(concurrency) as (world, driver, slow):
         driver.post(world.input, key="a", value=1)
         driver.advance(0.5, settle=False)
         assert driver._worker is not None
@@ -108,10 +116,7 @@ def test_messages_are_handled_above_what_is_under_way(concurrency: int) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_what_came_after_a_commit_that_failed_is_dropped_with_it(concurrency: int) -> None:
-    world = World(concurrency)
-    with ActorTestDriver(world.app, partitions=1) as driver:
-        slow = Slow(driver)
-        slow.hold()
+    with held(concurrency) as (world, driver, slow):
         for value in (1, 10):
             driver.post(world.input, key="a", value=value)
             driver.advance(0.5, settle=False)
@@ -125,10 +130,7 @@ def test_what_came_after_a_commit_that_failed_is_dropped_with_it(concurrency: in
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_handler_that_hangs_is_cancelled_while_a_commit_is_under_way(concurrency: int) -> None:
-    world = World(concurrency)
-    with ActorTestDriver(world.app, partitions=1) as driver:
-        slow = Slow(driver)
-        slow.hold()
+    with held(concurrency) as (world, driver, slow):
         for value in (1, -1):
             driver.post(world.input, key="a", value=value)
             driver.advance(0.5, settle=False)
@@ -142,10 +144,7 @@ def test_a_handler_that_hangs_is_cancelled_while_a_commit_is_under_way(concurren
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_commit_that_is_under_way_is_waited_for_when_the_task_ends(concurrency: int) -> None:
-    world = World(concurrency)
-    with ActorTestDriver(world.app, partitions=1) as driver:
-        slow = Slow(driver)
-        slow.hold()
+    with held(concurrency) as (world, driver, slow):
         for value in (1, 10):
             driver.post(world.input, key="a", value=value)
             driver.advance(0.5, settle=False)
