@@ -252,6 +252,8 @@ class Task:
             except Exception as error:
                 self.failure = self.failure or error
             self.context.state = State.CLOSED
+        if self.epoch:
+            logger.info("actor %s gave up %s in epoch %d", self.spec.name, self.name, self.epoch)
 
     @property
     def committed(self) -> Mapping[str, PartitionStore] | None:

@@ -137,8 +137,11 @@ def _takeovers(worker: WorkerProcess) -> list[int]:
 
 
 def _owned(worker: WorkerProcess) -> set[int]:
-    """The partitions of its last two takeovers."""
-    return set(_takeovers(worker)[-2:])
+    """The partitions that it took over and didn't give up since."""
+    owned: set[int] = set()
+    for done, partition in re.findall(r"(owns|gave up) \S+-in\[(\d+)\]", worker.log()):
+        (owned.add if done == "owns" else owned.discard)(int(partition))
+    return owned
 
 
 def _logs(workers: list[WorkerProcess]) -> str:
