@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -18,6 +19,14 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp_ms: int = 0
+
+
+class Placed(NamedTuple):
+    """What Kafka's own consumer tells of a record."""
+
+    partition: int
+    offset: int
+    value: bytes
 
 
 State: TypeAlias = dict[str, int]
@@ -45,6 +54,7 @@ class Findings:
     wrong_running_values: int = 0
     wrong_timestamps: int = 0
     wrong_state: int = 0
+    misread: int = 0
     examples: list[str] = field(default_factory=list)
 
     @property
@@ -97,6 +107,16 @@ def check_run(run: Run, findings: Findings) -> Findings:
         findings.note(f"{len(missing)} inputs were never echoed, the first is {missing[0]}")
     _check_state(states, run.changelog, findings)
     return findings
+
+
+def check_readers(topic: str, ours: Iterable[Record], kafkas: Iterable[Placed], findings: Findings) -> None:
+    """Compare what our reader found with what Kafka's own consumer did: it is not the reader that loses or doubles."""
+    found = Counter(Placed(record.partition, record.offset, record.value or b"") for record in ours)
+    wanted = Counter(kafkas)
+    for who, only in (("we read", found - wanted), ("Kafka's consumer read", wanted - found)):
+        findings.misread += only.total()
+        for placed in list(only)[:3]:
+            findings.note(f"{topic}: only {who} {placed}")
 
 
 def _place(record: Record) -> tuple[int, int]:

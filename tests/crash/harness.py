@@ -14,7 +14,7 @@ from dev.kafka import Cluster
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.rocks import RocksReader
-from tests.crash.checks import Findings, Run, check_run, fold_account, fold_stats
+from tests.crash.checks import Findings, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
 from tests.crash.machine import SkippedError
@@ -33,6 +33,7 @@ FLAWS = (
     "wrong_running_values",
     "wrong_timestamps",
     "wrong_state",
+    "misread",
     "wrong_views",
     "open_transactions",
 )
@@ -53,6 +54,7 @@ class Outcome:
     wrong_running_values: int
     wrong_timestamps: int
     wrong_state: int
+    misread: int
     wrong_views: int
     open_transactions: int
     slowest_recovery_s: float
@@ -134,6 +136,7 @@ async def run(
         wrong_running_values=findings.wrong_running_values,
         wrong_timestamps=findings.wrong_timestamps,
         wrong_state=findings.wrong_state,
+        misread=findings.misread,
         wrong_views=views,
         open_transactions=open_transactions,
         slowest_recovery_s=round(slowest_s, 1),
@@ -182,6 +185,7 @@ async def _check(world: World) -> Findings:
         inputs = {topic: await world.read(topic) for topic in topics}
         run = Run(inputs=inputs, echoes=await world.read(echo), changelog=await world.read(changelog), fold=fold)
         check_run(run, findings)
+        check_readers(echo, run.echoes, await world.read_by_kafka(echo), findings)
     return findings
 
 

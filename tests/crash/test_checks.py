@@ -18,7 +18,7 @@ from dev.kafka import Cluster
 from stores._core.record import Position, encode_metadata
 from stores.rocks import RocksStore
 from tests.crash import harness, rules
-from tests.crash.checks import Findings, Record, Run, check_run, fold_account, fold_stats
+from tests.crash.checks import Findings, Placed, Record, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import COUNTS, ChoreFindings, Evidence, Line, check_chores, read_lines
 from tests.crash.harness import CHORE_KINDS, FLAWS, Outcome, wrong_views
 from tests.crash.world import INPUTS, PAIRED, PARTITIONS, World
@@ -158,6 +158,15 @@ def test_a_deleted_key_is_missed() -> None:
     run = good_run()
     run.changelog.append(Record(0, 100, b"a", None))
     assert counts(run) == {"wrong_state": 1}
+
+
+def test_a_reader_that_misses_or_repeats_records() -> None:
+    records = good_run().echoes
+    kafkas = [Placed(record.partition, record.offset, record.value or b"") for record in records]
+    for ours, misread in ((records, 0), (records[1:], 1), ([*records, records[0]], 1), ([*records[1:], records[1]], 2)):
+        findings = Findings()
+        check_readers("topic", ours, kafkas, findings)
+        assert (findings.misread, findings.clean) == (misread, misread == 0)
 
 
 # --- the second actor ------------------------------------------------------------------------------------------------

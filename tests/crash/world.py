@@ -19,8 +19,9 @@ from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
 from dev.kafka import Cluster
+from dev.kafka.jars import CONSOLE_CONSUMER, run_tool
 from tests.crash import rules
-from tests.crash.checks import Record
+from tests.crash.checks import Placed, Record
 from tests.crash.streams import StreamsProcess
 from tests.kafka.helpers import WorkerProcess
 
@@ -225,6 +226,18 @@ class World:
                         for record in records
                     ]
             return found
+
+    async def read_by_kafka(self, topic: str) -> list[Placed]:
+        """All committed records of a topic, as Kafka's own consumer reads them."""
+        shown = ("--property", "print.partition=true", "--property", "print.offset=true")
+        where = ("--bootstrap-server", self.cluster.bootstrap, "--topic", topic, "--from-beginning")
+        arguments = (*where, *shown, "--isolation-level", "read_committed", "--timeout-ms", "10000")
+        done = await asyncio.to_thread(run_tool, CONSOLE_CONSUMER, *arguments, timeout_s=120.0)
+        lines = (line.split("\t", 2) for line in done.stdout.splitlines() if line.startswith("Partition:"))
+        return [
+            Placed(int(partition.partition(":")[2]), int(offset.partition(":")[2]), value.encode())
+            for partition, offset, value in lines
+        ]
 
     @contextlib.asynccontextmanager
     async def _consumer(self, isolation: str) -> AsyncIterator[AIOKafkaConsumer]:
