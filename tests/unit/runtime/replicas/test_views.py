@@ -181,7 +181,7 @@ def test_a_second_start_reads_the_tail_only(world: World, tmp_path: Path):
 
 
 def test_a_second_start_goes_on_behind_what_owners_wrote_meanwhile(world: World, tmp_path: Path, caplog):
-    """A changelog's write metadata grows while it is followed, and tells at the next start whether the log is another."""
+    """Write metadata grows while a changelog is followed, and tells at the next start whether it is another log."""
 
     def write(epoch: int, offset: int) -> None:
         metadata = [(METADATA_HEADER, encode_metadata(epoch, offset))]
