@@ -12,6 +12,7 @@ begins one. So a response that is lost costs nothing but that.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,10 @@ from actors.errors import ReplacedLogError
 from actors.ports import NO_ID, TopicPartition
 
 UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
+GATHER_S, MOST_GATHER_S = 0.00015, 0.1
+TRICKLE_BYTES = 512
+"""How long a fetch waits for each of its partitions, and at most, after one that brought fewer bytes for each: a broker
+looks at all partitions of a session for each fetch, and answers at once for a lone record."""
 _NO_SESSION, _LAST_EPOCH = -1, 2**31 - 1
 _RENAMED = frozenset((UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID))
 
@@ -67,12 +72,14 @@ class _Session(NamedTuple):
 class FetchesById:
     """The topic ids of the partitions that a consumer fetches; a partition without a known id is fetched by name.
 
-    `lost` is called when a broker doesn't know a partition's topic id any more; then nothing was fetched of it.
+    `lost` is called when a broker doesn't know a partition's topic id any more; then nothing was fetched of it. Fetches
+    of many partitions that bring little gather records before the next one.
     """
 
     def __init__(self, client: AIOKafkaClient, lost: Lost) -> None:
         self._ids: dict[KafkaPartition, uuid.UUID] = {}
         self._sessions: dict[Any, _Session] = {}
+        self._is_trickle: dict[Any, bool] = {}
         self._lost = lost
         self._send = client.send
         client.send = self._send_by_id
@@ -89,6 +96,9 @@ class FetchesById:
     async def _send_by_id(self, node: Any, request: Any, **options: Any) -> Any:
         if type(request) is not FetchRequest:
             return await self._send(node, request, **options)
+        count = sum(len(partitions) for _, partitions in request.topics)
+        if self._is_trickle.get(node):
+            await asyncio.sleep(min(MOST_GATHER_S, GATHER_S * count))
         session = self._sessions.get(node, _Session())
         by_id = _FetchById(request, self._ids, session)
         self._sessions[node] = restarted = session.restarted()
@@ -100,6 +110,8 @@ class FetchesById:
         topics = self._by_name(by_id, response.topics)
         if self._sessions[node] is restarted and not _has_error(response):
             self._sessions[node] = by_id.next_session(response.session_id)
+        size = sum(len(partition[-1]) for _, partitions in topics for partition in partitions)
+        self._is_trickle[node] = 0 < size < TRICKLE_BYTES * count
         return _Response(response.API_VERSION, topics)
 
     def _by_name(self, request: _FetchById, topics: Sequence[Any]) -> list[tuple[str, list[tuple[Any, ...]]]]:

@@ -1,4 +1,7 @@
-"""Fetches of several partitions share a session with the broker, which always knows what is fetched next."""
+"""Fetches of several partitions share a session with the broker, which always knows what is fetched next.
+
+A fetch of many partitions gathers records after one that brought few, and only then.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import io
 import uuid
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +19,8 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._kafka.consume.fetching import FetchesById
+from actors._kafka.consume import fetching
+from actors._kafka.consume.fetching import GATHER_S, MOST_GATHER_S, TRICKLE_BYTES, FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 
 IDS = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -241,6 +246,21 @@ async def test_epochs_begin_again_at_one(consumer: Consumer) -> None:
     for _ in range(2):
         await consumer.fetch({0: 0, 1: 0})
     assert [asked.session_epoch for asked in consumer.broker.asked] == [0, LAST_EPOCH, 1]
+
+
+@pytest.mark.parametrize("count", [4, 256, 10_000])
+async def test_what_trickles_in_is_gathered(monkeypatch: pytest.MonkeyPatch, consumer: Consumer, count: int) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(fetching, "asyncio", SimpleNamespace(sleep=sleep))
+    consumer.start(*range(count))
+    for size in (0, 100, TRICKLE_BYTES * count, 100, 0):
+        consumer.broker.ends = {(IDS[0], 0): size}
+        await consumer.fetch(dict.fromkeys(range(count), 0))
+    assert slept == [min(MOST_GATHER_S, GATHER_S * count)] * 2
 
 
 OFFSETS = st.dictionaries(st.integers(0, 4), st.integers(0, 3), min_size=1)
