@@ -562,8 +562,8 @@ class Task:
             one.topics = one.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
-            await self._commit_claim(inputs, epoch, proves_offsets=False)
-        self.context.claimed = await self._commit_claim(inputs, epoch, proves_offsets=True)
+            await self._commit_claim(inputs, ids, epoch, proves_offsets=False)
+        self.context.claimed = await self._commit_claim(inputs, ids, epoch, proves_offsets=True)
         offsets = [one.completed.reached for one in inputs]
         claimed = [replace(held, position=replace(held.position.at(offsets), epoch=epoch)) for held in self._stores]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
@@ -573,11 +573,14 @@ class Task:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
 
-    async def _commit_claim(self, inputs: Sequence[InputProgress], epoch: int, *, proves_offsets: bool) -> OwnerRecord:
+    async def _commit_claim(
+        self, inputs: Sequence[InputProgress], ids: Mapping[str, str], epoch: int, *, proves_offsets: bool
+    ) -> OwnerRecord:
         record = self._settings.owner_record(
             self.spec,
             self.partition,
             [one.owned(proves_offset=proves_offsets) for one in inputs],
+            changelog_ids=ids,
             epoch=epoch,
             at_ms=self._services.clock.wall_ms(),
             member_id=self.context.identity.member_id,
