@@ -52,7 +52,7 @@ from actors.runtime.commands import RefusedCommandError
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.message.failures import REMIND_S, is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated, lasting
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -126,6 +126,7 @@ class Task:
         self._told_until = 0
         self._reminders = Reminders(REMIND_S)
         self._has_refused = self._repeats = False
+        self._lasting = ""
 
     def _make_inbox(self, spec: ActorSpec, services: TaskServices, settings: TaskSettings) -> Inbox:
         if not spec.more_inputs:
@@ -399,7 +400,10 @@ class Task:
         self.context.failures += 1
         delay_s = self._settings.backoff.delay_s(self.context.failures)
         now_s = self._services.clock.monotonic()
-        level = logging.DEBUG if is_repeated(error, self._services.reminders, now_s) else logging.WARNING
+        # Each partition says it once, and then one of them for all.
+        known, self._lasting = self._lasting, lasting(error)
+        is_said = is_repeated(error, self._services.reminders, now_s) and self._lasting == known
+        level = logging.DEBUG if is_said else logging.WARNING
         # What another partition met as well says nothing of whether this one goes on.
         self._repeats = is_repeated(error, self._reminders, now_s)
         logger.log(level, "%s: %s; taking over again in %.2f s", self.name, error, delay_s)
