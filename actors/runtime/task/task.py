@@ -52,7 +52,7 @@ from actors.runtime.commands import RefusedCommandError
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.message.failures import REMIND_S, is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated, lasting
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -126,6 +126,7 @@ class Task:
         self._told_until = 0
         self._reminders = Reminders(REMIND_S)
         self._has_refused = self._repeats = False
+        self._lasting = ""
 
     def _make_inbox(self, spec: ActorSpec, services: TaskServices, settings: TaskSettings) -> Inbox:
         if not spec.more_inputs:
@@ -399,7 +400,10 @@ class Task:
         self.context.failures += 1
         delay_s = self._settings.backoff.delay_s(self.context.failures)
         now_s = self._services.clock.monotonic()
-        level = logging.DEBUG if is_repeated(error, self._services.reminders, now_s) else logging.WARNING
+        # Each partition says it once, and then one of them for all.
+        known, self._lasting = self._lasting, lasting(error)
+        is_said = is_repeated(error, self._services.reminders, now_s) and self._lasting == known
+        level = logging.DEBUG if is_said else logging.WARNING
         # What another partition met as well says nothing of whether this one goes on.
         self._repeats = is_repeated(error, self._reminders, now_s)
         logger.log(level, "%s: %s; taking over again in %.2f s", self.name, error, delay_s)
@@ -562,8 +566,8 @@ class Task:
             one.topics = one.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
-            await self._commit_claim(inputs, epoch, proves_offsets=False)
-        self.context.claimed = await self._commit_claim(inputs, epoch, proves_offsets=True)
+            await self._commit_claim(inputs, ids, epoch, proves_offsets=False)
+        self.context.claimed = await self._commit_claim(inputs, ids, epoch, proves_offsets=True)
         offsets = [one.completed.reached for one in inputs]
         claimed = [replace(held, position=replace(held.position.at(offsets), epoch=epoch)) for held in self._stores]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
@@ -573,11 +577,14 @@ class Task:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
 
-    async def _commit_claim(self, inputs: Sequence[InputProgress], epoch: int, *, proves_offsets: bool) -> OwnerRecord:
+    async def _commit_claim(
+        self, inputs: Sequence[InputProgress], ids: Mapping[str, str], epoch: int, *, proves_offsets: bool
+    ) -> OwnerRecord:
         record = self._settings.owner_record(
             self.spec,
             self.partition,
             [one.owned(proves_offset=proves_offsets) for one in inputs],
+            changelog_ids=ids,
             epoch=epoch,
             at_ms=self._services.clock.wall_ms(),
             member_id=self.context.identity.member_id,
