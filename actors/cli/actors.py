@@ -23,10 +23,10 @@ _COLUMNS = (
 def actors(session: Session) -> None:
     """List the tasks of the app's actors.
 
-    A task is one actor on one partition of its inputs; each input has a line of its own. The owner is the worker that took it over last, as the app's
-    leader registry has it; the state is what that worker answers. A partition that stands still is listed with its
-    reason. The lag counts the records that wait, or the offsets where these are more than 100. Members of the group
-    that get no partitions are named below the table.
+    A task is one actor on one partition of its inputs; each input has a line of its own. The owner is the worker that
+    took it over last, as the app's leader registry has it; the state is what that worker answers. A partition that
+    stands still is listed with its reason. The lag counts the records that wait, or the offsets where these are more
+    than 100. Members of the group that get no partitions are named below the table.
     """
     rows, strangers = asyncio.run(_ask(session.setup))
     if session.as_json:

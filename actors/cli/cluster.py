@@ -132,9 +132,7 @@ class Cluster:
             )
         return found[topic].partitions
 
-    def _rows(
-        self, definition: ActorDefinition, inputs: Mapping[str, TopicInfo], owners: Owners
-    ) -> list[TaskStatus]:
+    def _rows(self, definition: ActorDefinition, inputs: Mapping[str, TopicInfo], owners: Owners) -> list[TaskStatus]:
         name, stores = definition.name, tuple(store.name for store in definition.stores)
         missing = [topic for topic in definition.topic_names if topic not in inputs]
         count = max((inputs[topic].partitions for topic in definition.topic_names if topic in inputs), default=0)

@@ -99,8 +99,8 @@ class TaskStatus:
         state: as in `actors._core.task.lifecycle`: "running", "restoring", …
         epoch: of its ownership; 0 before the first claim.
         reason: why it stands still, None if it doesn't.
-        committed_offset, end_offset: of the first input; None where unknown. The end is what the last fetch or takeover saw:
-            of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
+        committed_offset, end_offset: of the first input; None where unknown. The end is what the last fetch or takeover
+            saw: of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
         lag: the records between both, of all inputs, None where unknown.
         inputs: all inputs, each with its own offsets and lag.
         queued: records that wait in memory.
