@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import defaultdict
 from pathlib import Path
 
+from tests.kafka import forked
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 KEYS = [b"key-%d" % number for number in range(10)]
@@ -47,6 +50,14 @@ async def test_messages_of_two_inputs_are_counted_once_although_workers_are_kill
     second.kill()
     await send_both(100)
     await eventually(has_all, deadline_s=90, what=third.log)
+    environment = {"APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}"}
+    arguments = ("-A", "tests.kafka.apps.join_app", "-D", str(tmp_path / "w2"), "--json", "actors")
+    done = await asyncio.to_thread(forked.faust, *arguments, environment=environment)
+    rows = json.loads(done.stdout)
+    assert [(row["topic"], row["partition"]) for row in rows] == [
+        (f"{name}-{side}", partition) for partition in range(PARTITIONS) for side in ("left", "right")
+    ]
+    assert [(row["lag"], row["committed_offset"] == row["end_offset"]) for row in rows] == [(0, True)] * 4
     found: dict[bytes, list[list[bytes]]] = defaultdict(list)
     for record in await read_all(brokers, f"{name}-out"):
         found[record.key].append(record.value.split(b":"))
