@@ -180,6 +180,27 @@ def test_a_second_start_reads_the_tail_only(world: World, tmp_path: Path):
     world.run(test())
 
 
+def test_a_second_start_goes_on_behind_what_owners_wrote_meanwhile(world: World, tmp_path: Path, caplog):
+    """Write metadata grows while a changelog is followed, and tells at the next start whether it is another log."""
+
+    def write(epoch: int, offset: int) -> None:
+        metadata = [(METADATA_HEADER, encode_metadata(epoch, offset))]
+        world.cluster.produce(TopicPartition("t", 0), [(b"key", b"%d" % offset, metadata)])
+
+    async def test() -> None:
+        write(1, 0)
+        async with world.view(tmp_path / "v") as view:
+            write(1, 1)
+            write(2, 2)
+            await view.caught_up()
+        async with world.view(tmp_path / "v") as view:
+            assert view.get("key") == "2"
+
+    with caplog.at_level(logging.WARNING):
+        world.run(test())
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("how", ["made anew", "compacted away", "long away"])
 def test_a_kept_view_that_cant_be_continued_is_built_anew(world: World, tmp_path: Path, how: str, caplog):
     async def test() -> None:
