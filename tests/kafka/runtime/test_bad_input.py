@@ -290,6 +290,7 @@ async def test_an_output_that_is_deleted_holds_up_the_message_that_needs_it_alon
         return all(done.get(number) == count - (number in held) for number, count in enumerate(sent))
 
     try:
+        await eventually(lambda: worker.log().count("owns") == 2, what=worker.log)
         await order(0, "to small")
         await order(1, "write")
         await eventually(all_but, what=worker.log)
