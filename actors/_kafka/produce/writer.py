@@ -32,6 +32,7 @@ from actors._kafka.produce.batches import (
     Batch,
     Packable,
     Packer,
+    UnknownOutputError,
     UnpackableError,
     by_partition,
     changelog_records,
@@ -123,6 +124,14 @@ class BatchWriter(ABC):
         except UnpackableError:
             self._sequences = sequences
             raise await self._unpackable(batches) from None
+        except UnknownOutputError as unknown:
+            self._sequences = sequences
+            needs_it = {
+                place: self._unknown_output(batch, unknown)
+                for place, batch in enumerate(batches)
+                if any(output.topic == unknown.topic for output in batch.outputs)
+            }
+            raise BatchesRefusedError(needs_it) from unknown
         except PartsFailedError as failed:
             raise await self._refused(batches, failed.errors) from failed
         except _FAILED as error:
@@ -293,6 +302,8 @@ class BatchWriter(ABC):
                 await self._packed([batch])
             except UnpackableError as error:
                 errors[place] = CommitRefusedError(f"{batch}: {error}")
+            except UnknownOutputError as unknown:
+                errors[place] = self._unknown_output(batch, unknown)
         return BatchesRefusedError(errors)
 
     async def _refused(
@@ -300,7 +311,11 @@ class BatchWriter(ABC):
     ) -> BatchesRefusedError:
         found: dict[int, TaskError] = {}
         for place, batch in enumerate(batches):
-            outputs = await by_partition(self.client, batch.outputs)
+            try:
+                outputs = await by_partition(self.client, batch.outputs, wait_s=0)
+            except UnknownOutputError as unknown:
+                found[place] = self._unknown_output(batch, unknown)
+                continue
             changelogs = [TopicPartition(topic, batch.partition) for topic in batch.changelogs]
             for part in (*batch.offsets, *changelogs, *outputs):
                 if part in errors:
@@ -308,6 +323,11 @@ class BatchWriter(ABC):
                     found[place] = self._refusal(batch, part, errors[part], has_own_time=has_own_time)
                     break
         return BatchesRefusedError(found)
+
+    def _unknown_output(self, batch: CommitBatch, unknown: UnknownOutputError) -> OutcomeUnknownError:
+        missing = lacking(unknown.error, self.connection.principal, WRITE, name=unknown.topic)
+        why = missing or f"{unknown.topic}: {described(unknown.error)}"
+        return OutcomeUnknownError(f"{batch}: {why}", missing=missing)
 
     def _refusal(
         self, batch: CommitBatch, part: TopicPartition, error: KafkaError, *, has_own_time: bool
