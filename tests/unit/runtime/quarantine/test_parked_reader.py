@@ -161,3 +161,6 @@ def test_an_entry_of_another_input_was_written_where_the_first_one_was_then() ->
         for what in ("message", "effect"):
             line = driver._run(reader.line(definition, what, 0, b"a"))
             assert [entry.written_by for entry in line.entries] == [2]
+            (content,) = driver._run(reader.contents(definition, line, line.entries)).values()
+            shown = entry_json(definition, line, line.entries[0], content)
+            assert shown.get("topic") == ("more" if what == "message" else None)
