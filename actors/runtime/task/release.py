@@ -14,6 +14,7 @@ logger = escaping(logging.getLogger(__name__))
 
 HALT_REMINDER_S = 60.0
 HALT_LOOK_S = 5.0
+"""How often a task looks for a command."""
 
 
 class Release:

@@ -46,6 +46,7 @@ from actors.ports import (
     TopicPartition,
 )
 from actors.runtime.cancellation import is_cancelled
+from actors.runtime.clock import warn_if_ahead
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
@@ -69,10 +70,7 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 _READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
-"""How often a task that a timer stopped looks for a command that gives the timer up."""
 PREDECESSOR_REMINDER_S = 10.0
-AHEAD_MS = 5_000
-"""Clocks that differ by less aren't worth a warning."""
 
 
 class Task:
@@ -461,22 +459,6 @@ class Task:
             )
         return found, owner
 
-    def _tell_if_ahead(self) -> None:
-        """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
-        ahead_ms = self.context.clock.ahead_ms
-        if ahead_ms < AHEAD_MS:
-            return
-        logger.log(
-            logging.ERROR if ahead_ms > self._settings.clock_skew_margin_ms else logging.WARNING,
-            "%s: the partition's time is %.1f s ahead of this worker's clock: the clock of an earlier owner was ahead, "
-            "or this one is behind. It goes on at half the speed for %.0f s, until the clock has caught up: timers and "
-            "expiry that count from now take up to twice their time, and those that were due before come early. Check "
-            "the clocks of the workers and the brokers",
-            self.name,
-            ahead_ms / 1000,
-            2 * ahead_ms / 1000,
-        )
-
     async def _restore(
         self, store: Store[Any, Any], found: Sequence[FoundInput], owner: OwnerRecord | None
     ) -> Restored:
@@ -555,5 +537,5 @@ class Task:
         logger.log(level, text, self.spec.name, self.name, offsets, self.epoch)
         for one in inputs:
             self._services.sink.start_from(one.source, one.next_offset, one.topics.input_id)
-        self._tell_if_ahead()
+        warn_if_ahead(self.name, self.context.clock.ahead_ms, self._settings.clock_skew_margin_ms)
         return processor
