@@ -19,6 +19,7 @@ from actors._kafka.transaction_requests import ProduceRequest
 from actors.ports import TopicPartition
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
+TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC, UNKNOWN_TOPIC_S = 3, 3.0
 """How long a partition may be unknown: its topic was deleted, unless the leader hasn't heard of it yet."""
 AWAY_S = 5.0
@@ -119,11 +120,14 @@ async def _round(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Send the first batch of each partition to its leader; return (error code, base offset) of each."""
     by_leader: dict[int, dict[TopicPartition, bytes]] = defaultdict(dict)
+    found: dict[TopicPartition, tuple[int, int]] = {}
     for partition, batches in left.items():
         leader = client.cluster.leader_for_partition(partition)
         if leader is None or leader == -1:
             await client.add_topic(partition.topic)
             client.force_metadata_update()
+            if partition.topic in client.cluster.unauthorized_topics:
+                found[partition] = TOPIC_AUTHORIZATION_FAILED, -1
         else:
             by_leader[leader][partition] = sequences.encode(partition, batches[0])
 
@@ -139,7 +143,6 @@ async def _round(
             return dict.fromkeys(batches, (7, -1))
         return _codes(answer)
 
-    found: dict[TopicPartition, tuple[int, int]] = {}
     for answers in await asyncio.gather(*(send(leader, batches) for leader, batches in by_leader.items())):
         found |= answers
     return found
