@@ -31,8 +31,13 @@ EVERY = (
     "swapped",
     "grow",
     "earlier",
+    "inputs",
 )
 PLAIN: tuple[str, ...] = ()
+NOT_WITH_INPUTS = frozenset(("at_least_once", "grow", "rival", "unparking", "recreate"))
+"""Features whose oracles know of one input only."""
+ALONE = frozenset(("recreate", "replaced"))
+"""What a run with two inputs has beside them and nothing else."""
 
 FOUND = (
     # A store was opened while its task was cancelled: it stayed open, and nobody could open it again.
@@ -109,6 +114,13 @@ def test_tasks_are_kept_and_held_back() -> None:
     for seed in range(50):
         left -= simulate(seed, faults=("rebalance", "quick_restart", "crash")).counted.keys()
     assert not left
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_every_invariant_holds_with_two_inputs(seed: int) -> None:
+    more = ("inputs", ("standbys", "recreate", "retention", "parallel", "replaced")[seed % 5])
+    features = [feature for feature in features_of(seed) if feature not in NOT_WITH_INPUTS]
+    check(seed, features=(*more,) if more[1] in ALONE else (*features, *more))
 
 
 REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")
