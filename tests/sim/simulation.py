@@ -39,7 +39,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -66,6 +65,7 @@ from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, FOLDED, Node, World
 from tests.sim.operator import Operator
 from tests.sim.starts import RECORD
+from tests.sim.watched import logs_to
 
 PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
@@ -164,7 +164,7 @@ def simulate(
     features = completed(features)
     simulation = Simulation(loop, seed, faults, features, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
-    with _logs_to(simulation.audit, is_read="grow" in features), simulation.small_limits(), warnings.catch_warnings():
+    with logs_to(simulation.audit, is_read="grow" in features), simulation.small_limits(), warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = simulation.on_warning
         try:
@@ -196,6 +196,27 @@ def _placement(seed: int) -> PlacementRules:
     )
 
 
+def _audit(
+    cluster: SimKafka,
+    deployment: app.Deployment,
+    model: Model,
+    features: Sequence[str],
+    *,
+    has_zombies: bool,
+    check_phases: bool,
+) -> Audit:
+    return Audit(
+        cluster,
+        deployment,
+        stores=app.STORES + model.stores,
+        inputs=app.INPUTS if "inputs" in features else app.INPUTS[:1],
+        exactly_once="at_least_once" not in features,
+        exact_state="at_least_once" not in features or not has_zombies,
+        is_static="static" in features,
+        check_phases=check_phases,
+    )
+
+
 class Simulation:
     """A seed's world."""
 
@@ -222,16 +243,7 @@ class Simulation:
             has_zombies = False
         deployment = app.Deployment()
         model = Model(seed, features)
-        self.audit = Audit(
-            cluster,
-            deployment,
-            stores=app.STORES + model.stores,
-            inputs=app.INPUTS if "inputs" in features else app.INPUTS[:1],
-            exactly_once="at_least_once" not in features,
-            exact_state="at_least_once" not in features or not has_zombies,
-            is_static="static" in features,
-            check_phases=check_phases,
-        )
+        self.audit = _audit(cluster, deployment, model, features, has_zombies=has_zombies, check_phases=check_phases)
         self.audit.print_trace = print_trace
         self.audit.now_s = loop.time
         network = Network(Random(f"{seed} network"))
@@ -559,35 +571,3 @@ def _first_difference(expected: list[tuple[bytes, bytes]], found: list[tuple[byt
         if wanted != got:
             return f"effect {index} is {got}, not {wanted}"
     return f"{len(found)} effects, not {len(expected)}: {(expected[len(found) :] or found[len(expected) :])[:1]}"
-
-
-class _logs_to:  # noqa: N801
-    """Takes the product's log into the trace while it is printed, and silences it otherwise."""
-
-    def __init__(self, audit: Audit, *, is_read: bool) -> None:
-        self._audit = audit
-        # A partition that is refused for what is known of its topic is told of at that level.
-        self._level = logging.INFO if audit.print_trace or is_read else logging.ERROR
-        self._logger = logging.getLogger("actors")
-        self._before = (self._logger.level, self._logger.propagate)
-        self._handler = logging.Handler()
-        self._handler.emit = self._emit  # type: ignore[method-assign]
-
-    def __enter__(self) -> None:
-        self._logger.propagate = False
-        self._logger.setLevel(self._level)
-        self._logger.addHandler(self._handler)
-
-    def _emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("actor %s is stopped on"):
-            _, names, error = record.args
-            for name in names.split(", "):
-                topic, _, number = name.rstrip("]").rpartition("[")
-                self._audit.stopped(TopicPartition(topic, int(number)), error)
-        elif self._audit.print_trace:
-            self._audit.note(f"log: {record.getMessage()}")
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self._handler)
-        self._logger.level, self._logger.propagate = self._before
-        self._logger.setLevel(self._before[0])
