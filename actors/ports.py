@@ -370,8 +370,8 @@ class OwnerRecord:
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
     last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
     `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, "" where it has
-    no transactions, and `member_id` its id in the group. `more_inputs` are those behind the first. Older releases left
-    these out.
+    no transactions, and `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has
+    by store the id of the topic that has its state. Older releases left these out.
     """
 
     actor: str
@@ -388,6 +388,7 @@ class OwnerRecord:
     transactional_id: str = ""
     member_id: str = ""
     more_inputs: tuple[OwnerInput, ...] = ()
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[OwnerInput, ...]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from actors._core.task.commit import rest_s
 from actors.errors import BatchesRefusedError, CommitRefusedError, MigratedError, StaleGenerationError
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
+from actors.runtime.cancellation import is_cancelled
 
 NOBODY = Identity("", -1)
 LOOK_AGAIN_S = 0.001
@@ -91,6 +92,7 @@ class Committer:
     _waiting: deque[_Waiting] = field(default_factory=deque, init=False)
     _running: asyncio.Task[None] | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _others_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _is_doubtful: bool = field(default=True, init=False)
     _context: Context = field(default_factory=copy_context, init=False)
 
@@ -113,8 +115,8 @@ class Committer:
             await self._end_doubt()
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`."""
-        async with self._turn:
+        """See `actors.ports.TaskLog.end_transaction_of`. Commits go on meanwhile."""
+        async with self._others_turn:
             await self.writer.end_transaction_of(transactional_id)
 
     def ready_in_s(self) -> float:
@@ -140,6 +142,7 @@ class Committer:
         await self.writer.close()
 
     async def _run(self) -> None:
+        taken: list[_Waiting] = []
         try:
             # What becomes ready in the same turn of the loop goes together.
             await asyncio.sleep(0)
@@ -153,6 +156,11 @@ class Committer:
                     await self._together(taken)
                 self._commit_s = now_s() - began_s
                 self._ready_s = now_s() + rest_s(self._commit_s, count, self.longest_rest_s)
+        except Exception as error:
+            # A defect: it ends the tasks that wait, and they end the worker.
+            for waiting in (*taken, *self._waiting):
+                if not waiting.receipt.done():
+                    waiting.receipt.set_exception(error)
         finally:
             self._running = None
 
@@ -184,7 +192,9 @@ class Committer:
         except asyncio.CancelledError:
             for waiting in taken:
                 waiting.receipt.cancel()
-            raise
+            # A client cancels its own futures when a connection dies: then the others are still to be committed.
+            if is_cancelled():
+                raise
         else:
             self._is_doubtful = False
             for waiting, receipt in zip(taken, receipts, strict=True):

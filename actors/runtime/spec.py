@@ -191,6 +191,7 @@ class TaskSettings:
         partition: int,
         inputs: Sequence[OwnerInput],
         *,
+        changelog_ids: Mapping[str, str],
         epoch: int,
         at_ms: int,
         member_id: str,
@@ -212,6 +213,7 @@ class TaskSettings:
             transactional_id=self.transactional_id,
             member_id=member_id,
             more_inputs=tuple(inputs[1:]),
+            changelog_ids=changelog_ids,
         )
 
 

@@ -244,9 +244,13 @@ class Worker:
         return whole
 
     def _goes_on(self, task: Task) -> bool:
-        """Tell whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown."""
+        """Tell whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown.
+
+        One that stands still is started again: what stopped it may be put right.
+        """
         actor = task.id.actor
-        return not task.has_ended and task.spec is self._specs[actor] and task.refusal is self._grown.get(actor)
+        is_same = task.spec is self._specs[actor] and task.refusal is self._grown.get(actor)
+        return is_same and not task.has_ended and task.halted_by is task.refusal
 
     def _start(self, id: TaskId) -> None:
         task = self._tasks[id] = Task(

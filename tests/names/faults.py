@@ -23,6 +23,9 @@ async def recreate_input(program: Program) -> None:
     """An input is deleted, and created again at once or later."""
     kind = program.chance.choice(program.kinds)
     await program.recreate(kind, program.chance.choice([0.0, 0.0, 4.0]))
+    if ("reset", kind) in program.damages:
+        # Partitions that stand still because of that don't look again before somebody accepts offsets.
+        program.told.add("input")
     program.damages -= {("grow", kind), ("reset", kind)}
     program.damages.add(("input", kind))
 
@@ -40,6 +43,10 @@ async def grow(program: Program) -> None:
     life.partitions += 2
     if kind == "in":
         program.damages.add(("grow", kind))
+    elif any(former.topic == life.topic and former.partitions == life.partitions for former in program.ended):
+        # The new partitions had owners when the topic was another one.
+        program.damages.add(("input", kind))
+        program.told.add("input")
 
 
 async def swap(program: Program) -> None:

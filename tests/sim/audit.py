@@ -405,8 +405,10 @@ class Audit:
     def check_kept(
         self, running: Mapping[TopicPartition, Task], partitions: Collection[TopicPartition], worker: Worker
     ) -> None:
-        """See that tasks that stay go on."""
+        """See that tasks that stay go on, save those that stand still: these are tried again."""
         for source in running.keys() & set(partitions):
+            if running[source].halted_by is not None:
+                continue
             self.counted["kept"] += 1
             if worker.task_of(TaskId(app.ACTOR, source.partition)) is not running[source] and worker.is_assigned:
                 self.violated(f"kept: the task of {source} stays, and was started anew")

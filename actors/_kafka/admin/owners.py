@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -184,6 +185,9 @@ def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:
     numbers = (record.partition, record.epoch, record.at_ms, *of_inputs)
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ValueError(f"a number in it isn't one from 0 to {MAX_NUMBER}")
+    for topic_id in (*(one.topic_id for one in record.inputs), *record.changelog_ids.values()):
+        if topic_id:
+            uuid.UUID(topic_id)
     return record
 
 

@@ -5,6 +5,7 @@ Hot: a record passes from here straight to aiokafka's compiled batch builder.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from actors._core.partitioner import Partitioner, partitions_for
@@ -20,6 +22,8 @@ from actors.ports import ChangelogWrites, Headers, Output, TopicPartition
 from stores._core.record import METADATA_HEADER
 
 MAX_BATCH_BYTES = 900_000
+LOOK_S = 0.5
+"""How long an output topic that isn't known is looked for: the other tasks of the commit wait meanwhile."""
 _MAGIC = 2
 
 Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
@@ -28,6 +32,15 @@ Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 
 class UnpackableError(Exception):
     """A commit's records can't become a batch: a partitioner raised, or a record can't be encoded."""
+
+
+class UnknownOutputError(Exception):
+    """The partitions of an output topic aren't known; `error` is the brokers'."""
+
+    def __init__(self, topic: str, error: KafkaError) -> None:
+        super().__init__(f"{topic}: {error}")
+        self.topic = topic
+        self.error = error
 
 
 @contextmanager
@@ -109,14 +122,20 @@ def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]
         yield key, value, headers, now_ms if timestamp_ms is None else timestamp_ms
 
 
-async def by_partition(client: AIOKafkaClient, outputs: Iterable[Output]) -> Mapping[TopicPartition, list[Output]]:
-    """Return the outputs by topic and partition, each in their order."""
+async def by_partition(
+    client: AIOKafkaClient, outputs: Iterable[Output], *, wait_s: float = LOOK_S
+) -> Mapping[TopicPartition, list[Output]]:
+    """Return the outputs by topic and partition, each in their order.
+
+    Raises:
+        UnknownOutputError: a topic isn't known after `wait_s`.
+    """
     by_topic: dict[str, list[Output]] = defaultdict(list)
     for output in outputs:
         by_topic[output.topic].append(output)
     found: dict[TopicPartition, list[Output]] = defaultdict(list)
     for topic, group in by_topic.items():
-        count = len(await client._wait_on_metadata(topic))
+        count = await _partitions(client, topic, wait_s)
         with _packing(topic):
             homes = partitions_for([_placed_by(output) for output in group], count)
             for output, home in zip(group, homes, strict=True):
@@ -125,6 +144,16 @@ async def by_partition(client: AIOKafkaClient, outputs: Iterable[Output]) -> Map
                     place = home if output.key is None else place.home(output.key, count)
                 found[TopicPartition(topic, home if place is None else place)].append(output)
     return found
+
+
+async def _partitions(client: AIOKafkaClient, topic: str, wait_s: float) -> int:
+    try:
+        async with asyncio.timeout(wait_s):
+            return len(await client._wait_on_metadata(topic))
+    except TimeoutError:
+        raise UnknownOutputError(topic, UnknownTopicOrPartitionError()) from None
+    except KafkaError as error:
+        raise UnknownOutputError(topic, error) from error
 
 
 def _placed_by(output: Output) -> bytes:

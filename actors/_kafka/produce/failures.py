@@ -13,6 +13,7 @@ from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
 )
 
 from actors._kafka.connection import words_of
@@ -90,4 +91,6 @@ def described(error: BaseException) -> str:
             "allow the records' time. Outputs have the time of their message unless timestamp_ms= sets another, other "
             "records that of the worker's clock"
         )
+    if isinstance(error, UnknownTopicOrPartitionError):
+        return f"{words_of(error)}: the topic isn't on the broker. Create it again: then what needs it goes on"
     return words_of(error)

@@ -12,13 +12,14 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from actors._core.backoff import Backoff
-from actors._kafka.codes import LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
+from actors._kafka.codes import CONCURRENT_TRANSACTIONS, LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
 from actors._kafka.produce.batches import Batch
 from actors._kafka.produce.failures import PartsFailedError, ProducerOverError, described
 from actors._kafka.transaction_requests import ProduceRequest
 from actors.ports import TopicPartition
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
+TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC, UNKNOWN_TOPIC_S = 3, 3.0
 """How long a partition may be unknown: its topic was deleted, unless the leader hasn't heard of it yet."""
 AWAY_S = 5.0
@@ -69,7 +70,9 @@ async def append(
         if not waiting:
             continue
         if ends and loop.time() - began_s > AWAY_S:
-            raise PartsFailedError({part: error_of(code) for part, code in waiting.items()}, may_be_late=True)
+            # A round ends with its slowest leader: one that was busy in it may take its batches in the next.
+            away = {part: code for part, code in waiting.items() if code != CONCURRENT_TRANSACTIONS} or waiting
+            raise PartsFailedError({part: error_of(code) for part, code in away.items()}, may_be_late=True)
         if not LEADER_MOVED.isdisjoint(waiting.values()):
             client.force_metadata_update()
         tries += 1
@@ -117,11 +120,14 @@ async def _round(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Send the first batch of each partition to its leader; return (error code, base offset) of each."""
     by_leader: dict[int, dict[TopicPartition, bytes]] = defaultdict(dict)
+    found: dict[TopicPartition, tuple[int, int]] = {}
     for partition, batches in left.items():
         leader = client.cluster.leader_for_partition(partition)
         if leader is None or leader == -1:
             await client.add_topic(partition.topic)
             client.force_metadata_update()
+            if partition.topic in client.cluster.unauthorized_topics:
+                found[partition] = TOPIC_AUTHORIZATION_FAILED, -1
         else:
             by_leader[leader][partition] = sequences.encode(partition, batches[0])
 
@@ -137,7 +143,6 @@ async def _round(
             return dict.fromkeys(batches, (7, -1))
         return _codes(answer)
 
-    found: dict[TopicPartition, tuple[int, int]] = {}
     for answers in await asyncio.gather(*(send(leader, batches) for leader, batches in by_leader.items())):
         found |= answers
     return found

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from actors._kafka.produce.batches import (
     Batch,
     Packable,
     Packer,
+    UnknownOutputError,
     UnpackableError,
     by_partition,
     changelog_records,
@@ -68,6 +69,8 @@ from actors.runtime.clock import machine_ms
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
 ANSWER_S = 5.0
 """How long one broker of several is waited for."""
+INIT_S = 60.0
+"""How long a producer id is asked for before somebody has to be told; the caller asks again."""
 _FEATURE, _VERSION_2 = "transaction.version", 2
 _OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
@@ -95,18 +98,19 @@ class BatchWriter(ABC):
     _throttle: Throttle | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
+    _waits_for: str = field(default="no answer", init=False)
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
         self._sequences = None
-        with broker_errors(f"InitProducerId of {self._name}", self.connection, WRITE):
+        async with self._asking(f"InitProducerId of {self._name}", self.transactional_id):
             if self._client is None:
                 await self._connect()
             self._sequences = Sequences(*await self._begin())
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
-        with broker_errors(f"ending the transaction of {transactional_id}", self.connection, WRITE):
+        async with self._asking(f"ending the transaction of {transactional_id}", transactional_id):
             await self._init(transactional_id)
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
@@ -120,6 +124,14 @@ class BatchWriter(ABC):
         except UnpackableError:
             self._sequences = sequences
             raise await self._unpackable(batches) from None
+        except UnknownOutputError as unknown:
+            self._sequences = sequences
+            needs_it = {
+                place: self._unknown_output(batch, unknown)
+                for place, batch in enumerate(batches)
+                if any(output.topic == unknown.topic for output in batch.outputs)
+            }
+            raise BatchesRefusedError(needs_it) from unknown
         except PartsFailedError as failed:
             raise await self._refused(batches, failed.errors) from failed
         except _FAILED as error:
@@ -163,6 +175,19 @@ class BatchWriter(ABC):
     async def _begin(self) -> tuple[int, int]:
         """Return the id and epoch of this writer's producer, and end what it left open."""
         return await self._init(self.transactional_id)
+
+    @contextlib.asynccontextmanager
+    async def _asking(self, what: str, transactional_id: str | None) -> AsyncIterator[None]:
+        with broker_errors(what, self.connection, WRITE):
+            try:
+                async with asyncio.timeout(INIT_S):
+                    yield
+            except TimeoutError as error:
+                look = f"kafka-transactions.sh --bootstrap-server BROKER describe --transactional-id {transactional_id}"
+                raise KafkaError(
+                    f"it isn't done after {INIT_S:g} s, the last word of the brokers is {self._waits_for}. It is asked "
+                    f"for again. See whether the brokers are well{f', and {look}' if transactional_id else ''}"
+                ) from error
 
     async def _init(self, transactional_id: str | None) -> tuple[int, int]:
         request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
@@ -228,6 +253,7 @@ class BatchWriter(ABC):
                 answer = await self._asked(place, request)
             except (KafkaError, OSError, TimeoutError) as error:
                 self._coordinators.pop(place, None)
+                self._waits_for = described(error)
                 # Without a connection nothing was sent.
                 if not (may_repeat or isinstance(error, NodeNotReadyError)):
                     said = f"{type(request).__name__}: {type(error).__name__}: {error}"
@@ -244,6 +270,7 @@ class BatchWriter(ABC):
                     raise error_of(code)
                 if code in NOT_HERE:
                     self._coordinators.pop(place, None)
+                self._waits_for = "no coordinator" if answer is None else described(error_of(code))
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
 
@@ -275,6 +302,8 @@ class BatchWriter(ABC):
                 await self._packed([batch])
             except UnpackableError as error:
                 errors[place] = CommitRefusedError(f"{batch}: {error}")
+            except UnknownOutputError as unknown:
+                errors[place] = self._unknown_output(batch, unknown)
         return BatchesRefusedError(errors)
 
     async def _refused(
@@ -282,7 +311,11 @@ class BatchWriter(ABC):
     ) -> BatchesRefusedError:
         found: dict[int, TaskError] = {}
         for place, batch in enumerate(batches):
-            outputs = await by_partition(self.client, batch.outputs)
+            try:
+                outputs = await by_partition(self.client, batch.outputs, wait_s=0)
+            except UnknownOutputError as unknown:
+                found[place] = self._unknown_output(batch, unknown)
+                continue
             changelogs = [TopicPartition(topic, batch.partition) for topic in batch.changelogs]
             for part in (*batch.offsets, *changelogs, *outputs):
                 if part in errors:
@@ -290,6 +323,11 @@ class BatchWriter(ABC):
                     found[place] = self._refusal(batch, part, errors[part], has_own_time=has_own_time)
                     break
         return BatchesRefusedError(found)
+
+    def _unknown_output(self, batch: CommitBatch, unknown: UnknownOutputError) -> OutcomeUnknownError:
+        missing = lacking(unknown.error, self.connection.principal, WRITE, name=unknown.topic)
+        why = missing or f"{unknown.topic}: {described(unknown.error)}"
+        return OutcomeUnknownError(f"{batch}: {why}", missing=missing)
 
     def _refusal(
         self, batch: CommitBatch, part: TopicPartition, error: KafkaError, *, has_own_time: bool

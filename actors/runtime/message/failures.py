@@ -62,14 +62,18 @@ def as_record_error(
     return failed
 
 
-def is_repeated(error: BaseException, reminders: Reminders, now_s: float) -> bool:
-    """Tell whether the same was logged lately; otherwise note that it is now.
+def lasting(error: BaseException) -> str:
+    """Return the text of an error that each task meets at each try until somebody acts, "" if it isn't one.
 
-    It counts for errors that each task meets at each try until somebody acts: a missing permission, or an input that
-    can't be read.
+    It is one for a missing permission, or a log that can't be read.
     """
     text = error.missing if isinstance(error, TaskError) else ""
-    text = text or (str(error) if isinstance(error, RestoreError) else "")
+    return text or (str(error) if isinstance(error, RestoreError) else "")
+
+
+def is_repeated(error: BaseException, reminders: Reminders, now_s: float) -> bool:
+    """Tell whether a lasting error was logged lately; otherwise note that it is now."""
+    text = lasting(error)
     return bool(text) and not reminders.is_due(now_s, text)
 
 

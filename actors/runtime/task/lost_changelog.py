@@ -144,19 +144,18 @@ async def write_to_changelog(
 
     async def commit(writes: ChangelogWrites) -> int:
         receipt = await context.log.commit(
-            CommitBatch(
-                partition,
-                context.marked(inputs),
-                changelogs={changelog.topic: writes} if writes else {},
-            )
+            CommitBatch(partition, context.marked(inputs), changelogs={changelog.topic: writes})
         )
-        return receipt.changelog_offsets[changelog.topic] if writes else 0
+        return receipt.changelog_offsets[changelog.topic]
 
     async def written() -> None:
-        if inputs[0].topics.changelog_id(store) != changelog.topic_id:
+        if context.claimed is not None and context.claimed.changelog_ids[store] != changelog.topic_id:
+            new_id = {store: changelog.topic_id}
             for one in inputs:
-                one.topics = one.topics.with_changelogs({store: changelog.topic_id})
-            await commit({})
+                one.topics = one.topics.with_changelogs(new_id)
+            context.claimed = replace(context.claimed, changelog_ids={**context.claimed.changelog_ids, **new_id})
+            owner = services.encode_owner(context.claimed)
+            await context.log.commit(CommitBatch(partition, context.marked(inputs), outputs=[owner]))
 
     folded = await services.stores.open(f"{store}~log", partition)
     try:
@@ -205,7 +204,10 @@ def last_commit(
     marks = [None if committed is None else parse_mark(committed.metadata) for committed in found]
     mark = next(filter(None, marks), None)
     if mark is None:
-        return NO_COMMIT if owner is None else LastCommit(owner.epoch, is_marked=False)
+        if owner is None:
+            return NO_COMMIT
+        known = (owner.changelog_ids.get(store, "") for store in (changelog.store, *changelog.other_names))
+        return LastCommit(owner.epoch, next(filter(None, known), ""), is_marked=False)
     known_id = changelog.former_id
     if mark.topics is not None:
         known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)

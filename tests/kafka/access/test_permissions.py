@@ -111,6 +111,12 @@ async def test_a_worker_waits_for_a_permission_that_is_withdrawn_and_blames_no_m
         return f"User:{RESTRICTED} isn't allowed {operation} on {resource} {resource_name}. Grant it: kafka-acls.sh"
 
     outputs = [f"{name}-{policy}-out" for policy in POLICIES]
+    # Who may not write to a topic often doesn't even see it.
+    await site.waits_for(
+        *((operation, Resource.TOPIC, outputs[0]) for operation in (Operation.WRITE, Operation.DESCRIBE)),
+        says=[isnt_allowed("Write", "topic", outputs[0])],
+        until=lambda: site.has_done(*POLICIES[1:]),
+    )
     await site.waits_for(
         *((Operation.WRITE, Resource.TOPIC, topic) for topic in outputs),
         says=[isnt_allowed("Write", "topic", topic) for topic in outputs],

@@ -12,6 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from tests.kafka.helpers import (
     WorkerProcess,
+    delete,
     eventually,
     make_topics,
     producing,
@@ -20,7 +21,7 @@ from tests.kafka.helpers import (
 )
 
 MODULE = "tests.kafka.apps.bad_app"
-TASKS = 16
+TASKS = 64
 CASES = {
     "bad json": (b"{not json", "doesn't decode"),
     "bad type": (b'{"do": 7}', "doesn't decode"),
@@ -268,6 +269,45 @@ async def set_topic(brokers: str, topic: str, config: dict[str, str]) -> None:
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, config)])
     finally:
         await admin.close()
+
+
+async def test_an_output_that_is_deleted_holds_up_the_message_that_needs_it_alone(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in", partitions=2)
+    await make_topics(brokers, f"{name}-out", f"{name}-small", partitions=1)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    keys = [await key_of(number, 2) for number in range(2)]
+    sent = [0, 0]
+
+    async def order(number: int, what: str) -> None:
+        sent[number] += 1
+        async with producing(brokers) as producer:
+            value = json.dumps({"do": what}).encode()
+            await producer.send_and_wait(f"{name}-in", value, keys[number], partition=number)
+
+    async def all_but(*held: int) -> bool:
+        done = await committed_offsets(brokers, name)
+        return all(done.get(number) == count - (number in held) for number, count in enumerate(sent))
+
+    try:
+        await eventually(lambda: worker.log().count("owns") == 2, what=worker.log)
+        await order(0, "to small")
+        await order(1, "write")
+        await eventually(all_but, what=worker.log)
+        await delete(brokers, f"{name}-small")
+        await order(0, "to small")
+        await eventually(lambda: worker.log().count("Create it again") >= 2, what=worker.log)
+        for _ in range(3):
+            await order(1, "write")
+            await eventually(lambda: all_but(0), what=worker.log)
+        assert f"{name}-small: UnknownTopicOrPartitionError" in worker.log()
+        assert f"{name}-in[1]: " not in worker.log()
+        await make_topics(brokers, f"{name}-small", partitions=1)
+        await eventually(all_but, what=worker.log)
+        assert len(await read_all(brokers, f"{name}-small")) == 1
+        assert len(await read_all(brokers, f"{name}-out")) == sum(sent)
+    finally:
+        assert worker.terminate() == 0
 
 
 async def test_more_partitions_are_taken_up_without_state_and_stop_an_actor_with_state(

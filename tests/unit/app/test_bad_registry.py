@@ -53,6 +53,9 @@ BAD: dict[str, bytes] = {
     "a negative time": said(at_ms=-(10**18)),
     "a huge offset": said(input_offset=10**40),
     "a negative since": said(since=-1),
+    "an input's id that is none": said(topic_id="i"),
+    "a changelog's id that is none": said(changelog_ids={"words": "i"}),
+    "changelogs that are none": said(changelog_ids=["words"]),
     "5,000 digits": b'{"epoch": ' + b"9" * 5_000 + b"}",
     "no fields": b"{}",
 }

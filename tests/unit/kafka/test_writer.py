@@ -1,4 +1,4 @@
-"""A writer whose first broker is away asks another one."""
+"""What a writer does when it is to have a producer id, and brokers are away or don't give one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 from aiokafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError
 
 from actors._kafka.connection import Connection
+from actors._kafka.produce import writer as writer_module
 from actors._kafka.produce.ordered import OrderedWriter
+from actors._kafka.produce.writer import TransactionWriter
+from actors.errors import BrokerUnavailableError
 
 
 class Brokers:
@@ -52,3 +55,35 @@ async def test_another_broker_is_asked() -> None:
 async def test_a_refusal_is_not_asked_for_again() -> None:
     with pytest.raises(ClusterAuthorizationFailedError):
         await writer(Brokers(away=0, code=31))._init(None)
+
+
+class Coordinator(Brokers):
+    """The coordinator of all transactional ids, which has one answer."""
+
+    async def coordinator_lookup(self, *place: Any) -> int:
+        """Say that it is the one."""
+        return 1
+
+    async def send(self, node: int, request: Any, **_: Any) -> Any:
+        """Give the answer."""
+        return await super().send(node, request)
+
+
+@pytest.mark.parametrize(("code", "word"), [(51, "ConcurrentTransactions"), (16, "NotCoordinator")])
+async def test_a_transaction_that_does_not_end_is_named(code: int, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be waited for in silence; with the error the task says so and asks again."""
+    monkeypatch.setattr(writer_module, "INIT_S", 0.01)
+    made = TransactionWriter(
+        connection=Connection(("127.0.0.1:1",)),
+        group="g",
+        transactional_id="own",
+        transaction_timeout_ms=1000,
+        batch_bytes=lambda topic: 1000,
+        compression=None,
+        commit_deadline_s=1.0,
+    )
+    client: Any = Coordinator(away=0, code=code)
+    made._client = client
+    said = rf"ending the transaction of former: .*0.01 s.*{word}.*describe --transactional-id former"
+    with pytest.raises(BrokerUnavailableError, match=said):
+        await made.end_transaction_of("former")

@@ -160,3 +160,61 @@ async def test_commits_go_on_while_the_worker_joins() -> None:
     member.joining()
     await Committer(writer, 1 << 20, member).new_log().commit(batch(0))
     assert writer.written == [[0]]
+
+
+class Held(Refusing):
+    """A writer whose first transaction ends when the test says so."""
+
+    def __init__(self, answer: BaseException | None = None) -> None:
+        super().__init__({})
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+        self.answer = answer
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        if not self.began.is_set():
+            self.began.set()
+            await self.go_on.wait()
+            if self.answer is not None:
+                raise self.answer
+            return []
+        return await super().write(identity, batches)
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        await self.go_on.wait()
+
+
+async def two_commits(writer: Held) -> list[object]:
+    """Commit two batches, the second one while the first is under way."""
+    committer = Committer(writer, 1 << 20)
+    log = committer.new_log()
+    first = asyncio.create_task(log.commit(batch(0)))
+    await writer.began.wait()
+    second = asyncio.create_task(log.commit(batch(1)))
+    await asyncio.sleep(0)
+    writer.go_on.set()
+    async with asyncio.timeout(5):
+        return await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_a_defect_of_the_committer_fails_all_that_wait() -> None:
+    """The writer returned too few receipts. The tasks end with the error, and the worker with them."""
+    assert [type(one) for one in await two_commits(Held())] == [ValueError, ValueError]
+
+
+async def test_a_commit_that_a_client_cancelled_holds_up_nobody_else() -> None:
+    found = await two_commits(writer := Held(asyncio.CancelledError()))
+    assert [type(one) for one in found] == [asyncio.CancelledError, CommitReceipt]
+    assert writer.written == [[1]]
+
+
+async def test_commits_go_on_while_the_transaction_of_a_former_owner_is_ended() -> None:
+    writer = Held()
+    writer.began.set()
+    log = Committer(writer, 1 << 20).new_log()
+    ending = asyncio.create_task(log.end_transaction_of("former"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await log.commit(batch(0))
+    assert not ending.done()
+    writer.go_on.set()
+    await ending

@@ -10,6 +10,7 @@ import pytest
 
 from actors._core.group.members import TaskId
 from actors._core.task.lifecycle import State
+from actors.errors import TakeoverRefusedError
 from actors.ports import Identity, TopicPartition
 from actors.runtime import worker as worker_module
 from actors.runtime.committer import Membership
@@ -45,7 +46,8 @@ class FakeTask:
         self.predecessor, self.refusal = predecessor, refusal
         self.calls: list[tuple[str, Identity]] = []
         self.has_ended = self.is_abandoned = False
-        self.failure, self.state = None, State.RUNNING
+        self.failure = self.halted_by = None
+        self.state = State.RUNNING
         self._member = member
         self._end = asyncio.Event()
 
@@ -162,11 +164,13 @@ async def test_all_is_dropped_when_the_group_has_forgotten_the_worker(worker: Wo
     assert again.predecessor is both[0]
 
 
-@pytest.mark.parametrize("why", ["it ended", "its input grew"])
+@pytest.mark.parametrize("why", ["it ended", "it stands still", "its input grew"])
 async def test_a_task_that_stays_is_started_anew_if(worker: Worker, why: str) -> None:
     one, _ = tasks(worker)
     if why == "it ended":
         one.has_ended = True
+    elif why == "it stands still":
+        one.halted_by = TakeoverRefusedError("its offset is wrong")
     else:
         worker.grown({"in": 5})
     worker.assigned(NEXT, [ONE, TWO])

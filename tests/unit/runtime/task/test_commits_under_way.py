@@ -143,6 +143,24 @@ def test_a_handler_that_hangs_is_cancelled_while_a_commit_is_under_way(concurren
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_handler_that_hangs_holds_up_its_own_partition_alone(concurrency: int) -> None:
+    world = World(concurrency)
+    other = next(key for key in "bcdefgh" if partition_for(key.encode(), 2) != partition_for(b"a", 2))
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        driver.post(world.input, key="a", value=-1)
+        driver.advance(0.5, settle=False)
+        for value in (1, 10):
+            driver.post(world.input, key=other, value=value)
+            driver.advance(0.5, settle=False)
+        assert world.sent(driver) == [1, 11]
+        assert driver.items(world.held) == {other: 11}
+        assert driver._worker is not None
+        driver._run(driver._worker.revoked())
+        driver.advance(0.5, settle=False)
+        assert world.cancelled == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_commit_that_is_under_way_is_waited_for_when_the_task_ends(concurrency: int) -> None:
     with held(concurrency) as (world, driver, slow):
         for value in (1, 10):

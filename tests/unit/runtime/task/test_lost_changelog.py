@@ -422,6 +422,26 @@ def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None
     assert world.restore(store, LostChangelog.RESTORE, last=last).is_ahead
 
 
+def test_without_the_commit_the_registry_names_the_changelog() -> None:
+    """As when input and changelog were both re-created: a worker without a copy doesn't begin with empty state."""
+    world, store = owned()
+    former = world.changelog
+    world.recreate()
+    owner = OwnerRecord("actor", 1, 1, "w", "", 1, changelog_ids={"store": former.topic_id})
+    last = last_commit(world.changelog, [None], owner)
+    with pytest.raises(LostChangelogError, match="this worker has no copy"):
+        world.restore(MemoryStore(), LostChangelog.RESTORE, last=last)
+    assert world.restore(store, LostChangelog.RESTORE, last=last).is_ahead
+    # A copy of a topic before that isn't what was lost, and one is no reason to give up a whole changelog.
+    gone_on = last_commit(world.changelog, [None], replace(owner, changelog_ids={"store": world.changelog.topic_id}))
+    restored = world.restore(store, LostChangelog.RESTORE, last=gone_on)
+    assert content(restored.store) == world.folded()
+    # Earlier releases wrote no ids.
+    assert last_commit(former, [None], replace(owner, changelog_ids={})).changelog_id == ""
+    renamed = replace(former, store="new", other_names=("store",))
+    assert last_commit(renamed, [None], owner).changelog_id == former.topic_id
+
+
 def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
     changelog = replace(CHANGELOG, former_id="id before")
     known, at = str(uuid.UUID(int=7)), {"epoch": 3, "transaction": 1, "nonce": "n"}
