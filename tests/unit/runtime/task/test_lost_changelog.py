@@ -392,6 +392,18 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
 
 
+def test_a_later_commit_on_the_new_topic_says_nothing_of_those_that_both_lack() -> None:
+    """As after a power failure that took several commits from the disk, the first of which were to the old topic."""
+    world, store = owned()
+    older, position = MemoryStore(), store.position()
+    assert position is not None
+    older.apply([(b"a", encode_metadata(1, 1) + b"1")], replace(position, source_offset=2))
+    world.recreate()
+    world.commit(MemoryStore(), [(b"c", b"3")], epoch=1)
+    with pytest.raises(LostChangelogError, match=r"ends at input offset 2, and inputs before 4 .*restore_older"):
+        world.restore(older, LostChangelog.RESTORE)
+
+
 def test_a_copy_that_is_older_in_one_input_is_older() -> None:
     world, store = owned()
     position = store.position()
