@@ -5,7 +5,9 @@ import os
 from typing import Any
 
 from actors import App, Context, OnError
+from actors._faust import inputs
 
+inputs.PURGE_S = 0.2
 NAME = os.environ["APP_NAME"]
 app = App(NAME, broker=os.environ["KAFKA_URL"], broker_session_timeout=6.0, broker_heartbeat_interval=0.5)
 payments = app.topic(f"{NAME}-payments", key_type=str)

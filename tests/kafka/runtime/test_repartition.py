@@ -98,3 +98,8 @@ async def test_payments_are_counted_once_by_their_order_although_workers_are_kil
         return set(rows.values()) == {0}
 
     await eventually(is_at_its_end, what=third.log)
+
+    async def is_purged() -> bool:
+        return not await read_all(brokers, f"{name}-add_up-{name}-payments-repartition")
+
+    await eventually(is_purged, what=third.log)

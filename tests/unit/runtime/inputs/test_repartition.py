@@ -99,7 +99,65 @@ def test_a_function_that_raises_follows_the_policy_too() -> None:
         assert "ZeroDivisionError" in str(parked.error)
 
 
+@pytest.mark.parametrize(
+    ("by", "value", "why"),
+    [
+        (lambda payment: 1 / 0, Payment("o1", 5), "raised ZeroDivisionError: division by zero"),
+        (lambda payment: payment.cents, Payment("o1", 5), "gives a key that isn't its input's: expected str, got int"),
+        ("order_id", None, "its value is null"),
+    ],
+)
+def test_what_is_wrong_with_a_key_is_said_with_actor_and_record(by: Any, value: Any, why: str) -> None:
+    world = World(by)
+    with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match=why) as raised:
+        driver.send(world.payments, key="ada", value=value)
+    assert "by= of actor add_up" in str(raised.value)
+    assert "offset 0" in str(raised.value)
+
+
+def test_an_input_that_is_read_by_another_key_has_a_handler_of_its_own() -> None:
+    app = App("shop", store="memory://")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    seen: list[Any] = []
+
+    @app.actor(orders, payments, by={payments: "order_id"}, timers=True)
+    async def join(ctx: Context, value: int) -> None:
+        seen.append((ctx.key, value))
+
+    @app.on(join, payments)
+    async def paid(ctx: Context, payment: Payment) -> None:
+        seen.append((ctx.key, payment))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="o1", value=100)
+        driver.send(payments, key="ada", value=Payment("o1", 40))
+    assert seen == [("o1", 100), ("o1", Payment("o1", 40))]
+    with pytest.raises(ConfigurationError, match="behind the first, payments, not for topic refunds"):
+        app.on(join, app.topic("refunds"))(lambda ctx, value: None)
+
+
+def test_names_that_topics_cant_have_are_refused() -> None:
+    for app_id, topic, actor in [("a", "t" * 89, "m"), ("a" * 140, "t" * 50, "m" * 50)]:
+        app = App(app_id, store="memory://")
+        with pytest.raises(ConfigurationError, match=r"can't be read by another key: its name has up to 88 characters"):
+            app.actor(app.topic(topic), by="x", name=actor)(lambda ctx, value: None)
+
+
+class Later:
+    async def __call__(self, payment: Payment) -> str:
+        return "o1"
+
+
 def test_what_cant_be_meant_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no field 'orderid', did you mean order_id"):
+        World("orderid")
+    with pytest.raises(ConfigurationError, match="no field ''"):
+        World("")
+    with pytest.raises(ConfigurationError, match="is async"):
+        World(Later())
+    with pytest.raises(ConfigurationError, match="an input in by= has to be a topic"):
+        World({"payments": "order_id"})
     with pytest.raises(ConfigurationError, match="by= of topic payments"):
         World(lambda: "x")
     app = App("shop", store="memory://")
