@@ -99,7 +99,8 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
     """
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
-    key_type = next((topic.schema.key_type for topic in topics if topic.get_topic_name() not in keys), str)
+    like = next((topic for topic in topics if topic.get_topic_name() not in keys), None)
+    key_options = {"key_type": str} if like is None else _keys_like(app, like)
     found = []
     for topic in topics:
         name, schema = str(topic.get_topic_name()), topic.schema
@@ -112,13 +113,19 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
                 f"actor {actor}: topic {name} can't be read by another key: its name has up to {LONGEST_SOURCE} "
                 f"characters for that, and {target}, the topic of its records by their new key, up to {LONGEST_TOPIC}"
             )
-        raw = app.topic(target, key_type=key_type, value_type=bytes)
+        raw = app.topic(target, **key_options, value_type=bytes)
         _reader(app, name, topic, on_error).routes.append(
             Route(actor, _key_function(actor, name, keys[name], schema.value_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
-        found.append(app.topic(target, key_type=key_type, **values))
+        found.append(app.topic(target, **key_options, **values))
     return found
+
+
+def _keys_like(app: Any, topic: Any) -> dict[str, Any]:
+    """Return the options of a topic whose keys are written and placed as those of another one."""
+    schema, partitioner = topic.schema, app.partitioner_for(topic.get_topic_name())
+    return {"key_type": schema.key_type, "key_serializer": schema.key_serializer, "partitioner": partitioner.name}
 
 
 def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:

@@ -8,8 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
 from tests.kafka import forked
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, unique
+from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, producing, read_all, unique
 
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000
@@ -103,3 +105,47 @@ async def test_payments_are_counted_once_by_their_order_although_workers_are_kil
         return not await read_all(brokers, f"{name}-add_up-{name}-payments-repartition")
 
     await eventually(is_purged, what=third.log)
+
+
+async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys_is_told(
+    brokers: str, tmp_path: Path
+) -> None:
+    name = unique("rekey")
+    await make_topics(brokers, f"{name}-payments", f"{name}-out", partitions=1)
+
+    def worker(**environment: str) -> WorkerProcess:
+        return WorkerProcess("tests.kafka.apps.rekey_app", brokers, tmp_path, APP_NAME=name, **environment).start()
+
+    async def pay(number: int, partition: int) -> None:
+        async with producing(brokers) as producer:
+            value = json.dumps({"number": number, "order": "o"}).encode()
+            await producer.send_and_wait(f"{name}-payments", value, partition=partition)
+
+    async def counted() -> list[list[int]]:
+        return [json.loads(record.value) for record in await read_all(brokers, f"{name}-out")]
+
+    async def is_counted(*wanted: list[int]) -> bool:
+        return await counted() == list(wanted)
+
+    first = worker()
+    await eventually(lambda: first.log().count("owns") == 2, what=first.log)
+    await pay(1, 0)
+    await eventually(lambda: is_counted([1, 1]), what=first.log)
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    await admin.create_partitions({f"{name}-payments": NewPartitions(total_count=2)})
+    await admin.close()
+    await pay(2, 1)
+    await eventually(lambda: is_counted([1, 1], [2, 2]), what=first.log)
+    assert first.terminate() == 0
+
+    repartition = f"{name}-add_up-{name}-payments-repartition"
+    await delete(brokers, repartition)
+    second = worker()
+    await eventually(lambda: "was re-created" in second.log() and repartition in second.log(), what=second.log)
+    await pay(3, 1)
+    assert second.terminate() == 0
+    assert await counted() == [[1, 1], [2, 2]]
+    third = worker(MISSING_OFFSET="earliest")
+    await eventually(lambda: is_counted([1, 1], [2, 2], [3, 3]), what=third.log)
+    assert third.terminate() == 0

@@ -79,6 +79,24 @@ def test_one_of_several_inputs_is_read_by_another_key() -> None:
         assert driver.get(due, "o1") == 60
 
 
+def test_the_new_keys_are_written_and_placed_as_those_of_the_other_inputs() -> None:
+    app = App("shop", store="memory://")
+    orders = app.topic("orders", key_type=str, key_serializer="json", value_type=int, partitioner="crc32")
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    due = app.store("due", key_serializer="json", value_type=int)
+
+    @app.actor(payments, orders, by={payments: "order_id"}, stores=[due])
+    async def join(ctx: Context, value: int | Payment) -> None:
+        due.set(ctx.key, due.get(ctx.key, 0) + (value if isinstance(value, int) else -value.cents))
+
+    with ActorTestDriver(app) as driver:
+        for number in range(8):
+            driver.post(orders, key=f"o{number}", value=100)
+            driver.post(payments, key="ada", value=Payment(f"o{number}", 40))
+        driver.settle()
+        assert driver.items(due) == {f"o{number}": 60 for number in range(8)}
+
+
 def test_a_record_without_a_key_follows_the_actors_policy_and_is_named() -> None:
     world = World()
     with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match="gives no key") as raised:
