@@ -13,6 +13,7 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
+from actors.declare.names import changelog_topic
 from actors.declare.values.codecs import key_codec
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
@@ -39,21 +40,29 @@ def repartitions(app: DeclaredApp) -> dict[str, str]:
 
     That is one of the actor's other inputs, or the topic that is read.
     """
-    routes = [(source, route) for source, one in app.repartitions.items() for route in one.routes]
-    own = {str(route.to.get_topic_name()) for _, route in routes}
     return {
-        str(route.to.get_topic_name()): next(
-            (name for name in app.actors[route.actor].topic_names if name not in own), source
-        )
-        for source, route in routes
+        made: next((name for name in definition.topic_names if name not in definition.sources), source)
+        for definition in app.actors.values()
+        for made, source in definition.sources.items()
     }
 
 
 async def ensure_repartitions(app: DeclaredApp, topics: Topics, replication_factor: int) -> dict[str, TopicInfo]:
-    """Make the missing repartition topics whose sources are there, and return all."""
+    """Make the missing repartition topics whose sources are there, and return all.
+
+    One of an actor with state has the partitions of that: its source may have got more.
+    """
     likes = repartitions(app)
-    found = await topics.existing(likes.values())
-    wanted = {name: found[like].partitions for name, like in likes.items() if like in found}
+    kept = {
+        made: changelog_topic(app, definition.stores[0].name)
+        for definition in app.actors.values()
+        for made in definition.sources
+        if definition.stores
+    }
+    found = await topics.existing({*likes.values(), *kept.values()})
+    wanted = {
+        name: found.get(kept.get(name, ""), found[like]).partitions for name, like in likes.items() if like in found
+    }
     return await topics.ensure_plain(wanted, replication_factor, REPARTITION_CONFIG)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
 from actors._core.task.policy import OnError
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
@@ -79,8 +79,8 @@ def _key_function(actor: str, topic: str, by: By, value_type: Any) -> Callable[[
         if any(map(inspect.iscoroutinefunction, (by, getattr(by, "__call__", by)))):  # noqa: B004
             raise ConfigurationError(f"actor {actor}: by= of topic {topic} is async: make it a plain function")
         return by
-    fields = getattr(value_type, "__annotations__", {})
-    if not by or (fields and not hasattr(value_type, by) and by not in get_type_hints(value_type)):
+    fields = {name for base in getattr(value_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())}
+    if not by or (fields and by not in fields and not hasattr(value_type, by)):
         raise ConfigurationError(f"actor {actor}: by= of topic {topic}: {say_unknown('field', [by], fields)}")
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
 

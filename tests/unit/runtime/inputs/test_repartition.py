@@ -162,6 +162,16 @@ def test_names_that_topics_cant_have_are_refused() -> None:
             app.actor(app.topic(topic), by="x", name=actor)(lambda ctx, value: None)
 
 
+class Refund(Payment):
+    reason: Unknown = None  # type: ignore[name-defined] # noqa: F821  as of an import for type checkers
+
+
+def test_a_field_may_be_of_a_base_class_or_a_type_that_is_not_there() -> None:
+    app = App("shop", store="memory://")
+    for by in ("order_id", "reason"):
+        app.actor(app.topic(by, value_type=Refund), by=by, name=by)(lambda ctx, value: None)
+
+
 class Later:
     async def __call__(self, payment: Payment) -> str:
         return "o1"
