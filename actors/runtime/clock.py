@@ -16,6 +16,8 @@ MARGIN_MS = 300_000
 """How far clocks may differ where no setting says it."""
 UNCHECKED_MS = 1_000
 """For so long after a look at all clocks the wall clock is taken alone, for speed."""
+AHEAD_MS = 5_000
+"""Clocks that differ by less aren't worth a warning."""
 SLOW_PER_S = 500
 """How many milliseconds a partition's time goes on in a second while it is ahead of the worker's clock."""
 LOOK_S = 10.0
@@ -217,3 +219,19 @@ class PartitionClock:
                 self._from_ms, self._from_s = wall_ms, now_s
         self._latest_ms = wall_ms
         return wall_ms
+
+
+def warn_if_ahead(name: str, ahead_ms: float, margin_ms: int) -> None:
+    """Say so if a partition's time is ahead: an earlier owner's clock was, or this one was set back."""
+    if ahead_ms < AHEAD_MS:
+        return
+    logger.log(
+        logging.ERROR if ahead_ms > margin_ms else logging.WARNING,
+        "%s: the partition's time is %.1f s ahead of this worker's clock: the clock of an earlier owner was ahead, "
+        "or this one is behind. It goes on at half the speed for %.0f s, until the clock has caught up: timers and "
+        "expiry that count from now take up to twice their time, and those that were due before come early. Check "
+        "the clocks of the workers and the brokers",
+        name,
+        ahead_ms / 1000,
+        2 * ahead_ms / 1000,
+    )

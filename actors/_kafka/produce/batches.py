@@ -22,8 +22,8 @@ from actors.ports import ChangelogWrites, Headers, Output, TopicPartition
 from stores._core.record import METADATA_HEADER
 
 MAX_BATCH_BYTES = 900_000
-UNKNOWN_TOPIC_S = 3.0
-"""How long a topic may be unknown: it was deleted, unless the brokers that are asked haven't heard of it yet."""
+LOOK_S = 0.5
+"""How long an output topic that isn't known is looked for: the other tasks of the commit wait meanwhile."""
 _MAGIC = 2
 
 Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
@@ -123,7 +123,7 @@ def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]
 
 
 async def by_partition(
-    client: AIOKafkaClient, outputs: Iterable[Output], *, wait_s: float = UNKNOWN_TOPIC_S
+    client: AIOKafkaClient, outputs: Iterable[Output], *, wait_s: float = LOOK_S
 ) -> Mapping[TopicPartition, list[Output]]:
     """Return the outputs by topic and partition, each in their order.
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError
+from aiokafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError, TopicAuthorizationFailedError
 
 from actors._kafka.connection import Connection
 from actors._kafka.produce import writer as writer_module
 from actors._kafka.produce.ordered import OrderedWriter
+from actors._kafka.produce.sending import Sequences
 from actors._kafka.produce.writer import TransactionWriter
-from actors.errors import BrokerUnavailableError
+from actors.errors import BatchesRefusedError, BrokerUnavailableError
+from actors.ports import CommitBatch, Identity, Output
 
 
 class Brokers:
@@ -69,10 +72,7 @@ class Coordinator(Brokers):
         return await super().send(node, request)
 
 
-@pytest.mark.parametrize(("code", "word"), [(51, "ConcurrentTransactions"), (16, "NotCoordinator")])
-async def test_a_transaction_that_does_not_end_is_named(code: int, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be waited for in silence; with the error the task says so and asks again."""
-    monkeypatch.setattr(writer_module, "INIT_S", 0.01)
+def transactions(client: Any) -> TransactionWriter:
     made = TransactionWriter(
         connection=Connection(("127.0.0.1:1",)),
         group="g",
@@ -82,8 +82,36 @@ async def test_a_transaction_that_does_not_end_is_named(code: int, word: str, mo
         compression=None,
         commit_deadline_s=1.0,
     )
-    client: Any = Coordinator(away=0, code=code)
     made._client = client
+    return made
+
+
+@pytest.mark.parametrize(("code", "word"), [(51, "ConcurrentTransactions"), (16, "NotCoordinator")])
+async def test_a_transaction_that_does_not_end_is_named(code: int, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be waited for in silence; with the error the task says so and asks again."""
+    monkeypatch.setattr(writer_module, "INIT_S", 0.01)
+    made = transactions(Coordinator(away=0, code=code))
     said = rf"ending the transaction of former: .*0.01 s.*{word}.*describe --transactional-id former"
     with pytest.raises(BrokerUnavailableError, match=said):
         await made.end_transaction_of("former")
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+async def test_an_output_that_is_unknown_fails_the_batches_that_need_it(is_denied: bool) -> None:
+    async def known(topic: str) -> set[int]:
+        if topic == "gone" and is_denied:
+            raise TopicAuthorizationFailedError(topic)
+        if topic == "gone":
+            await asyncio.Event().wait()
+        return {0}
+
+    made = transactions(SimpleNamespace(_wait_on_metadata=known))
+    made._sequences = sequences = Sequences(1, 0)
+    batches = [
+        CommitBatch(number, {}, outputs=[Output(topic, 0, b"k", b"v", [], None)])
+        for number, topic in enumerate(("out", "gone"))
+    ]
+    with pytest.raises(BatchesRefusedError, match="isn't allowed Write" if is_denied else "Create it again") as raised:
+        await made.write(Identity("m", 1), batches)
+    assert list(raised.value.errors) == [1]
+    assert made._sequences is sequences, "nothing was sent: the next transaction needs no other producer id"
