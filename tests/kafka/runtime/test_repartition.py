@@ -25,6 +25,32 @@ def payment(number: int) -> tuple[bytes | None, dict[str, Any]]:
     return key, {"number": number, "order": None if number % 50 == 0 else f"order-{number % 7}"}
 
 
+async def has_each_payment_once(brokers: str, name: str, sent: int) -> None:
+    """Compare what was counted of each order, with timestamps and headers, with what was sent."""
+    found: dict[str, list[list[int]]] = defaultdict(list)
+    for record in await read_all(brokers, f"{name}-out"):
+        count, number = json.loads(record.value)
+        found[record.key.decode()].append([count, number])
+        assert record.timestamp == FIRST_MS + number
+        assert list(record.headers) == [("number", b"%d" % number)]
+    for order in {f"order-{number}" for number in range(7)}:
+        wanted = [number for number in range(sent) if payment(number)[1].get("order") == order]
+        assert [count for count, _ in found[order]] == list(range(1, len(wanted) + 1))
+        assert sorted(number for _, number in found[order]) == wanted
+
+
+async def has_dead_letters(brokers: str, name: str) -> None:
+    """Compare the dead letters with the payments that have no order."""
+    letters = {dict(record.headers)["fa-origin"]: record for record in await read_all(brokers, f"{name}-dead-letters")}
+    sources = await read_all(brokers, f"{name}-payments")
+    refused = {
+        b"%s/%d/%d" % (record.topic.encode(), record.partition, record.offset): record.value
+        for record in sources
+        if json.loads(record.value)["number"] % 25 == 0
+    }
+    assert {origin: letter.value for origin, letter in letters.items()} == refused
+
+
 async def test_payments_are_counted_once_by_their_order_although_workers_are_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -68,25 +94,8 @@ async def test_payments_are_counted_once_by_their_order_although_workers_are_kil
     third = worker("w2")
     await eventually(has_all, deadline_s=90, what=third.log)
 
-    found: dict[str, list[list[int]]] = defaultdict(list)
-    for record in await read_all(brokers, f"{name}-out"):
-        count, number = json.loads(record.value)
-        found[record.key.decode()].append([count, number])
-        assert record.timestamp == FIRST_MS + number
-        assert list(record.headers) == [("number", b"%d" % number)]
-    for order in {f"order-{number}" for number in range(7)}:
-        wanted = [number for number in range(sent) if payment(number)[1].get("order") == order]
-        assert [count for count, _ in found[order]] == list(range(1, len(wanted) + 1))
-        assert sorted(number for _, number in found[order]) == wanted
-
-    letters = {dict(record.headers)["fa-origin"]: record for record in await read_all(brokers, f"{name}-dead-letters")}
-    sources = await read_all(brokers, f"{name}-payments")
-    refused = {
-        b"%s/%d/%d" % (record.topic.encode(), record.partition, record.offset): record.value
-        for record in sources
-        if json.loads(record.value)["number"] % 25 == 0
-    }
-    assert {origin: letter.value for origin, letter in letters.items()} == refused
+    await has_each_payment_once(brokers, name, sent)
+    await has_dead_letters(brokers, name)
 
     environment = {"APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}"}
     arguments = ("-A", "tests.kafka.apps.rekey_app", "-D", str(tmp_path / "w2"), "--json", "actors")
