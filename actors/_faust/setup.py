@@ -340,6 +340,7 @@ class Setup:
             tombstones=definition.takes_tombstones(definition.topic),
             more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
             max_task_idle_s=definition.max_task_idle.total_seconds(),
+            forwarded=frozenset(definition.sources),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)

@@ -26,7 +26,7 @@ from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event, State
-from actors._core.task.takeover import Contradiction, InputFacts, decide_start, next_epoch
+from actors._core.task.takeover import Contradiction, InputFacts, ResetPolicy, decide_start, next_epoch
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
@@ -414,7 +414,10 @@ class Task:
         Raises:
             TakeoverRefusedError: the facts contradict each other.
         """
-        decision, topics, finished = decide_start(facts, self._settings.rules), found.topics, found.finished
+        rules = self._settings.rules
+        if found.source.topic in self.spec.forwarded:
+            rules = replace(rules, reset=ResetPolicy.EARLIEST)
+        decision, topics, finished = decide_start(facts, rules), found.topics, found.finished
         if isinstance(decision, Contradiction):
             raise TakeoverRefusedError(
                 f"actor {self.spec.name}, {found.source}: {decision.reason}. {decision.remedy} "

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from actors import App, ConfigurationError, Context, HandlerFailedError
+from actors._core.partitioner import MURMUR2
+from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
 
@@ -95,6 +97,29 @@ def test_the_new_keys_are_written_and_placed_as_those_of_the_other_inputs() -> N
             driver.post(payments, key="ada", value=Payment(f"o{number}", 40))
         driver.settle()
         assert driver.items(due) == {f"o{number}": 60 for number in range(8)}
+
+
+def test_what_was_forwarded_before_the_actor_began_is_read_whatever_the_reset_policy() -> None:
+    app = App("shop", store="memory://", consumer_auto_offset_reset="latest")
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    seen: list[tuple[str, int]] = []
+
+    @app.actor(payments, by="order_id")
+    async def add_up(ctx: Context, payment: Payment) -> None:
+        seen.append((ctx.key, payment.cents))
+
+    class Early(ActorTestDriver):
+        """Has a record in each topic before the tasks begin."""
+
+        def _start(self) -> None:
+            for cents, topic in enumerate(("payments", "shop-add_up-payments-repartition"), 1):
+                value = msgspec.json.encode(Payment("o1", cents))
+                self._cluster.produce(TopicPartition(topic, MURMUR2.home(b"o1", 3)), [(b"o1", value, [], 1)])
+            super()._start()
+
+    with Early(app) as driver:
+        driver.send(payments, key="ada", value=Payment("o1", 3))
+    assert seen == [("o1", 2), ("o1", 3)]
 
 
 def test_a_record_without_a_key_follows_the_actors_policy_and_is_named() -> None:
