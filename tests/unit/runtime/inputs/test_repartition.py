@@ -122,6 +122,17 @@ def test_what_was_forwarded_before_the_actor_began_is_read_whatever_the_reset_po
     assert seen == [("o1", 2), ("o1", 3)]
 
 
+def test_state_is_recomputed_from_the_records_by_their_new_key() -> None:
+    world = World()
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        for order in ("o1", "o2", "o1"):
+            driver.send(world.payments, key="ada", value=Payment(order, 5))
+        replayer = world.app.replayer("add_up")
+        log, _ = driver._cluster.fetch(TopicPartition(replayer.topics[0], 0), 0, 1 << 30)
+    rows = list(replayer.run(0, [(0, record) for record in log], partition_count=1))
+    assert [(row.key, row.value) for row in rows if row.store == "sums"] == [(b"o1", b"10"), (b"o2", b"5")]
+
+
 def test_a_record_without_a_key_follows_the_actors_policy_and_is_named() -> None:
     world = World()
     with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match="gives no key") as raised:
