@@ -38,12 +38,13 @@ REPARTITION_CONFIG = {
 def repartitions(app: DeclaredApp) -> dict[str, str]:
     """Return the topics of inputs that are read by another key, each with the topic that it has its partitions from.
 
-    That is one of the actor's other inputs, or the topic that is read.
+    That is the first of the actor's other inputs, or the first topic that it reads by another key.
     """
     return {
-        made: next((name for name in definition.topic_names if name not in definition.sources), source)
+        made: next((name for name in definition.topic_names if name not in definition.sources), first)
         for definition in app.actors.values()
-        for made, source in definition.sources.items()
+        for first in list(definition.sources.values())[:1]
+        for made in definition.sources
     }
 
 

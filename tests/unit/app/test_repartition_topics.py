@@ -1,4 +1,4 @@
-"""What is deleted from repartition topics: what tasks have committed, and nothing else."""
+"""Repartition topics: how many partitions they get, and that only what tasks have committed is deleted from them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from actors import App
 from actors._core.task.lifecycle import State
 from actors._faust import inputs
 from actors._kafka.admin.control import TopicInfo
@@ -73,3 +74,15 @@ async def test_a_refusal_is_told_and_it_is_tried_again(
     await purged(monkeypatch, brokers, [a_task(0, 5)], brokers.info)
     assert f"what is handled of {TOPIC} can't be deleted" in caplog.text
     assert brokers.deleted == [{TopicPartition(TOPIC, 0): 5}]
+
+
+def test_all_inputs_of_an_actor_by_new_keys_have_the_partitions_of_one_topic() -> None:
+    app = App("shop", store="memory://")
+    three, five, direct = app.topic("three"), app.topic("five"), app.topic("direct")
+    app.actor(three, five, by={three: "x", five: "x"}, name="both")(lambda ctx, value: None)
+    app.actor(five, direct, by={five: "x"}, name="one")(lambda ctx, value: None)
+    assert inputs.repartitions(app) == {
+        "shop-both-three-repartition": "three",
+        "shop-both-five-repartition": "three",
+        "shop-one-five-repartition": "direct",
+    }
