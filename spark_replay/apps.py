@@ -3,12 +3,12 @@
 An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)` (see `spark_replay.fold.decoding`), and
 `replayer(actor)`, whose result has
 
-    actor, topic, group     names
+    actor, topics, group    names; several topics are inputs in the order of their declaration
     changelogs, others      by store, the changelog: of what follows from the input, of what also follows from time
     follows_time            whether something happens to its state without a message
     topics_of(metadata)     of the topics that the commit of an offset was about: `input_id`, `changelog_id(store)`, and
                             `is_recreated`, `since`: the first epoch of the input if that replaced another topic
-    run(partition, records, *, partition_count, start, kept, until_ms, stores, topic_id, metadata)
+    run(partition, records, *, partition_count, starts, kept, until_ms, stores, topic_ids, metadata)
                             the replay, as `actors.replay.replay.Replayer.run` describes it
 """
 

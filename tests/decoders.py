@@ -252,7 +252,7 @@ DECODERS: dict[str, Decoder] = {
     "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
     "_entry": Decoder(lambda raw: lines._entry("message", 1, _with()(raw), raw), (_PARKED, _HEAD)),
     "_entry effect": Decoder(lambda raw: lines._entry("effect", 1, _with()(raw), raw), (_EFFECT,)),
-    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.METADATA_HEADER)(raw)), (b"",)),
+    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.METADATA_HEADER)(raw), None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
     "_decoded": Decoder(
         lambda raw: waiting._decoded(waiting._Line("message", b"k", raw, 1), parked_entries.Summary), (_PARKED, _HEAD)

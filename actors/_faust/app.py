@@ -507,7 +507,7 @@ class App(FaustApp):
             queries=dict(getattr(declared, "queries", {})),
             misplaced=options.misplaced,
             ids=ids,
-            tombstones=takes_tombstones(name, topic, declared, options),
+            tombstones=takes_tombstones(name, declared, options),
             more_topics=more_topics,
             max_task_idle=options.max_task_idle,
             wrap=wrap,

@@ -66,5 +66,5 @@ def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answer
         decode_key=key_codec(app, topic.schema).decode,
         decode_value=messages.decode,
         partitioner=app.partitioner_for(name),
-        tombstones=definition.tombstones if own is None else own.tombstones,
+        tombstones=definition.takes_tombstones(topic),
     )

@@ -335,7 +335,7 @@ class Setup:
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
-            tombstones=definition.tombstones,
+            tombstones=definition.takes_tombstones(definition.topic),
             more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
             max_task_idle_s=definition.max_task_idle.total_seconds(),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -113,13 +113,23 @@ async def started(client: Client, connection: Connection) -> Client:
 
 async def release(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
     """Stop a client, though its brokers may be away."""
+    if not await _is_done_in_time(client.stop) and isinstance(client, AIOKafkaConsumer):
+        # A failed fetch makes `stop` leave the connections open.
+        await _is_done_in_time(client._client.close)
+
+
+async def _is_done_in_time(stop: Callable[[], Awaitable[None]]) -> bool:
     try:
         async with asyncio.timeout(CLOSE_S):
             # A task of a consumer that was just started may not have begun: `stop` would end with its cancellation.
             await asyncio.sleep(0)
-            await client.stop()
+            await stop()
     except (KafkaError, OSError, TimeoutError) as error:
         logger.info("stopping a client failed: %r", error)
-        if isinstance(client, AIOKafkaConsumer):
-            # A failed fetch makes `stop` leave the connections open.
-            await client._client.close()
+        return False
+    except asyncio.CancelledError:
+        # The client awaits fetches and connections that it has cancelled itself.
+        if is_cancelled():
+            raise
+        return False
+    return True

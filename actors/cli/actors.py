@@ -23,10 +23,10 @@ _COLUMNS = (
 def actors(session: Session) -> None:
     """List the tasks of the app's actors.
 
-    A task is one actor on one partition of its input. The owner is the worker that took it over last, as the app's
-    leader registry has it; the state is what that worker answers. A partition that stands still is listed with its
-    reason. The lag counts the records that wait, or the offsets where these are more than 100. Members of the group
-    that get no partitions are named below the table.
+    A task is one actor on one partition of its inputs; each input has a line of its own. The owner is the worker that
+    took it over last, as the app's leader registry has it; the state is what that worker answers. A partition that
+    stands still is listed with its reason. The lag counts the records that wait, or the offsets where these are more
+    than 100. Members of the group that get no partitions are named below the table.
     """
     rows, strangers = asyncio.run(_ask(session.setup))
     if session.as_json:
@@ -36,9 +36,9 @@ def actors(session: Session) -> None:
         session.say(f"app {session.app.conf.id} has no actors")
         return
     session.say_table(f"Actors of {session.app.conf.id}", _COLUMNS, map(_as_row, rows))
-    for row in rows:
-        if row.reason:
-            session.say(f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}")
+    reasons = (f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}" for row in rows if row.reason)
+    for reason in dict.fromkeys(reasons):
+        session.say(reason)
     for stranger in strangers:
         session.say(stranger)
 

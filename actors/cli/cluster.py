@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ Owners = dict[tuple[str, int], OwnerRecord]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """A task as the broker knows it.
+    """A task and one of its inputs as the broker knows them.
 
     Attributes:
         partition: None where the input topic doesn't exist; nothing else is known then.
@@ -94,15 +94,11 @@ class Cluster:
             yield cls(setup, control)
 
     async def tasks(self) -> list[TaskStatus]:
-        """Return every task of the app, by actor and partition."""
+        """Return every task of the app, by actor, partition and input."""
         definitions = sorted(self._setup.app.actors.values(), key=lambda definition: definition.name)
-        inputs = await self._control.topics(definition.topic_name for definition in definitions)
+        inputs = await self._control.topics(name for definition in definitions for name in definition.topic_names)
         owners = await self.owners()
-        rows = [
-            row
-            for definition in definitions
-            for row in self._rows(definition, inputs.get(definition.topic_name), owners)
-        ]
+        rows = [row for definition in definitions for row in self._rows(definition, inputs, owners)]
         known = await asyncio.gather(*map(self._with_offsets, rows))
         return await self._with_states(known)
 
@@ -136,19 +132,15 @@ class Cluster:
             )
         return found[topic].partitions
 
-    def _rows(self, definition: ActorDefinition, topic: TopicInfo | None, owners: Owners) -> list[TaskStatus]:
+    def _rows(self, definition: ActorDefinition, inputs: Mapping[str, TopicInfo], owners: Owners) -> list[TaskStatus]:
         name, stores = definition.name, tuple(store.name for store in definition.stores)
-        if topic is None:
-            return [TaskStatus(actor=name, topic=definition.topic_name, stores=stores)]
-        return [
-            TaskStatus(
-                actor=name,
-                topic=topic.name,
-                stores=stores,
-                partition=partition,
-                owner=owners.get((name, partition)),
-            )
-            for partition in range(topic.partitions)
+        missing = [topic for topic in definition.topic_names if topic not in inputs]
+        count = max((inputs[topic].partitions for topic in definition.topic_names if topic in inputs), default=0)
+        return [TaskStatus(actor=name, topic=topic, stores=stores) for topic in missing] + [
+            TaskStatus(actor=name, topic=topic, stores=stores, partition=partition, owner=owners.get((name, partition)))
+            for partition in range(count)
+            for topic in definition.topic_names
+            if topic in inputs and partition < inputs[topic].partitions
         ]
 
     async def _with_offsets(self, row: TaskStatus) -> TaskStatus:

@@ -12,7 +12,7 @@ from actors.admin.parked.reader import ParkedReader
 from actors.cli.session import Session, with_session
 from actors.ports import TopicPartition
 from actors.runtime.commands import Command
-from actors.runtime.task.task import HALT_LOOK_S
+from actors.runtime.task.release import HALT_LOOK_S
 
 
 @click.group("stopped")

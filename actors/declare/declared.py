@@ -150,14 +150,14 @@ def check_value_type(name: str, topic: Any, declared: Any) -> None:
         )
 
 
-def takes_tombstones(name: str, topic: Any, declared: Any, options: Declaration) -> bool:
-    """Tell whether null values are messages of the actor.
+def takes_tombstones(name: str, declared: Any, options: Declaration) -> bool:
+    """Tell whether null values of all inputs are messages of the actor.
 
     Raises:
         ConfigurationError: they are to be, and no method of the class takes them.
     """
     if not isinstance(declared, type):
-        return options.tombstones or takes_none(topic, declared)
+        return options.tombstones
     takes = NoneType in getattr(declared, "receivers", ())
     if options.tombstones and not takes:
         raise ConfigurationError(

@@ -26,13 +26,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class InputHandler:
-    """The handler of one of several inputs; `tombstones` as in `ActorDefinition`."""
+    """The handler of one of several inputs; with `tombstones` null values of this input are messages, None."""
 
     handler: Callable[[Context, Any], Awaitable[Any]]
     tombstones: bool
 
     @classmethod
-    def of(cls, actor: str, topic: Any, function: Any, wrap: Callable[[Any], Any], *, tombstones: bool) -> InputHandler:
+    def of(cls, actor: str, topic: Any, function: Any, wrap: Callable[[Any], Any]) -> InputHandler:
         """Check a function and make it a handler.
 
         Raises:
@@ -40,7 +40,7 @@ class InputHandler:
         """
         check_handler(actor, function)
         check_value_type(actor, topic, function)
-        return cls(wrap(function), tombstones or takes_none(topic, function))
+        return cls(wrap(function), takes_none(topic, function))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ActorDefinition:
     """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
 
     `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
-    with, `queries` what can be asked without a message. With `tombstones` null values are messages, None.
+    with, `queries` what can be asked without a message. With `tombstones` null values of all inputs are messages, None.
     `topic` is the first input, `more_topics` are the others; `handlers` has by topic those of `app.on`, which `wrap`
     makes of functions.
     """
@@ -113,6 +113,13 @@ class ActorDefinition:
             return message_codec(self.declared, topic)
         return function_codec(topic)
 
+    def takes_tombstones(self, topic: Any) -> bool:
+        """Tell whether null values of an input are messages."""
+        own = self.handlers.get(str(topic.get_topic_name()))
+        if self.tombstones or isinstance(self.declared, type):
+            return self.tombstones
+        return takes_none(topic, self.declared) if own is None else own.tombstones
+
     def on(self, topic: Any) -> Callable[[Asking], Asking]:
         """Return a decorator that makes a function the handler of an input; see `App.on`.
 
@@ -124,7 +131,7 @@ class ActorDefinition:
         def decorate(function: Asking) -> Asking:
             if name in self.handlers:
                 raise ConfigurationError(f"actor {self.name}: topic {name} has a handler already")
-            self.handlers[name] = InputHandler.of(self.name, topic, function, self.wrap, tombstones=self.tombstones)
+            self.handlers[name] = InputHandler.of(self.name, topic, function, self.wrap)
             return function
 
         if isinstance(self.declared, type):

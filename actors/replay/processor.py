@@ -6,6 +6,8 @@ import heapq
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from types import NoneType
 from typing import Any
 
@@ -63,14 +65,17 @@ class Unknowns:
 
     Attributes:
         asked: why the message that is being handled can't be replayed, None if it can so far.
+        topic: of what is being handled, if the actor has several inputs.
     """
 
     def __init__(self) -> None:
         self.found: list[tuple[bytes | None, int, str]] = []
         self.asked: str | None = None
+        self.topic = ""
 
     def note(self, record: InputRecord, reason: str) -> None:
         """Note that something is unknown from a message on."""
+        reason = f"{self.topic}: {reason}" if self.topic else reason
         self.found.append((record.key, record.offset, reason[:_REASON_CHARS]))
 
 
@@ -269,14 +274,18 @@ class ReplayProcessor(TaskProcessor):
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
         self._handling = _ReplayHandling(unknowns, spec, parked, self._poison.poisoned, self._is_ending, self._let_pass)
 
-    async def replay(self, records: Sequence[InputRecord]) -> None:
-        """Handle records, and commit."""
-        if not self._punctuators and not self._expiries:
-            await self._handle_all(records)
-        else:
-            for record in records:
+    async def replay(self, records: Sequence[tuple[int, InputRecord]]) -> None:
+        """Handle records of the inputs, and commit."""
+        for place, group in groupby(records, key=itemgetter(0)):
+            one, left = self.inputs[place], [record for _, record in group]
+            if len(self.inputs) > 1:
+                self._unknowns.topic = one.source.topic
+            if not self._punctuators and not self._expiries:
+                await self._handle_all(one, left)
+                continue
+            for record in left:
                 await self.pass_time(record.timestamp)
-                await self._handle_all([record])
+                await self._handle_all(one, [record])
                 await self._take_what_is_due()
         await self._commit()
 
@@ -318,9 +327,8 @@ class ReplayProcessor(TaskProcessor):
             await remove(self._messages, store, overlay, key, raw)
             await self._commit()
 
-    async def _handle_all(self, records: Sequence[InputRecord]) -> None:
-        """Handle records; one that can't even be parked is skipped."""
-        one, left = self.inputs[0], list(records)
+    async def _handle_all(self, one: InputProgress, left: list[InputRecord]) -> None:
+        """Handle records of an input; one that can't even be parked is skipped."""
         while left:
             try:
                 await self._handle_or_halt(one, left)

@@ -1,4 +1,4 @@
-"""Replays the input of one partition through an app's handlers: what state would they have made of it?
+"""Replays the inputs of one partition through an app's handlers: what state would they have made of them?
 
 The messages pass through the product's own tenure: decoding, savepoints, expiry, timers, deduplication, answers and
 `on_error` are the real ones. There is no broker, and time is the input's: the clock stands at the highest timestamp of
@@ -29,7 +29,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
-from actors.errors import ActorsError, UsageError
+from actors.errors import ActorsError
 from actors.ports import InputRecord, TopicPartition
 from actors.replay.processor import (
     Expiries,
@@ -42,7 +42,7 @@ from actors.replay.processor import (
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.committer import Membership
-from actors.runtime.inputs.inbox import Inbox
+from actors.runtime.inputs.inbox import Inbox, InputQueue
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
@@ -144,14 +144,7 @@ class Replayer:
 
     @classmethod
     def of(cls, app: DeclaredApp, definition: ActorDefinition, make_setup: Callable[[], Setup]) -> Replayer:
-        """Make the replayer of an actor.
-
-        Raises:
-            UsageError: the actor has several inputs: their common order isn't replayed.
-        """
-        if definition.more_topics:
-            names = ", ".join(definition.topic_names)
-            raise UsageError(f"actor {definition.name} reads {names}: only actors with one input can be replayed")
+        """Make the replayer of an actor."""
         setup, used = make_setup(), definition
         helpers = {used.timers, used.effects, used.parked, used.answers, app.stores.get(f"{used.name}-ids")}
         topics = {store: setup.changelog_topic(store.name) for store in used.stores}
@@ -170,9 +163,9 @@ class Replayer:
         return self.definition.name
 
     @property
-    def topic(self) -> str:
-        """Its input."""
-        return self.definition.topic_name
+    def topics(self) -> Sequence[str]:
+        """Its inputs."""
+        return self.definition.topic_names
 
     @property
     def follows_time(self) -> bool:
@@ -189,30 +182,30 @@ class Replayer:
     def run(
         self,
         partition: int,
-        records: Iterable[InputRecord],
+        records: Iterable[tuple[int, InputRecord]],
         *,
         partition_count: int,
-        start: int = 0,
+        starts: Sequence[int] | None = None,
         kept: Iterable[Kept] = (),
         until_ms: int | None = None,
         stores: Sequence[str] | None = None,
-        topic_id: str = "",
-        metadata: str = "",
+        topic_ids: Sequence[str] | None = None,
+        metadata: Sequence[str] | None = None,
     ) -> Iterator[Replayed]:
         """Replay a partition's records as they are taken from the iterator, then give the state that they led to.
 
         Args:
             partition: the partition.
-            records: in offset order, all that is committed; with `offset`, `timestamp` (Unix milliseconds), `key`,
-                `value` and `headers`.
-            partition_count: of the input.
-            start: records before this offset are skipped.
-            kept: what the stores held at `start`.
+            records: all that is committed, in the order in which it is handled, each with its input's place in
+                `topics`; with `offset`, `timestamp` (Unix milliseconds), `key`, `value` and `headers`.
+            partition_count: of the inputs.
+            starts: by input, records before this offset are skipped.
+            kept: what the stores held at `starts`.
             until_ms: the clock goes on to that time after the last record, Unix milliseconds.
             stores: whose state is given; those of `changelogs` by default.
-            topic_id: the input's id. With it, and the workers' secret in this process, only commands that are signed
-                are obeyed, as the workers do; else all are.
-            metadata: that of the group's committed offset, which says what ids of messages are made of.
+            topic_ids: the inputs' ids. With them, and the workers' secret in this process, only commands that are
+                signed are obeyed, as the workers do; else all are.
+            metadata: by input, that of the group's committed offset, which says what ids of messages are made of.
 
         Raises:
             ActorsError: a handler waits for something that never comes.
@@ -220,33 +213,41 @@ class Replayer:
         wanted = list(self.changelogs) if stores is None else stores
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="actors-replay-")))
-            run = _Run(self, partition, partition_count, topic_id, metadata)
+            ids = dict(zip(self.topics, topic_ids or (), strict=False))
+            run = _Run(self, partition, partition_count, ids, metadata or [""] * len(self.topics))
             stack.callback(run.close)
-            run.open(folder, start, kept)
+            run.open(folder, starts or [0] * len(self.topics), kept)
             yield from run.replay(records, until_ms)
             yield from run.state(wanted)
             yield Replayed(DONE, None, None, None, run.count)
 
 
 class _Run:
-    def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str, metadata: str) -> None:
+    def __init__(
+        self,
+        replayer: Replayer,
+        partition: int,
+        partition_count: int,
+        topic_ids: Mapping[str, str],
+        metadata: Sequence[str],
+    ) -> None:
         self.count = 0
-        self._ids = replayer.topics_of(metadata)
+        self._ids = [replayer.topics_of(one) for one in metadata]
         self._partition = partition
         self._loop = VirtualTime()
         self._clock, self._unknowns = InputClock(), Unknowns()
         self._setup = replayer.make_setup()
         # What is replayed was traced when it happened.
         self._setup.is_tracing = False
-        self._topics: Any = _Topics(replayer.topic, partition_count)
-        self._spec, self._resolve = self._loop.run(self._specify(replayer, partition_count, topic_id))
+        self._topics: Any = _Topics(replayer.topics, partition_count)
+        self._spec, self._resolve = self._loop.run(self._specify(replayer, partition_count, topic_ids))
         self._opened: dict[str, RocksStore] = {}
         self._processor: ReplayProcessor | None = None
 
-    def open(self, folder: Path, start: int, kept: Iterable[Kept]) -> None:
+    def open(self, folder: Path, starts: Sequence[int], kept: Iterable[Kept]) -> None:
         """Make the stores, and put into them what was kept."""
         spec, resources = self._spec, RocksResources()
-        position = Position(start, 0, 0, _EPOCH, "")
+        position = Position(0, 0, 0, _EPOCH, "").at(starts)
         for number, store in enumerate(spec.stores):
             self._opened[store.name] = held = RocksStore.open(folder / str(number), resources=resources)
             held.apply([], position)
@@ -254,16 +255,17 @@ class _Run:
         expiries = Expiries({spec.changelogs[store].topic: number for store, number in hooked.items()})
         self._load(kept, position, expiries, hooked)
         restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
-        self._processor = self._loop.run(self._make_processor(restored, start, expiries))
+        self._processor = self._loop.run(self._make_processor(restored, starts, expiries))
 
-    def replay(self, records: Iterable[InputRecord], until_ms: int | None) -> Iterator[Replayed]:
+    def replay(self, records: Iterable[tuple[int, InputRecord]], until_ms: int | None) -> Iterator[Replayed]:
         """Handle the records, and give what isn't known."""
         processor, left = self._processor, iter(records)
         if processor is None:
             raise AssertionError("open() comes first")
         while batch := list(islice(left, _AT_ONCE)):
             self.count += len(batch)
-            self._run(processor.replay(batch), f"{batch[0].offset} to {batch[-1].offset}")
+            first, last = (f"{self._spec.topics[place]} {record.offset}" for place, record in (batch[0], batch[-1]))
+            self._run(processor.replay(batch), f"{first} to {last}")
             yield from self._noted()
         if until_ms is not None:
             self._run(processor.pass_time(until_ms), "the last")
@@ -293,40 +295,58 @@ class _Run:
             self._loop.run(work)
         except StuckError as error:
             raise ActorsError(
-                f"{self._spec.topic}[{self._partition}], offsets {offsets}: a handler of actor {self._spec.name} waits "
+                f"partition {self._partition}, offsets {offsets}: a handler of actor {self._spec.name} waits "
                 "for something that never comes in a replay"
             ) from error
 
-    async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
+    async def _specify(
+        self, replayer: Replayer, partition_count: int, topic_ids: Mapping[str, str]
+    ) -> tuple[ActorSpec, Any]:
         setup, topics = self._setup, self._topics
         inputs = {
-            name: TopicInfo(name, UUID(topic_id or _NO_ID), partition_count)
+            name: TopicInfo(name, UUID(topic_ids.get(name) or _NO_ID), partition_count)
             for definition in replayer.app.actors.values()
             for name in definition.topic_names
         }
         resolve = await setup.outputs(topics)
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
         spec = next(spec for spec in specs if spec.name == replayer.actor)
-        if not topic_id:
+        if not topic_ids.get(spec.topic):
             # What a command was signed for isn't known.
             spec = replace(spec, commands=OPEN_COMMANDS)
-        return replace(spec, handler=on_input_time(spec.handler, self._clock, self._unknowns)), resolve
+        more = (replace(one, handler=self._on_input_time(one.handler)) for one in spec.more_inputs)
+        return replace(spec, handler=self._on_input_time(spec.handler), more_inputs=tuple(more)), resolve
 
-    async def _make_processor(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayProcessor:
-        settings = self._setup.task_settings()
+    def _on_input_time(self, handler: Any) -> Any:
+        return on_input_time(handler, self._clock, self._unknowns)
+
+    async def _make_processor(
+        self, stores: list[Restored], starts: Sequence[int], expiries: Expiries
+    ) -> ReplayProcessor:
+        settings, spec = self._setup.task_settings(), self._spec
+        inbox = Inbox(settings.queue_records, lambda: None)
+        inbox.queues = [InputQueue() for _ in spec.inputs]
         context = TaskContext(
-            spec=self._spec,
+            spec=spec,
             partition=self._partition,
             member=Membership(),
             log=MemoryLog(expiries),
             services=self._services(),
             settings=settings,
-            inbox=Inbox(settings.queue_records, lambda: None),
+            inbox=inbox,
             epoch=_EPOCH,
         )
-        (of,) = self._spec.inputs
-        source = TopicPartition(of.topic, self._partition)
-        inputs = [InputProgress(0, source, of, CompletedOffsets(start), self._ids, 0)]
+        inputs = [
+            InputProgress(
+                place,
+                TopicPartition(of.topic, self._partition),
+                of,
+                CompletedOffsets(starts[place]),
+                self._ids[place],
+                0,
+            )
+            for place, of in enumerate(spec.inputs)
+        ]
         return ReplayProcessor(context, stores, inputs, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 
     def _services(self) -> TaskServices:
@@ -360,8 +380,8 @@ class _Run:
 class _Topics:
     """What `Setup` asks of `actors._kafka.admin.topics.Topics`: every topic is there."""
 
-    def __init__(self, topic: str, partition_count: int) -> None:
-        self._counts = {topic: partition_count}
+    def __init__(self, topics: Iterable[str], partition_count: int) -> None:
+        self._counts = dict.fromkeys(topics, partition_count)
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         return {name: TopicInfo(name, UUID(int=0), self._counts.get(name, _ANY_PARTITION)) for name in names}

@@ -24,6 +24,7 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors.ports import InputRecord
+from stores._core.record import WriteMetadata
 
 CONTROL_HEADER = "fa-control"
 MAC_HEADER = "fa-control-mac"
@@ -130,6 +131,14 @@ def control_of(record: InputRecord) -> bytes | None:
         if name == CONTROL_HEADER:
             return told or b""
     return None
+
+
+def written_by(metadata: WriteMetadata, home_offset: int | msgspec.UnsetType | None) -> int:
+    """Return the offset of the actor's first input, to which commands go, behind which an entry was written.
+
+    Offsets of other inputs can't be compared with a command's: what these wrote says how far the first one was handled.
+    """
+    return (home_offset or 0) - 1 if metadata.input else metadata.source_offset
 
 
 def is_over(command: Command, offset: int) -> bool:

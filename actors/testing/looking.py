@@ -55,7 +55,7 @@ class ParkedHere:
 
     Attributes:
         key, value: decoded as the actor's messages are; bytes where that fails.
-        headers, partition, offset, timestamp_ms: as it came.
+        headers, topic, partition, offset, timestamp_ms: as it came.
         error: why it couldn't be handled; None if it only waits.
         attempts: how often it was tried.
     """
@@ -63,6 +63,7 @@ class ParkedHere:
     key: Any
     value: Any
     headers: Sequence[tuple[str, bytes | None]]
+    topic: str
     partition: int
     offset: int
     timestamp_ms: int
@@ -98,6 +99,7 @@ def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -
             None if held.key is None else decode_key(held.key),
             None if held.value is None else decode_value(held.value),
             held.headers,
+            held.topic,
             held.partition,
             held.offset,
             held.timestamp_ms,

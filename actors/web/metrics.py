@@ -19,13 +19,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from actors._core.task.lifecycle import State
-from actors.runtime.observe.status import HistogramStatus, StoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.observe.status import HistogramStatus, InputStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
 from actors.web.host import Host
 
 PAGE = "/metrics"
 PREFIX = "faust_actors_"
 _TASK = ("actor", "partition")
+_INPUT = ("actor", "topic", "partition")
 _STORE = ("actor", "store", "partition")
 _COPY = ("actor", "store", "partition", "role")
 
@@ -47,9 +48,6 @@ _COUNTERS: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("restored_records", "Changelog records that restores read.", lambda task: task.restored_records),
 )
 _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
-    ("consumer_lag_records", "Offsets between what is committed and the input's end.", lambda task: task.lag),
-    ("committed_offset", "The input offset up to which all is committed.", lambda task: task.committed_offset),
-    ("end_offset", "The input's end as the last fetch or takeover saw it.", lambda task: task.end_offset),
     ("queued_records", "Records that wait in memory for the handler.", lambda task: task.queued),
     ("overlay_bytes", "About what is held in memory until the next commit.", lambda task: task.overlay_bytes),
     ("parked_messages", "Messages that are parked.", lambda task: task.parked),
@@ -58,6 +56,11 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
+)
+_INPUTS: Iterable[tuple[str, str, Callable[[InputStatus], Number]]] = (
+    ("consumer_lag_records", "Offsets between what is committed and the input's end.", lambda one: one.lag),
+    ("committed_offset", "The input offset up to which all is committed.", lambda one: one.committed_offset),
+    ("end_offset", "The input's end as the last fetch or takeover saw it.", lambda one: one.end_offset),
 )
 _HISTOGRAMS: Iterable[tuple[str, str, Callable[[TaskStatus], HistogramStatus]]] = (
     ("commit_duration_seconds", "How long commits took, the stores' write included.", lambda task: task.commits),
@@ -127,6 +130,9 @@ def _families(seen: WorkerStatus) -> Iterator[Metric]:
         yield _counter(name, text, _TASK, ((_labels(task), of_task(task)) for task in seen.tasks))
     for name, text, of_task in _GAUGES:
         yield _gauge(name, text, _TASK, ((_labels(task), of_task(task)) for task in seen.tasks))
+    inputs = [((task.actor, one.topic, str(task.partition)), one) for task in seen.tasks for one in task.inputs]
+    for name, text, of_input in _INPUTS:
+        yield _gauge(name, text, _INPUT, ((labels, of_input(one)) for labels, one in inputs))
     for name, text, timed in _HISTOGRAMS:
         yield _histogram(name, text, _TASK, ((_labels(task), timed(task)) for task in seen.tasks))
     yield from _states(seen)

@@ -85,7 +85,7 @@ def recompute(
             _show_plan(plan, run.console)
             click.echo(json.dumps(plan.summary))
             return
-        with run.progress(f"recompute {plan.input.name}"):
+        with run.progress(f"recompute {plan.input}"):
             found = recompute_actor(run.spark, plan)
     from spark_replay.recompute.report import show
 
@@ -98,9 +98,9 @@ def recompute(
 
 
 def _show_plan(plan: Recompute, console: Console) -> None:
-    lines = [f"would replay {plan.input.name} through actor {plan.actor} of {plan.module}, {plan.offsets} offsets:"]
+    lines = [f"would replay {plan.input} through actor {plan.actor} of {plan.module}, {plan.offsets} offsets:"]
     lines += [
-        f"    partition {part['partition']}: {part['start']} to {part['end']} (by {part['end_by']})"
+        f"    {part['topic']}[{part['partition']}]: {part['start']} to {part['end']} (by {part['end_by']})"
         for part in plan.summary["partitions"]
     ]
     lines += [f"would compare store {store} with {topic.name}" for store, topic in plan.changelogs.items()]

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.judging import CONTENT_AND_METADATA
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.changelog import has_input, metadata_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -118,10 +118,11 @@ def name_causes(
         "epochs",
         lambda owner: (owner["epoch"] > F.col("log.epoch")) & (owner["first_offset"] < F.col("log.offset")),
     )
+    has_inputs = _true(F.exists("epochs", lambda owner: owner["first_source"].isNull()))
     return (
         found.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
+        .withColumn("cause", _cause(known, has_inputs))
         .drop("epochs")
-        .withColumn("cause", _cause(known))
     )
 
 
@@ -155,11 +156,15 @@ def _is_same(names: Sequence[str]) -> Column:
 
 
 def _epochs(rows: DataFrame) -> DataFrame:
-    """The owners of each partition by epoch: the first input and the first offset that the log has of each."""
+    """The owners of each partition by epoch: the first input and the first offset that the log has of each.
+
+    Of an actor with several inputs the first one is null: what is held doesn't say of which input its offsets are.
+    """
     fields = metadata_fields(F.col("metadata"))
+    source_offset = F.when(~has_input(F.col("metadata")), fields["source_offset"])
     owners = (
         rows.where(F.col("metadata").isNotNull())
-        .select("partition", "offset", fields["epoch"].alias("epoch"), fields["source_offset"].alias("source_offset"))
+        .select("partition", "offset", fields["epoch"].alias("epoch"), source_offset.alias("source_offset"))
         .groupBy("partition", "epoch")
         .agg(F.min("source_offset").alias("first_source"), F.min("offset").alias("first_offset"))
     )
@@ -167,7 +172,7 @@ def _epochs(rows: DataFrame) -> DataFrame:
     return owners.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
 
 
-def _cause(known: Known) -> Column:
+def _cause(known: Known, has_inputs: Column) -> Column:
     kind, log, export = F.col("kind"), F.col("log"), F.col("export")
     held_at, is_complete = F.col("held_at"), _of(known.complete)
     deleted = log.isNotNull() & log["value"].isNull()
@@ -175,11 +180,11 @@ def _cause(known: Known) -> Column:
     seems_older = (
         ~is_complete
         & held_at.isNull()
-        & (export["source_offset"] <= log["source_offset"])
+        & (has_inputs | (export["source_offset"] <= log["source_offset"]))
         & (export["epoch"] <= log["epoch"])
     )
     is_older = _true(held_at < log["offset"]) | _true(seems_older)
-    is_newer = (export["source_offset"] > log["source_offset"]) | (export["epoch"] > log["epoch"])
+    is_newer = (~has_inputs & (export["source_offset"] > log["source_offset"])) | (export["epoch"] > log["epoch"])
     is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
     found = {
         "record_without_metadata": kind == "without_metadata",

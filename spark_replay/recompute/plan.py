@@ -1,9 +1,9 @@
-"""What a recompute reads: which offsets of the input, which changelogs, from which state.
+"""What a recompute reads: which offsets of the inputs, which changelogs, from which state.
 
-The replay ends at the group's committed offset, since that says which inputs are handled, also those that wrote
-nothing; where the group has no offset any more, at the highest source offset in the changelogs. The offset is read
-first and the changelogs' ends after it, so that all that belongs to the offset is before the ends: writes of later
-inputs are told by their source offset and left out. So it doesn't matter that workers go on meanwhile.
+The replay ends at the group's committed offsets, since they say which records are handled, also those that wrote
+nothing; where the group has no offset any more, at the highest source offset in the changelogs. The offsets are read
+first and the changelogs' ends after them, so that all that belongs to the offsets is before the ends: writes of later
+records are told by their source offset and left out. So it doesn't matter that workers go on meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, ReadError, TargetError, UnknownTopicError
 from spark_replay.fold.rebuild import SUMMARY, RebuildSummary, read_rebuild, read_summary
 from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking, describe_topic
-from spark_replay.sources.changelog import metadata_fields, read_rows
-from spark_replay.sources.columns import by_partition
+from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
+from spark_replay.sources.columns import by_input
 from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
 
@@ -33,6 +34,25 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What is read of one input, by partition.
+
+    Attributes:
+        topic: The input as it is now.
+        starts: The first offset that is replayed.
+        bounds: The offset that the replay stops before.
+        bound_by: What says so: `committed` or `changelog`.
+        metadata: That of the group's committed offset.
+    """
+
+    topic: Topic
+    starts: tuple[int, ...]
+    bounds: tuple[int, ...]
+    bound_by: tuple[str, ...]
+    metadata: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recompute:
     """What a recompute will do; made by `plan_recompute`.
 
@@ -40,36 +60,38 @@ class Recompute:
         brokers, kafka_options: Where Kafka is.
         module: The app's.
         actor: The actor's name.
-        input: Its input as it is now.
+        inputs: Its inputs in the order of their declaration.
         group: The workers' consumer group.
         changelogs: By store, those that are compared.
-        starts: By partition, the first input offset that is replayed.
-        bounds: By partition, the input offset that the replay stops before.
-        bound_by: By partition, what says so: `committed` or `changelog`.
         until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
-        metadata: By partition, that of the group's committed offset.
     """
 
     brokers: str
     kafka_options: Mapping[str, str]
     module: str
     actor: str
-    input: Topic
+    inputs: tuple[Input, ...]
     group: str
     changelogs: Mapping[str, Topic]
-    starts: tuple[int, ...]
-    bounds: tuple[int, ...]
-    bound_by: tuple[str, ...]
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
-    metadata: tuple[str, ...]
+
+    @property
+    def input(self) -> str:
+        """The inputs' names."""
+        return ", ".join(one.topic.name for one in self.inputs)
+
+    @property
+    def bounds(self) -> list[tuple[int, ...]]:
+        """By input and partition, the offset that the replay stops before."""
+        return [one.bounds for one in self.inputs]
 
     @property
     def offsets(self) -> int:
-        """How many offsets of the input are read; markers and aborted records among them."""
-        return sum(end - start for start, end in zip(self.starts, self.bounds, strict=True))
+        """How many offsets of the inputs are read; markers and aborted records among them."""
+        return sum(sum(one.bounds) - sum(one.starts) for one in self.inputs)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -77,7 +99,7 @@ class Recompute:
         return {
             "app": self.module,
             "actor": self.actor,
-            "input": self.input.name,
+            "input": self.input,
             "changelogs": {store: topic.name for store, topic in self.changelogs.items()},
             "from_state": {store: str(folder) for store, folder in self.from_state.items()},
             "offsets": self.offsets,
@@ -87,8 +109,9 @@ class Recompute:
                 for start, end in zip(topic.starts, topic.ends, strict=True)
             ),
             "partitions": [
-                {"partition": number, "start": start, "end": end, "end_by": by}
-                for number, (start, end, by) in enumerate(zip(self.starts, self.bounds, self.bound_by, strict=True))
+                {"topic": one.topic.name, "partition": number, "start": start, "end": end, "end_by": by}
+                for one in self.inputs
+                for number, (start, end, by) in enumerate(zip(one.starts, one.bounds, one.bound_by, strict=True))
             ],
         }
 
@@ -127,32 +150,39 @@ def plan_recompute(
     options = dict(kafka_options or {})
     replayer = load_replayer(module, actor)
     chosen = _chosen(replayer, store)
-    source = _described(spark, brokers, replayer.topic, options, f"the input of actor {replayer.actor}")
-    count = source.partition_count
+    what = f"the input of actor {replayer.actor}"
+    topics = [_described(spark, brokers, name, options, what) for name in replayer.topics]
     with asking(spark, brokers, options, f"the offsets of group {replayer.group}") as admin:
-        committed = admin.committed(replayer.group, replayer.topic, count)
+        committed = admin.committed(replayer.group, topics)
     folders = {} if from_state is None else _rebuilds(from_state, replayer)
     wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
     changelogs = {name: _settled(spark, brokers, topic, options, name) for name, topic in wanted.items()}
-    _require_fitting(source, changelogs, folders)
     facts = _Facts(spark, brokers, changelogs, options)
-    require_same_topics(replayer, source, changelogs, committed, facts.first_epoch)
-    bounds, bound_by = _bounds(replayer, source, committed, facts)
-    starts = _starts(source, bounds, facts, folders, accept_missing_input=accept_missing_input)
+    inputs = []
+    for place, (source, offsets) in enumerate(zip(topics, committed, strict=True)):
+        _require_fitting(source, changelogs, folders)
+        require_same_topics(replayer, source, changelogs, offsets, facts.first_epoch)
+        bounds, bound_by = _bounds(replayer, source, offsets, partial(facts.next_source, place))
+        starts = _starts(source, bounds, facts, folders, accept_missing_input=accept_missing_input)
+        ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
+        metadata = tuple(one.metadata for one in offsets)
+        inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
+    ends_of_all = [one.bounds for one in inputs]
+    if not any(map(any, ends_of_all)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
     return Recompute(
         brokers=brokers,
         kafka_options=options,
         module=module,
         actor=replayer.actor,
-        input=source,
+        inputs=tuple(inputs),
         group=replayer.group,
         changelogs={name: changelogs[name] for name in chosen},
-        starts=starts,
-        bounds=tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True)),
-        bound_by=bound_by,
-        until_ms=facts.last_ms(bounds) if replayer.follows_time else (None,) * count,
+        until_ms=facts.last_ms(ends_of_all) if replayer.follows_time else (None,) * len(ends_of_all[0]),
         from_state=folders,
-        metadata=tuple(one.metadata for one in committed),
     )
 
 
@@ -250,11 +280,11 @@ def _settled(spark: SparkSession, brokers: str, name: str, options: Mapping[str,
 
 
 def _bounds(
-    replayer: Any, source: Topic, committed: Sequence[CommittedOffset], facts: _Facts
+    replayer: Any, source: Topic, committed: Sequence[CommittedOffset], next_source: Callable[[int], int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     bounds, reasons = [], []
     for number, (offset, _) in enumerate(committed):
-        bound = facts.next_source(number) if offset is None else offset
+        bound = next_source(number) if offset is None else offset
         if bound > source.high_watermarks[number]:
             said = f"group {replayer.group} has committed" if offset is not None else "the state is of"
             raise InputError(
@@ -263,11 +293,6 @@ def _bounds(
             )
         bounds.append(bound)
         reasons.append("changelog" if offset is None else "committed")
-    if not any(bounds):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {source.name} and there is no state: did a worker "
-            "ever run?"
-        )
     return tuple(bounds), tuple(reasons)
 
 
@@ -302,15 +327,15 @@ class _Facts:
         self._brokers = brokers
         self._changelogs = changelogs
         self._options = options
-        self._next: dict[int, int] | None = None
+        self._next: dict[int, dict[int, int]] = {}
         self._kept: dict[int, int] | None = None
         self._epochs: dict[int, int] | None = None
 
-    def next_source(self, partition: int) -> int:
-        """Return the offset behind the last input that a changelog tells of, 0 if none does."""
-        if self._next is None:
-            self._next = self._highest(self._rows())
-        return self._next.get(partition, 0)
+    def next_source(self, place: int, partition: int) -> int:
+        """Return the offset behind the last record of an input that a changelog tells of, 0 if none does."""
+        if place not in self._next:
+            self._next[place] = self._highest(self._rows().where(F.col("input") == place))
+        return self._next[place].get(partition, 0)
 
     def first_epoch(self, partition: int) -> int | None:
         """Return the lowest epoch of an owner in a partition of the changelogs, None if no owner wrote there."""
@@ -335,11 +360,11 @@ class _Facts:
             self._kept = {number: max(highest.get(number, 0) for highest in found) for number in numbers}
         return self._kept.get(partition, 0)
 
-    def last_ms(self, bounds: Sequence[int]) -> tuple[int | None, ...]:
-        """Return when the last write was made that belongs to inputs before the bounds, by partition."""
-        rows = self._rows().where(F.col("source_offset") < by_partition(list(bounds)))
+    def last_ms(self, bounds: Sequence[Sequence[int]]) -> tuple[int | None, ...]:
+        """Return when the last write was made that belongs to records before the inputs' bounds, by partition."""
+        rows = self._rows().where(F.col("source_offset") < by_input(bounds, F.col("input")))
         last = self._by_partition(rows, F.unix_millis(F.max("timestamp")))
-        return tuple(last.get(number) for number in range(len(bounds)))
+        return tuple(last.get(number) for number in range(len(bounds[0])))
 
     def _rows(self) -> DataFrame:
         frames = [self._rows_of(store) for store in self._changelogs]
@@ -356,6 +381,7 @@ class _Facts:
             "partition",
             "offset",
             "timestamp",
+            input_of(F.col("metadata")).alias("input"),
             metadata["source_offset"].alias("source_offset"),
             metadata["epoch"].alias("epoch"),
         )
@@ -371,6 +397,11 @@ class _Facts:
 
 def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
     """Find the rebuild of each store in a folder, or right below it."""
+    if len(replayer.topics) > 1:
+        raise TargetError(
+            f"--from-state {folder}: actor {replayer.actor} reads {', '.join(replayer.topics)}, and a rebuild doesn't "
+            "say which input a write came from. Leave it out: the replay begins with the inputs' first records"
+        )
     summaries = sorted([*folder.glob(SUMMARY), *folder.glob(f"*/{SUMMARY}")])
     by_changelog = {_summary(path.parent).changelog: path.parent for path in summaries}
     wanted = _all_stores(replayer)

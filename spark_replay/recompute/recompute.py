@@ -10,7 +10,8 @@ Each key of a store that either side has gets one kind:
 * `superseded`: the changelog only has later writes of it than the point compared. Nothing can be said.
 
 Keys that neither side has, deleted or expired on both, get none. Records stay in the JVM save where they pass through
-the handlers, which are Python: one Spark task for each partition of the input, in the order that Kafka gives.
+the handlers, which are Python: one Spark task for each partition. Records of several inputs are merged by their
+timestamps as if all had been there when the first was handled.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import RecomputeError
@@ -37,8 +39,8 @@ from spark_replay.fold.settled import settle
 from spark_replay.recompute.plan import Recompute
 from spark_replay.recompute.report import FINE, Recomputed, recomputed
 from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
-from spark_replay.sources.changelog import metadata_fields
-from spark_replay.sources.columns import by_partition
+from spark_replay.sources.changelog import input_of, metadata_fields
+from spark_replay.sources.columns import by_input
 from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
 
@@ -85,21 +87,24 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
 
 def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
     """Return what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
-    rows = _input(spark, plan)
-    if plan.from_state:
-        rows = rows.unionAll(_kept(spark, plan))
+    inputs = [_input(spark, plan, place) for place in range(len(plan.inputs))]
+    if plan.from_state or len(inputs) > 1:
+        rows = reduce(lambda left, right: left.unionAll(right), [*map(_ranked, inputs), *_kept(spark, plan)])
         # what the stores held comes before the first record
-        rows = rows.repartition(max(1, plan.input.partition_count), "partition").sortWithinPartitions(
-            "partition", F.col("store").isNull(), "offset"
+        rows = rows.repartition(max(1, len(plan.until_ms)), "partition").sortWithinPartitions(
+            "partition", F.col("store").isNull(), "rank_ms", "input", "offset"
         )
+    else:
+        # The source gives each partition as one of Spark's, in order.
+        [rows] = inputs
     job = Job(
         module=plan.module,
         actor=plan.actor,
         stores=tuple(plan.changelogs),
-        starts=plan.starts,
+        starts=tuple(zip(*(one.starts for one in plan.inputs), strict=True)),
         until_ms=plan.until_ms,
-        topic_id=plan.input.topic_id,
-        metadata=plan.metadata,
+        topic_ids=tuple(one.topic.topic_id for one in plan.inputs),
+        metadata=tuple(zip(*(one.metadata for one in plan.inputs), strict=True)),
     )
     context = spark.sparkContext
     if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
@@ -109,12 +114,13 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
     return spark.createDataFrame(replayed, OUTPUT_SCHEMA, verifySchema=False)
 
 
-def _input(spark: SparkSession, plan: Recompute) -> DataFrame:
-    # nothing has to be sorted then
-    source = kafka(spark, plan.brokers, plan.input.name, plan.kafka_options)
-    records = source.in_order(replace(plan.input, starts=plan.starts, ends=plan.bounds))
+def _input(spark: SparkSession, plan: Recompute, place: int) -> DataFrame:
+    one = plan.inputs[place]
+    source = kafka(spark, plan.brokers, one.topic.name, plan.kafka_options)
+    records = source.in_order(replace(one.topic, starts=one.starts, ends=one.bounds))
     return records.select(
         "partition",
+        F.lit(place).alias("input"),
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
         "key",
@@ -124,20 +130,31 @@ def _input(spark: SparkSession, plan: Recompute) -> DataFrame:
     )
 
 
-def _kept(spark: SparkSession, plan: Recompute) -> DataFrame:
-    frames = [
+def _ranked(records: DataFrame) -> DataFrame:
+    """Add what the records of all inputs are ordered by, with the input's place and the offset.
+
+    The record with the lowest timestamp among the inputs' next ones goes first. So a record whose timestamp is lower
+    than an earlier one's of its input comes right behind that one.
+    """
+    so_far = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    return records.withColumn("rank_ms", F.max("timestamp_ms").over(so_far))
+
+
+def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
+    return [
         read_rebuild(spark, folder).select(
             "partition",
+            F.lit(0).alias("input"),
             F.coalesce("source_offset", F.lit(0)).alias("offset"),
             F.coalesce("expires_at_ms", F.lit(0)).alias("timestamp_ms"),
             "key",
             "value",
             F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
             F.lit(store).alias("store"),
+            F.lit(0).cast("bigint").alias("rank_ms"),
         )
         for store, folder in plan.from_state.items()
     ]
-    return reduce(lambda left, right: left.unionAll(right), frames)
 
 
 def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFrame:
@@ -145,14 +162,12 @@ def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFra
     sides = reduce(lambda left, right: left.unionAll(right), [_states(replayed), _unknowns(plan, replayed)])
     for store in plan.changelogs:
         sides = sides.unionAll(_logged(spark, plan, store))
-    # a record without write metadata is of no known input; a worker that restores takes it all the same
-    below = F.coalesce(F.col("source_offset") < by_partition(plan.bounds), F.lit(True))
-    is_log, offset = F.col("side") == "log", F.col("offset")
+    side, offset = F.col("side"), F.col("offset")
     folded = sides.groupBy("store", "partition", "key").agg(
         F.max_by(
-            F.struct("value", "source_offset", "expires_at_ms", "epoch", "offset"), F.when(is_log & below, offset)
+            F.struct("value", "source_offset", "expires_at_ms", "epoch", "offset"), F.when(side == "log", offset)
         ).alias("log"),
-        F.min(F.when(is_log & ~below, offset)).alias("later_offset"),
+        F.min(F.when(side == "later", offset)).alias("later_offset"),
         F.first(
             F.when(F.col("side") == "state", F.struct("value", "source_offset", "expires_at_ms")), ignorenulls=True
         ).alias("recomputed"),
@@ -214,7 +229,9 @@ def _unknowns(plan: Recompute, replayed: DataFrame) -> DataFrame:
 def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
     """Return each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
     changelog = plan.changelogs[store]
-    is_later = metadata_fields(F.col("metadata"))["source_offset"] >= by_partition(plan.bounds)
+    metadata = F.col("metadata")
+    # A record without write metadata is of no known input. A worker that restores takes it all the same.
+    is_later = metadata_fields(metadata)["source_offset"] >= by_input(plan.bounds, input_of(metadata))
     everything = [None] * changelog.partition_count
     folded = settle(
         kafka(spark, plan.brokers, changelog.name, plan.kafka_options),
@@ -227,13 +244,7 @@ def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
     fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
     last, later = (folded.where(F.col(name).isNotNull()) for name in ("last", "later_offset"))
     return _sided(last, "log", store=F.lit(store), **fields).unionAll(
-        _sided(
-            later,
-            "log",
-            store=F.lit(store),
-            source_offset=by_partition(plan.bounds),
-            offset=F.col("later_offset"),
-        )
+        _sided(later, "later", store=F.lit(store), offset=F.col("later_offset"))
     )
 
 
@@ -260,7 +271,7 @@ def _replaying(plan: Recompute) -> Iterator[None]:
     """Tell what a replay failed with; a Spark error that isn't one is told as `reading` does."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-    with reading(f"input {plan.input.name} or its changelogs"):
+    with reading(f"input {plan.input} or its changelogs"):
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:

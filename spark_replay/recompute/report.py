@@ -50,14 +50,14 @@ class Recomputed:
     """What a recompute found.
 
     Attributes:
-        app, actor, input: What was replayed.
+        app, actor, input: What was replayed; several inputs are separated by commas.
         counts: Keys by kind.
         by_store: The same for each store.
         by_partition: The same for each partition that has keys.
         records: How many records of the input were replayed.
         unknown_events: How often something happened that the input doesn't tell, by reason, the 10 most frequent.
         seconds: How long it took.
-        partitions: What was read of each partition: `partition`, `start`, `end`, `end_by`.
+        partitions: What was read of each partition: `topic`, `partition`, `start`, `end`, `end_by`.
         differences: Up to 10 of each store and kind that isn't equal.
     """
 
@@ -100,7 +100,7 @@ def recomputed(
     """
     done = [row for row in told if row["reason"] is None]
     if len({row["partition"] for row in done}) != len(done):
-        raise RecomputeError(f"Spark split a partition of {plan.input.name}: leave out settings that make it do so")
+        raise RecomputeError(f"Spark split a partition of {plan.input}: leave out settings that make it do so")
     reasons: Counter[str] = Counter()
     for row in told:
         if row["reason"] is not None:
@@ -113,7 +113,7 @@ def recomputed(
     return Recomputed(
         app=plan.module,
         actor=plan.actor,
-        input=plan.input.name,
+        input=plan.input,
         counts=_all(sum(by_store.values(), Counter())),
         by_store={store: _all(counts) for store, counts in by_store.items()},
         by_partition={number: _all(counts) for number, counts in sorted(by_partition.items())},
@@ -141,11 +141,12 @@ def show(found: Recomputed, console: Console) -> None:
 
 
 def _notes(found: Recomputed) -> list[str]:
-    by_changelog = [str(part["partition"]) for part in found.partitions if part["end_by"] == "changelog"]
+    parts = [part for part in found.partitions if part["end_by"] == "changelog"]
+    by_changelog = [f"{part['topic']}[{part['partition']}]" for part in parts]
     notes = [f"{found.records} records replayed"]
     if by_changelog:
         numbers = ", ".join(by_changelog)
-        notes.append(f"no committed offset in partition {numbers}: replayed as far as the changelogs tell")
+        notes.append(f"no committed offset of {numbers}: replayed as far as the changelogs tell")
     notes += [f"not in the input, {count} times: {reason}" for reason, count in found.unknown_events.items()]
     for one in found.differences:
         why = "" if one.unknown is None else f" ({one.unknown})"

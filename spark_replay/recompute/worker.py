@@ -1,7 +1,7 @@
-"""What a recompute runs inside Spark's Python workers: one replay a partition of the input.
+"""What a recompute runs inside Spark's Python workers: one replay a partition of the inputs.
 
-Records come in the order of the partition and are handed to the app one after the other. They come as rows and not as
-Arrow batches because Spark wants pandas on every executor for those. Needs no pyspark.
+Records come in the order in which they are handled and are handed to the app one after the other. They come as rows
+and not as Arrow batches because Spark wants pandas on every executor for those. Needs no pyspark.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from spark_replay.apps import THERE, load_replayer
 from spark_replay.errors import RecomputeError, ReplayError
 from spark_replay.session import first_line
 
-INPUT_COLUMNS = ("partition", "offset", "timestamp_ms", "key", "value", "headers", "store")
-"""`store` is null in an input record. In a key that a store held before, `offset` is its source offset and
-`timestamp_ms` its expiry."""
+INPUT_COLUMNS = ("partition", "input", "offset", "timestamp_ms", "key", "value", "headers", "store")
+"""`input` is the input's place, and `store` is null in an input record. In a key that a store held before, `offset` is
+its source offset and `timestamp_ms` its expiry."""
 OUTPUT_SCHEMA = (
     "partition int, kind string, store string, key binary, value binary, source_offset bigint, expires_at_ms bigint"
 )
@@ -34,19 +34,19 @@ class Job:
     Attributes:
         module, actor: The app's module, the actor's name.
         stores: Whose state is wanted.
-        starts: By partition, the first offset to be handled.
+        starts: By partition and input, the first offset to be handled.
         until_ms: By partition, how far the clock goes on after the last record; None: no further.
-        topic_id: The input's id, which its commands are signed for.
-        metadata: By partition, that of the group's committed offset.
+        topic_ids: The inputs' ids, which their commands are signed for.
+        metadata: By partition and input, that of the group's committed offset.
     """
 
     module: str
     actor: str
     stores: Sequence[str]
-    starts: Sequence[int]
+    starts: Sequence[Sequence[int]]
     until_ms: Sequence[int | None]
-    topic_id: str
-    metadata: Sequence[str]
+    topic_ids: Sequence[str]
+    metadata: Sequence[Sequence[str]]
 
 
 class _Record(NamedTuple):
@@ -73,11 +73,11 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
                 number,
                 records,
                 partition_count=len(job.starts),
-                start=job.starts[number],
+                starts=job.starts[number],
                 kept=kept,
                 until_ms=job.until_ms[number],
                 stores=job.stores,
-                topic_id=job.topic_id,
+                topic_ids=job.topic_ids,
                 metadata=job.metadata[number],
             )
             for row in found:
@@ -90,30 +90,31 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
         raise RecomputeError(f"the replay failed with {type(error).__name__}: {first_line(error)}") from error
 
 
-def _split(number: int, rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[_Record]]:
+def _split(number: int, rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[tuple[int, _Record]]]:
     """Return what the stores held and the records, which come behind: the first has to be read to its end first."""
     first_record: list[Row] = []
 
     def kept() -> Iterator[tuple[Any, ...]]:
         for row in rows:
-            _, source_offset, expires_at_ms, key, value, _, store = row
+            _, _, source_offset, expires_at_ms, key, value, _, store = row
             if store is None:
                 first_record.append(row)
                 return
             yield store, bytes(key), bytes(value), source_offset, expires_at_ms
 
-    def records() -> Iterator[_Record]:
-        last = -1
-        for _, offset, timestamp_ms, key, value, headers, _ in chain(first_record, rows):
-            if offset <= last:
-                raise RecomputeError(f"partition {number} of the input isn't in order at offset {offset}")
-            last = offset
-            yield _Record(
+    def records() -> Iterator[tuple[int, _Record]]:
+        last: dict[int, int] = {}
+        for _, place, offset, timestamp_ms, key, value, headers, _ in chain(first_record, rows):
+            if offset <= last.get(place, -1):
+                raise RecomputeError(f"partition {number} of input {place} isn't in order at offset {offset}")
+            last[place] = offset
+            record = _Record(
                 offset,
                 timestamp_ms,
                 None if key is None else bytes(key),
                 None if value is None else bytes(value),
                 () if not headers else [(name, raw if raw is None else bytes(raw)) for name, raw in headers],
             )
+            yield place, record
 
     return kept(), records()

@@ -82,7 +82,7 @@ def with_metadata(records: DataFrame) -> DataFrame:
 def metadata_fields(metadata: Column) -> dict[str, Column]:
     """Return the write metadata's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of null metadata."""
     found = {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
-    found["source_offset"] = F.when(_has_input(metadata), F.shiftright(found["source_offset"], INPUT_BITS)).otherwise(
+    found["source_offset"] = F.when(has_input(metadata), F.shiftright(found["source_offset"], INPUT_BITS)).otherwise(
         found["source_offset"]
     )
     return found
@@ -91,10 +91,11 @@ def metadata_fields(metadata: Column) -> dict[str, Column]:
 def input_of(metadata: Column) -> Column:
     """Return the place of the input that a write came from, in the actor's declaration, as an int; null of null."""
     place = F.conv(F.hex(F.substring(metadata, INPUT_PLACE.start + 1, 2)), 16, 10).cast("int")
-    return F.when(_has_input(metadata), place).when(metadata.isNotNull(), 0)
+    return F.when(has_input(metadata), place).when(metadata.isNotNull(), 0)
 
 
-def _has_input(metadata: Column) -> Column:
+def has_input(metadata: Column) -> Column:
+    """Tell whether write metadata says which of several inputs a write came from; null of null metadata."""
     return F.substring(metadata, 1, 1) == F.lit(bytes([INPUTS_VERSION]))
 
 

@@ -14,3 +14,8 @@ if TYPE_CHECKING:
 def by_partition(values: Sequence[int | None]) -> Column:
     """Return the bigint of `values` at the index that the column `partition` holds."""
     return F.get(F.array(*(F.lit(value).cast("bigint") for value in values)), F.col("partition"))
+
+
+def by_input(values: Sequence[Sequence[int]], place: Column) -> Column:
+    """Return `by_partition` of the values at the index `place`."""
+    return F.get(F.array(*(by_partition(one) for one in values)), place)

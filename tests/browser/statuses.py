@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from actors.ports import OwnerRecord
 from actors.runtime.observe.status import (
     HistogramStatus,
+    InputStatus,
     QueryStatus,
     RestoreStatus,
     StoreStatus,
@@ -52,7 +53,8 @@ def task(actor: str, partition: int, **more) -> TaskStatus:
         "restoring": [],
         "stores": [store(f"{actor}-state", 80_000 + partition * 911), store(f"{actor}-ids", 40_000)],
     }
-    return TaskStatus(**{**found, **more})
+    of_input = {name: found[name] for name in ("topic", "committed_offset", "end_offset", "lag")}
+    return TaskStatus(**{**found, "inputs": [InputStatus(**of_input)], **more})
 
 
 def store(name: str, keys: int | None) -> StoreStatus:
@@ -133,6 +135,20 @@ def picture(workers: list[Seen], partitions: dict[str, int], owners: dict | None
 def quiet() -> ClusterStatus:
     """One worker, one actor, nothing to do."""
     return picture([seen("till-1", [task("take_order", number) for number in range(2)])], {"take_order": 2})
+
+
+def joined() -> ClusterStatus:
+    """An actor with two inputs, one of which it is behind in."""
+
+    def both(number: int) -> list[InputStatus]:
+        lags = {"orders": 0, "payments": 4_812 * number}
+        return [
+            InputStatus(topic=topic, committed_offset=77_000 + number, end_offset=77_000 + number + lag, lag=lag)
+            for topic, lag in lags.items()
+        ]
+
+    tasks = [task("take_order", number, lag=4_812 * number, inputs=both(number)) for number in range(3)]
+    return picture([seen("till-1", tasks)], {"take_order": 3})
 
 
 def parked_lines() -> list[ParkedLine]:

@@ -73,7 +73,7 @@ async def site() -> AsyncIterator[tuple[Site, str]]:
     await runner.cleanup()
 
 
-@pytest.mark.parametrize("of", ["quiet", "busy", "many", "copied", "nasty"])
+@pytest.mark.parametrize("of", ["quiet", "busy", "many", "copied", "joined", "nasty"])
 async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[Site, str], of: str) -> None:
     paths = [f"/dashboard?of={of}", f"/dashboard/actor?of={of}&name=take_order"]
     for path in paths[: 1 if of == "many" else 2]:
@@ -103,6 +103,16 @@ async def test_tables_have_names_and_headers_on_every_screen(browser, site: tupl
             row = visit.page.locator("#p-take_order-4")
             assert "Halted" in await row.inner_text()
             assert "48,211" in await row.inner_text()
+
+
+async def test_each_input_of_an_actor_has_a_row(browser, site: tuple[Site, str]) -> None:
+    async with Visit(browser, f"{site[1]}/dashboard/actor?of=joined&name=take_order") as visit:
+        rows = visit.page.locator("section[aria-labelledby=inputs] tbody tr")
+        found = [" ".join(text.split()) for text in await rows.all_inner_texts()]
+        assert found == ["orders 0 0 77,000 77,000", "payments 14,436 2 77,002 86,626"]
+        assert "reads topic orders and payments" in await visit.page.locator("main").inner_text()
+    async with Visit(browser, f"{site[1]}/dashboard/actor?of=quiet&name=take_order") as visit:
+        assert await visit.page.locator("section[aria-labelledby=inputs]").count() == 0
 
 
 async def test_what_changes_changes_in_place(browser, site: tuple[Site, str]) -> None:

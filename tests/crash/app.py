@@ -1,7 +1,9 @@
-"""The app under fire: two actors.
+"""The app under fire: three actors.
 
 `summarise`: count, sum, min and max per key, and an echo of every running value. The echo goes to the input's own
 partition number, so that it can be compared with the input record by record.
+
+`join`: orders and payments, two inputs that meet in one state. The echo tells in which order they were handled.
 
 `Chores`: timers, values that expire, and effects that write lines to a file outside. What happens is said, in the
 commit in which it happens, to the input's own partition number too.
@@ -18,6 +20,7 @@ import msgspec
 from actors import Actor, App, Context, EffectCall, OnError, Rejected, receive
 from actors.runtime.handlers import expiry
 from tests.crash import rules
+from tests.crash.checks import BALANCE_MODULUS
 
 NAME = os.environ["APP_NAME"]
 EFFECTS_FILE = os.environ.get("EFFECTS_FILE", os.devnull)
@@ -67,6 +70,52 @@ async def summarise(ctx: Context, value: int) -> None:
     )
     stats.set(ctx.key, new)
     ctx.send(echoes, key=ctx.key, value=Echo(ctx.offset, value, new), partition=ctx.partition)
+
+
+class Account(msgspec.Struct):
+    """What was ordered and paid under a key; `balance` depends on the order in which that was handled."""
+
+    orders: int = 0
+    payments: int = 0
+    balance: int = 0
+
+
+class Joined(msgspec.Struct):
+    """A record of one of the inputs, and its key's state after it."""
+
+    input: str
+    offset: int
+    value: int
+    stats: Account
+
+
+orders = app.topic(f"{NAME}-orders", key_type=str, value_type=int)
+payments = app.topic(f"{NAME}-payments", key_type=str, value_type=int)
+joined = app.topic(f"{NAME}-joined", key_type=str, value_type=Joined)
+accounts = app.store("accounts", key_type=str, value_type=Account)
+
+
+@app.actor(orders, payments, stores=[accounts])
+async def join(ctx: Context, value: int) -> None:
+    """Take an order."""
+    account = accounts.get(ctx.key) or Account()
+    account.orders += 1
+    keep(ctx, account, value, factor=31)
+
+
+@app.on(join, payments)
+async def paid(ctx: Context, value: int) -> None:
+    """Take a payment."""
+    account = accounts.get(ctx.key) or Account()
+    account.payments += 1
+    keep(ctx, account, value, factor=37)
+
+
+def keep(ctx: Context, account: Account, value: int, *, factor: int) -> None:
+    """Fold the value into the balance."""
+    account.balance = (factor * account.balance + value) % BALANCE_MODULUS
+    accounts.set(ctx.key, account)
+    ctx.send(joined, key=ctx.key, value=Joined(ctx.topic, ctx.offset, value, account), partition=ctx.partition)
 
 
 class Ring(msgspec.Struct, tag="ring"):

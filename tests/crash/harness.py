@@ -14,11 +14,11 @@ from dev.kafka import Cluster
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.rocks import RocksReader
-from tests.crash.checks import Findings, check_run
+from tests.crash.checks import Findings, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
 from tests.crash.machine import SkippedError
-from tests.crash.world import EFFECTS_FILE, NAME, PARTITIONS, World
+from tests.crash.world import EFFECTS_FILE, INPUTS, NAME, OUTPUTS, PAIRED, PARTITIONS, World
 
 logger = logging.getLogger("crash")
 
@@ -27,6 +27,16 @@ RECOVER_S = 30.0
 SETTLE_S = 120.0
 LATE_S = 2.0
 """So long after all that had to happen did, something that happens twice may still do so."""
+FLAWS = (
+    "lost",
+    "doubled",
+    "wrong_running_values",
+    "wrong_timestamps",
+    "wrong_state",
+    "misread",
+    "wrong_views",
+    "open_transactions",
+)
 CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "calls", "done")
 
 
@@ -42,7 +52,9 @@ class Outcome:
     lost: int
     doubled: int
     wrong_running_values: int
+    wrong_timestamps: int
     wrong_state: int
+    misread: int
     wrong_views: int
     open_transactions: int
     slowest_recovery_s: float
@@ -53,8 +65,7 @@ class Outcome:
     @property
     def flaws(self) -> dict[str, int]:
         """What was wrong or not tried, by name."""
-        wrong = ("lost", "doubled", "wrong_running_values", "wrong_state", "wrong_views", "open_transactions")
-        counts = {name: getattr(self, name) for name in wrong} | dict(self.chores)
+        counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores)
         found = {name: count for name, count in counts.items() if count}
         # A run that didn't try something says nothing of it.
         kinds = CHORE_KINDS if self.chores else ()
@@ -123,7 +134,9 @@ async def run(
         lost=findings.lost,
         doubled=findings.doubled + findings.out_of_order,
         wrong_running_values=findings.wrong_running_values,
+        wrong_timestamps=findings.wrong_timestamps,
         wrong_state=findings.wrong_state,
+        misread=findings.misread,
         wrong_views=views,
         open_transactions=open_transactions,
         slowest_recovery_s=round(slowest_s, 1),
@@ -164,8 +177,16 @@ async def _settle(world: World) -> None:
 
 
 async def _check(world: World) -> Findings:
-    inputs, echoes = await world.read(f"{NAME}-in"), await world.read(f"{NAME}-echo")
-    return check_run(inputs, echoes, await world.read(world.changelogs[0]))
+    """Check the first actor, and the one of two inputs."""
+    findings = Findings()
+    actors = [(INPUTS[:1], f"{NAME}-echo", fold_stats), (PAIRED, f"{NAME}-joined", fold_account)]
+    # Where Kafka Streams runs there is one changelog.
+    for (topics, echo, fold), changelog in zip(actors, world.changelogs, strict=False):
+        inputs = {topic: await world.read(topic) for topic in topics}
+        run = Run(inputs=inputs, echoes=await world.read(echo), changelog=await world.read(changelog), fold=fold)
+        check_run(run, findings)
+        check_readers(echo, run.echoes, await world.read_by_kafka(echo), findings)
+    return findings
 
 
 async def _settle_chores(world: World) -> ChoreFindings:
@@ -195,7 +216,7 @@ async def _evidence(world: World) -> Evidence:
 
 async def _open_transactions(world: World) -> int:
     """Count partitions whose last stable offset stays behind the high watermark."""
-    topics = [f"{NAME}-echo", f"{NAME}-said", "__consumer_offsets", *world.changelogs]
+    topics = [*OUTPUTS, "__consumer_offsets", *world.changelogs]
     topics += [] if world.is_streams else [f"{NAME}-actors-owners"]
     stable, ends = await world.ends(*topics, isolation="read_committed"), await world.ends(*topics)
     return sum(stable[part] < end for part, end in ends.items())

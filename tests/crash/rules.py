@@ -10,7 +10,6 @@ from typing import TypeAlias
 import msgspec
 
 CHORE_KEYS = 100
-INPUTS_PER_CHORE = 10
 LONGEST_WAIT_MS = 5_000
 FAR_MS = 86_400_000
 STATE_TTL_MS = 2_000

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,16 +18,17 @@ from dev.kafka import Cluster
 from stores._core.record import Position, encode_metadata
 from stores.rocks import RocksStore
 from tests.crash import harness, rules
-from tests.crash.checks import Record, check_run
+from tests.crash.checks import Findings, Placed, Record, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import COUNTS, ChoreFindings, Evidence, Line, check_chores, read_lines
-from tests.crash.harness import CHORE_KINDS, Outcome, wrong_views
-from tests.crash.world import INPUTS, PARTITIONS, World
+from tests.crash.harness import CHORE_KINDS, FLAWS, Outcome, wrong_views
+from tests.crash.world import INPUTS, PAIRED, PARTITIONS, World
 
 KEYS = [b"a", b"b", b"a", b"a", b"b"]
 VALUES = [3, 1, 5, 2, 7]
 
 
-def good_run() -> tuple[list[Record], list[Record], list[Record]]:
+def good_run() -> Run:
+    """Give a run with one input: lists that a test can damage."""
     stats: dict[bytes, dict[str, int]] = {}
     inputs, echoes, changelog = [], [], []
     for offset, (key, value) in enumerate(zip(KEYS, VALUES, strict=True)):
@@ -37,11 +39,40 @@ def good_run() -> tuple[list[Record], list[Record], list[Record]]:
             "min": min(held["min"], value) if held else value,
             "max": max(held["max"], value) if held else value,
         }
-        inputs.append(Record(0, offset, key, b"%d" % value))
+        inputs.append(Record(0, offset, key, b"%d" % value, 1_000 + offset))
         said = {"offset": offset, "value": value, "stats": stats[key]}
-        echoes.append(Record(0, offset * 2, key, json.dumps(said).encode()))
+        echoes.append(Record(0, offset * 2, key, json.dumps(said).encode(), 1_000 + offset))
         changelog.append(Record(0, offset * 2, key, json.dumps(stats[key]).encode()))
-    return inputs, echoes, changelog
+    return Run(inputs={INPUTS[0]: inputs}, echoes=echoes, changelog=changelog, fold=fold_stats)
+
+
+def good_pairs() -> Run:
+    """Give a run with two inputs of one key: order 3, payment 2, order 5, payment 7."""
+    balances = [3, 37 * 3 + 2, 31 * 113 + 5, 37 * 3508 + 7]
+    inputs: dict[str, list[Record]] = {topic: [] for topic in PAIRED}
+    echoes, changelog = [], []
+    for place, (value, balance) in enumerate(zip((3, 2, 5, 7), balances, strict=True)):
+        offset, topic = place // 2, PAIRED[place % 2]
+        account = {"orders": (place + 2) // 2, "payments": (place + 1) // 2, "balance": balance}
+        inputs[topic].append(Record(0, offset, b"a", b"%d" % value, place))
+        said = {"input": topic, "offset": offset, "value": value, "stats": account}
+        echoes.append(Record(0, place, b"a", json.dumps(said).encode(), place))
+        changelog.append(Record(0, place, b"a", json.dumps(account).encode()))
+    return Run(inputs=inputs, echoes=echoes, changelog=changelog, fold=fold_account)
+
+
+GOOD = [good_run, good_pairs]
+
+
+def found(run: Run) -> Findings:
+    return check_run(run, Findings())
+
+
+def counts(run: Run) -> dict[str, int]:
+    """Give what was found wrong."""
+    findings = found(run)
+    assert not findings.clean
+    return {name: count for name, count in dataclasses.asdict(findings).items() if count and name != "examples"}
 
 
 def changed(record: Record, **changes: object) -> Record:
@@ -49,58 +80,93 @@ def changed(record: Record, **changes: object) -> Record:
     return record._replace(value=json.dumps(said).encode())
 
 
-def test_a_good_run_is_clean() -> None:
-    assert check_run(*good_run()).clean
+@pytest.mark.parametrize("good", GOOD)
+def test_a_good_run_is_clean(good: Callable[[], Run]) -> None:
+    assert found(good()).clean
 
 
-def test_a_lost_input() -> None:
-    inputs, echoes, changelog = good_run()
-    findings = check_run(inputs, echoes[:-1], changelog)
-    assert findings.lost == 1
-    assert not findings.clean
+@pytest.mark.parametrize("good", GOOD)
+def test_a_lost_input(good: Callable[[], Run]) -> None:
+    run = good()
+    del run.echoes[-1]
+    assert counts(run) == {"lost": 1, "wrong_state": 1}
 
 
-def test_a_doubled_input() -> None:
-    inputs, echoes, changelog = good_run()
-    findings = check_run(inputs, [*echoes, echoes[1]._replace(offset=99)], changelog)
-    assert findings.doubled == 1
+@pytest.mark.parametrize("good", GOOD)
+def test_a_doubled_input(good: Callable[[], Run]) -> None:
+    run = good()
+    run.echoes.append(run.echoes[1]._replace(offset=99))
+    assert counts(run) == {"doubled": 1}
 
 
 def test_an_input_counted_twice_in_the_state_only() -> None:
-    inputs, echoes, changelog = good_run()
-    stats = json.loads(echoes[3].value or b"")["stats"]
-    echoes[3] = changed(echoes[3], stats={**stats, "count": stats["count"] + 1})
-    findings = check_run(inputs, echoes, changelog)
-    assert findings.wrong_running_values == 1
+    run = good_run()
+    stats = json.loads(run.echoes[3].value or b"")["stats"]
+    run.echoes[3] = changed(run.echoes[3], stats={**stats, "count": stats["count"] + 1})
+    assert counts(run) == {"wrong_running_values": 1}
 
 
 def test_an_echo_of_what_was_never_sent() -> None:
-    inputs, echoes, changelog = good_run()
-    echoes[2] = changed(echoes[2], value=6)
-    assert check_run(inputs, echoes, changelog).wrong_running_values
+    run = good_run()
+    run.echoes[2] = changed(run.echoes[2], value=6)
+    assert counts(run)["wrong_running_values"]
 
 
-def test_an_echo_out_of_order() -> None:
-    inputs, echoes, changelog = good_run()
-    echoes[0], echoes[1] = echoes[0]._replace(offset=2), echoes[1]._replace(offset=0)
-    assert check_run(inputs, echoes, changelog).out_of_order == 1
+@pytest.mark.parametrize(("good", "later"), [(good_run, 1), (good_pairs, 2)])
+def test_echoes_out_of_order(good: Callable[[], Run], later: int) -> None:
+    run = good()
+    first, second = run.echoes[0], run.echoes[later]
+    run.echoes[0], run.echoes[later] = first._replace(offset=second.offset), second._replace(offset=first.offset)
+    assert counts(run)["out_of_order"] == 1
 
 
-def test_a_state_that_lacks_the_last_write() -> None:
-    inputs, echoes, changelog = good_run()
-    assert check_run(inputs, echoes, changelog[:-1]).wrong_state == 1
+def test_inputs_in_another_order_than_the_recorded_one() -> None:
+    run = good_pairs()
+    one, two = run.echoes[1:3]
+    run.echoes[1:3] = [one._replace(offset=2), two._replace(offset=1)]
+    # Each input is in order: only the state tells that a payment was taken after the order behind it, or before.
+    assert counts(run) == {"wrong_running_values": 3, "wrong_state": 1}
+
+
+def test_a_payment_taken_for_an_order() -> None:
+    run = good_pairs()
+    run.echoes[1] = changed(run.echoes[1], input=PAIRED[0], offset=1)
+    assert counts(run)["wrong_running_values"]
+
+
+@pytest.mark.parametrize("good", GOOD)
+def test_an_echo_of_another_time(good: Callable[[], Run]) -> None:
+    run = good()
+    run.echoes[1] = run.echoes[1]._replace(timestamp_ms=5)
+    assert counts(run) == {"wrong_timestamps": 1}
+
+
+@pytest.mark.parametrize("good", GOOD)
+def test_a_state_that_lacks_the_last_write(good: Callable[[], Run]) -> None:
+    run = good()
+    del run.changelog[-1]
+    assert counts(run) == {"wrong_state": 1}
 
 
 def test_a_key_in_another_partition() -> None:
-    inputs, echoes, changelog = good_run()
-    findings = check_run(inputs, echoes, [record._replace(partition=1) for record in changelog])
-    assert findings.wrong_state == 4
+    run = good_run()
+    run.changelog[:] = [record._replace(partition=1) for record in run.changelog]
+    assert counts(run) == {"wrong_state": 4}
 
 
 def test_a_deleted_key_is_missed() -> None:
-    inputs, echoes, changelog = good_run()
-    findings = check_run(inputs, echoes, [*changelog, Record(0, 100, b"a", None)])
-    assert findings.wrong_state == 1
+    run = good_run()
+    run.changelog.append(Record(0, 100, b"a", None))
+    assert counts(run) == {"wrong_state": 1}
+
+
+def test_a_reader_that_misses_or_repeats_records() -> None:
+    records = good_run().echoes
+    kafkas = [Placed(record.partition, record.offset, record.value or b"") for record in records]
+    for ours, misread in ((records, 0), (records[1:], 1), ([*records, records[0]], 1), ([*records[1:], records[1]], 2)):
+        findings = Findings()
+        check_readers("topic", ours, kafkas, findings)
+        assert (findings.misread, findings.clean) == (misread, misread == 0)
 
 
 # --- the second actor ------------------------------------------------------------------------------------------------
@@ -410,11 +476,11 @@ def test_an_outbox_that_is_not_empty() -> None:
 
 def test_a_run_that_did_not_try_something_is_not_clean() -> None:
     happened = dict.fromkeys(CHORE_KINDS, 1)
-    good = Outcome(1, 1, 0, 0, 0, 0, 0, 0, 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
+    good = Outcome(1, 1, *[0] * len(FLAWS), 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
     assert good.clean
     assert not dataclasses.replace(good, happened={**happened, "rang": 0}).clean
     assert not any(dataclasses.replace(good, chores={**good.chores, name: 1}).clean for name in COUNTS)
-    assert not dataclasses.replace(good, wrong_views=1).clean
+    assert not any(dataclasses.replace(good, **{name: 1}).clean for name in FLAWS)
     # Kafka Streams has no second actor.
     assert dataclasses.replace(good, chores={}, happened={}).clean
     told = good.as_dict()

@@ -19,8 +19,9 @@ from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
 from dev.kafka import Cluster
+from dev.kafka.jars import CONSOLE_CONSUMER, run_tool
 from tests.crash import rules
-from tests.crash.checks import Record
+from tests.crash.checks import Placed, Record
 from tests.crash.streams import StreamsProcess
 from tests.kafka.helpers import WorkerProcess
 
@@ -31,9 +32,14 @@ NAME = "crash"
 PARTITIONS = 6
 """Of each topic, where a run isn't asked for another number."""
 KEYS = 20_000
+ACCOUNTS = 1_000
+INPUTS_PER_CHORE = 10
+"""After so many inputs of the first actor there is a chore, and an order and a payment of any two accounts."""
 WORKERS = 3
-STORES = ("stats", "kept", "Chores", "Chores-timers", "Chores-effects")
-INPUTS = (f"{NAME}-in", f"{NAME}-chores")
+STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects")
+PAIRED = (f"{NAME}-orders", f"{NAME}-payments")
+INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED)
+OUTPUTS = (f"{NAME}-echo", f"{NAME}-said", f"{NAME}-joined")
 EFFECTS_FILE = "effects.txt"
 """Where the effects of the second actor write to, in the run's folder."""
 
@@ -42,7 +48,7 @@ EFFECTS_FILE = "effects.txt"
 class World:
     """Everything a fault can reach.
 
-    With `is_streams`, Kafka Streams does what the first actor does, and there is no second one.
+    With `is_streams`, Kafka Streams does what the first actor does, and there are no others.
     """
 
     cluster: Cluster
@@ -61,7 +67,7 @@ class World:
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         replicas = len(cluster.broker_ids)
-        topics = [NewTopic(f"{NAME}-{kind}", partitions, replicas) for kind in ("in", "echo", "chores", "said")]
+        topics = [NewTopic(name, partitions, replicas) for name in (*INPUTS, *OUTPUTS)]
         response = await admin.create_topics(topics)
         await admin.close()
         assert all(error[1] == 0 for error in response.topic_errors), response
@@ -87,7 +93,7 @@ class World:
 
     @property
     def changelogs(self) -> list[str]:
-        """The changelogs, that of the first actor's store first."""
+        """The changelogs, those of the first actor's store and of joined state first."""
         return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES)]
 
     @property
@@ -108,7 +114,7 @@ class World:
         """Send `inputs` records at about `rate` per second, each acknowledged by all in-sync replicas.
 
         Between sends there are `pause_s` seconds: a longer pause makes fewer, larger transactions.
-        The second actor gets one for every few.
+        The other actors get one of each of their inputs for every few.
         """
         async with self._producer() as producer:
             waiting = []
@@ -117,12 +123,13 @@ class World:
                 behind = min(inputs, int((time.monotonic() - began_s) * rate) + 1) - self.sent
                 for _ in range(behind):
                     key = _key(int(KEYS * self.chance.random() ** 2))
-                    value = b"%d" % self.chance.randrange(-1000, 1000)
-                    partition = partition_for(key, self.partitions)
-                    waiting.append(await producer.send(f"{NAME}-in", value, key, partition=partition))
+                    waiting.append(await self._send(producer, INPUTS[0], key, self._value()))
                     self.sent += 1
-                    if self.sent % rules.INPUTS_PER_CHORE == 0 and not self.is_streams:
+                    if self.sent % INPUTS_PER_CHORE == 0 and not self.is_streams:
                         waiting.append(await self._send_chore(producer, *rules.chore(self.chores)))
+                        for topic in PAIRED:
+                            account = _account(self.chance.randrange(ACCOUNTS))
+                            waiting.append(await self._send(producer, topic, account, self._value()))
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
                     waiting.clear()
@@ -139,8 +146,16 @@ class World:
         self, producer: AIOKafkaProducer, key: bytes, message: rules.Chore, partition: int | None = None
     ) -> asyncio.Future:
         self.chores += 1
+        return await self._send(producer, INPUTS[1], key, msgspec.json.encode(message), partition)
+
+    def _value(self) -> bytes:
+        return b"%d" % self.chance.randrange(-1000, 1000)
+
+    async def _send(
+        self, producer: AIOKafkaProducer, topic: str, key: bytes, value: bytes, partition: int | None = None
+    ) -> asyncio.Future:
         partition = partition_for(key, self.partitions) if partition is None else partition
-        return await producer.send(f"{NAME}-chores", msgspec.json.encode(message), key, partition=partition)
+        return await producer.send(topic, value, key, partition=partition)
 
     @contextlib.asynccontextmanager
     async def _producer(self) -> AsyncIterator[AIOKafkaProducer]:
@@ -155,7 +170,8 @@ class World:
 
     def fed(self) -> set[TopicPartition]:
         """The input partitions that have keys: of many partitions, some have none of the second actor's."""
-        keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)))
+        accounts = [_account(number) for number in range(ACCOUNTS)]
+        keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)), accounts, accounts)
         return {
             TopicPartition(topic, partition_for(key, self.partitions))
             for topic, some in zip(self.inputs, keys, strict=False)
@@ -211,6 +227,18 @@ class World:
                     ]
             return found
 
+    async def read_by_kafka(self, topic: str) -> list[Placed]:
+        """All committed records of a topic, as Kafka's own consumer reads them."""
+        shown = ("--property", "print.partition=true", "--property", "print.offset=true")
+        where = ("--bootstrap-server", self.cluster.bootstrap, "--topic", topic, "--from-beginning")
+        arguments = (*where, *shown, "--isolation-level", "read_committed", "--timeout-ms", "10000")
+        done = await asyncio.to_thread(run_tool, CONSOLE_CONSUMER, *arguments, timeout_s=120.0)
+        lines = (line.split("\t", 2) for line in done.stdout.splitlines() if line.startswith("Partition:"))
+        return [
+            Placed(int(partition.partition(":")[2]), int(offset.partition(":")[2]), value.encode())
+            for partition, offset, value in lines
+        ]
+
     @contextlib.asynccontextmanager
     async def _consumer(self, isolation: str) -> AsyncIterator[AIOKafkaConsumer]:
         consumer = AIOKafkaConsumer(bootstrap_servers=self.cluster.bootstrap, isolation_level=isolation)
@@ -227,3 +255,7 @@ async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> int:
 
 def _key(number: int) -> bytes:
     return b"key-%05d" % number
+
+
+def _account(number: int) -> bytes:
+    return b"account-%04d" % number

@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# A start polls all processes. What ended has one exit code to read: the second of two threads would find 255.
+_polled = threading.Lock()
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["actors", "actors._faust.service", "faust.cli.faust", "faust.cli.worker"])
 
@@ -32,18 +36,21 @@ class Fork:
         """Start it in the repository's root, with `files` as its standard input, output and error."""
         descriptors = tuple(_Descriptor(number) for number in files)
         self._process = _server.Process(target=_run, args=(arguments, environment, descriptors), daemon=True)
-        self._process.start()
+        with _polled:
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with _polled:
+            return self._process.exitcode
 
     def wait(self, timeout: float) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        connection.wait([self._process.sentinel], timeout)
+        code = self.poll()
+        if code is None:
             raise subprocess.TimeoutExpired("faust", timeout)
-        return self._process.exitcode
+        return code
 
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeVar
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
@@ -89,7 +89,7 @@ class BrokerClient:
         if self._coordinator is None:
             self._coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, self._group)
         try:
-            return await self._client.send(self._coordinator, request, group=ConnectionGroup.COORDINATION)
+            return await self._client.send(self._coordinator, request)
         except KafkaError:
             self._coordinator = None
             raise

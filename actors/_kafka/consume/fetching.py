@@ -3,15 +3,21 @@
 aiokafka's requests, up to version 11, name topics. A topic that is deleted and created again has the same name, and a
 consumer would continue in it at an offset of the former topic. Version 13 names ids (KIP-516), which are never reused.
 aiokafka's fetcher builds its request and reads its response; the client's `send` translates both.
+
+Fetches of several partitions share a session (KIP-227): the broker remembers the partitions of the last fetch, a
+request names those that changed, and a response has those with news. A session goes on only after a response without
+errors. Otherwise, and when a partition gets another start, the next fetch names all partitions, ends the session and
+begins one. So a response that is lost costs nothing but that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient
@@ -20,6 +26,7 @@ from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.task.topic_ids import show_id
+from actors._kafka.codes import OK, error_of
 from actors._kafka.protocol import FetchRequest_v13
 from actors.errors import ReplacedLogError
 from actors.ports import NO_ID, TopicPartition
@@ -27,10 +34,12 @@ from actors.ports import NO_ID, TopicPartition
 UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
 GATHER_S, MOST_GATHER_S = 0.00015, 0.1
 TRICKLE_BYTES = 512
-"""How long a fetch waits for each of its partitions, and at most, after one that brought fewer bytes for each: without
-a fetch session a broker looks at all partitions, and a lone record would be answered at once."""
+"""How long a fetch waits for each of its partitions, and at most, after one that brought fewer bytes for each: a broker
+looks at all partitions of a session for each fetch, and answers at once for a lone record."""
+_NO_SESSION, _LAST_EPOCH = -1, 2**31 - 1
 _RENAMED = frozenset((UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID))
 
+_Partition = tuple[uuid.UUID, int]
 Lost = Callable[[KafkaPartition, uuid.UUID], None]
 
 
@@ -42,6 +51,24 @@ class _Response:
     topics: list[tuple[str, list[tuple[Any, ...]]]]
 
 
+class _Session(NamedTuple):
+    """What a broker remembers.
+
+    Attributes:
+        number: The session's id, 0 if there is none.
+        epoch: The number of the next fetch in it; 0 in one that begins a session.
+        partitions: Offset and most bytes of each partition, as fetched last.
+    """
+
+    number: int = 0
+    epoch: int = 0
+    partitions: Mapping[_Partition, tuple[int, int]] = {}
+
+    def restarted(self) -> _Session:
+        """Return what the next fetch ends when it begins a session."""
+        return _Session(self.number)
+
+
 class FetchesById:
     """The topic ids of the partitions that a consumer fetches; a partition without a known id is fetched by name.
 
@@ -51,6 +78,7 @@ class FetchesById:
 
     def __init__(self, client: AIOKafkaClient, lost: Lost) -> None:
         self._ids: dict[KafkaPartition, uuid.UUID] = {}
+        self._sessions: dict[Any, _Session] = {}
         self._is_trickle: dict[Any, bool] = {}
         self._lost = lost
         self._send = client.send
@@ -61,19 +89,27 @@ class FetchesById:
         before = self._ids.pop(partition, None)
         if topic_id not in ("", NO_ID):
             self._ids[partition] = uuid.UUID(topic_id)
+        # The partition's end isn't news for the session, but it is for whoever begins to read.
+        self._sessions = {node: session.restarted() for node, session in self._sessions.items()}
         return before != self._ids.get(partition)
 
     async def _send_by_id(self, node: Any, request: Any, **options: Any) -> Any:
         if type(request) is not FetchRequest:
             return await self._send(node, request, **options)
-        by_id = _FetchById(request, self._ids)
         count = sum(len(partitions) for _, partitions in request.topics)
         if self._is_trickle.get(node):
             await asyncio.sleep(min(MOST_GATHER_S, GATHER_S * count))
+        session = self._sessions.get(node, _Session())
+        by_id = _FetchById(request, self._ids, session)
+        self._sessions[node] = restarted = session.restarted()
         response = await self._send(node, by_id, **options)
         if response.API_VERSION < FetchRequest_v13.API_VERSION:
             return response
+        if response.error_code != OK and session.epoch == 0:
+            raise error_of(response.error_code)
         topics = self._by_name(by_id, response.topics)
+        if self._sessions[node] is restarted and not _has_error(response):
+            self._sessions[node] = by_id.next_session(response.session_id)
         size = sum(len(partition[-1]) for _, partitions in topics for partition in partitions)
         self._is_trickle[node] = 0 < size < TRICKLE_BYTES * count
         return _Response(response.API_VERSION, topics)
@@ -124,39 +160,61 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
 
     API_KEY = FetchRequest.API_KEY
 
-    def __init__(self, request: FetchRequest, ids: dict[KafkaPartition, uuid.UUID]) -> None:
+    def __init__(self, request: FetchRequest, ids: Mapping[KafkaPartition, uuid.UUID], session: _Session) -> None:
         self._request = request
+        self._session = session
+        self._has_ids = True
+        self._partitions: dict[_Partition, tuple[int, int]] = {}
         self.names: dict[uuid.UUID, str] = {}
-        self._topics: dict[uuid.UUID, list[tuple[Any, ...]]] | None = {}
         for name, partitions in request.topics:
             for number, offset, max_bytes in partitions:
                 topic_id = ids.get(KafkaPartition(name, number))
                 if topic_id is None:
-                    self._topics = None
+                    self._has_ids = False
                     return
                 self.names[topic_id] = name
-                self._topics.setdefault(topic_id, []).append((number, -1, offset, -1, -1, max_bytes, {}))
+                self._partitions[topic_id, number] = offset, max_bytes
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
         """Return the request for a broker of these versions."""
         lowest, highest = versions.get(self.API_KEY, (0, 0))
-        if self._topics is None or not lowest <= FetchRequest_v13.API_VERSION <= highest:
+        if not self._has_ids or not lowest <= FetchRequest_v13.API_VERSION <= highest:
             return self._request.prepare(versions)
         return self.build(FetchRequest_v13)
 
     def build(self, request_struct_class: Any) -> Any:
-        """Return the request in version 13. There is no fetch session: each request names all partitions."""
-        asked, topics = self._request, self._topics or {}
+        """Return the request in version 13."""
+        asked, session = self._request, self._session
+        changed: dict[uuid.UUID, list[Any]] = defaultdict(list)
+        forgotten: dict[uuid.UUID, list[int]] = defaultdict(list)
+        for (topic_id, number), wanted in self._partitions.items():
+            if session.partitions.get((topic_id, number)) != wanted:
+                changed[topic_id].append((number, -1, wanted[0], -1, -1, wanted[1], {}))
+        for topic_id, number in session.partitions.keys() - self._partitions.keys():
+            forgotten[topic_id].append(number)
+        # One partition needs no session, and brokers have only so many.
+        epoch = session.epoch if session.epoch > 0 or len(self._partitions) > 1 else _NO_SESSION
         return request_struct_class(
             -1,
             asked._max_wait_ms,
             asked._min_bytes,
             asked._max_bytes,
             asked._isolation_level,
-            0,
-            -1,
-            [(topic_id, partitions, {}) for topic_id, partitions in topics.items()],
-            [],
+            session.number,
+            epoch,
+            [(topic_id, partitions, {}) for topic_id, partitions in changed.items()],
+            [(topic_id, numbers, {}) for topic_id, numbers in forgotten.items()],
             asked._rack_id,
             {},
         )
+
+    def next_session(self, number: int) -> _Session:
+        """Return the session of the fetch after this one, from the response's number."""
+        if number == 0:
+            return _Session()
+        return _Session(number, self._session.epoch % _LAST_EPOCH + 1, self._partitions)
+
+
+def _has_error(response: Any) -> bool:
+    """Tell whether something in the session may be different from what the broker has."""
+    return response.error_code != OK or any(part[1] != OK for topic in response.topics for part in topic[1])

@@ -21,6 +21,7 @@ from actors.admin.host import Setup
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
+from actors.runtime.commands import written_by
 from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import ParkedMessage, read_entry, slices_of_line, summary_of
 from stores._core.printable import printable
@@ -68,7 +69,7 @@ class Entry:
         has_key: whether it has a key.
         offset: of the input record that it is, or that it came behind; None of effects.
         is_readable: whether this release can read it.
-        written_by: the offset of the input that wrote it last.
+        written_by: the offset of the first input behind which it was written last, -1 where unknown.
         at: where it is in the changelog.
     """
 
@@ -92,6 +93,7 @@ class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: int = 0
     parked: bool = False
+    home_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,14 +372,16 @@ def _encoded(definition: ActorDefinition, key: str) -> bytes | None:
 
 def _entry(what: What, sequence: int, record: LogRecord, raw: bytes) -> Entry:
     """Read what is kept of an entry: nothing that refers to its content's bytes."""
-    about: dict[str, Any] = {"sequence": sequence, "at": record.offset, "written_by": _written_by(record)}
+    about: dict[str, Any] = {"sequence": sequence, "at": record.offset, "written_by": _written_by(record, None)}
     try:
         if what == "message":
             said = summary_of(raw)
+            about["written_by"] = _written_by(record, said.home_offset)
             about |= {"since_ms": said.parked_at_ms, "has_key": said.has_key, "offset": said.offset}
             about |= {"size": said.size or len(raw), "is_sliced": said.slices > 0}
             return Entry(id=said.message_id, error=said.error, attempts=said.attempts, **about)
         effect = msgspec.json.decode(raw, type=_EffectSummary)
+        about["written_by"] = _written_by(record, effect.home_offset)
     except (NewerVersionError, *MALFORMED):
         return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=record.timestamp, **about)
     return Entry(
@@ -397,10 +401,10 @@ def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes]
     return msgspec.json.decode(raw, type=EffectRecord)
 
 
-def _written_by(record: LogRecord) -> int:
+def _written_by(record: LogRecord, home_offset: int | None) -> int:
     metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
     try:
-        return decode_metadata(metadata).source_offset
+        return written_by(decode_metadata(metadata), home_offset)
     except ValueError:
         return -1
 

@@ -43,6 +43,7 @@ def entry_json(definition: ActorDefinition, line: ParkedQueue, entry: Entry, con
         }
     return {
         **about,
+        "topic": content.topic,
         "offset": content.offset,
         "timestamp_ms": content.timestamp_ms,
         "timer": content.timer,

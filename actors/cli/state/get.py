@@ -142,7 +142,7 @@ def _absent(question: Question, readings: list[Reading]) -> str:
 def _state_of(reading: Reading) -> str:
     position = reading.position
     text = (
-        f"partition {reading.partition} at input offset {position.source_offset}, changelog offset "
+        f"partition {reading.partition} at input offset {', '.join(map(str, position.offsets))}, changelog offset "
         f"{position.changelog_offset}, epoch {position.epoch}"
     )
     if reading.entry is not None:
@@ -161,6 +161,7 @@ def _as_json(question: Question, reading: Reading) -> dict[str, Any]:
         "expired": entry is not None and entry.is_expired,
         "value": None if found is None else value_json(question.store, found.value),
         "epoch": None if metadata is None else metadata.epoch,
+        "input": None if metadata is None else metadata.input,
         "source_offset": None if metadata is None else metadata.source_offset,
         "expires_at_ms": None if metadata is None or metadata.expires_at_ms == NEVER else metadata.expires_at_ms,
         "position": asdict(reading.position),

@@ -93,7 +93,7 @@ def _cells(partition: PartitionOnDisk) -> list[str]:
     if position is None:
         return [*("-" * 3), *sizes, "(being restored)"]
     return [
-        str(position.source_offset),
+        ", ".join(map(str, position.offsets)),
         str(position.changelog_offset),
         str(position.epoch),
         *sizes,

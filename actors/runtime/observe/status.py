@@ -83,7 +83,7 @@ class RestoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStatus:
-    """A partition of one of several inputs: see `TaskStatus`."""
+    """A partition of one of a task's inputs: see `TaskStatus`."""
 
     topic: str
     committed_offset: int | None
@@ -99,10 +99,10 @@ class TaskStatus:
         state: as in `actors._core.task.lifecycle`: "running", "restoring", …
         epoch: of its ownership; 0 before the first claim.
         reason: why it stands still, None if it doesn't.
-        committed_offset, end_offset: of the input; None where unknown. The end is what the last fetch or takeover saw:
-            of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
+        committed_offset, end_offset: of the first input; None where unknown. The end is what the last fetch or takeover
+            saw: of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
         lag: the records between both, of all inputs, None where unknown.
-        more_inputs: the inputs behind the first, whose topic and offsets are above.
+        inputs: all inputs, each with its own offsets and lag.
         queued: records that wait in memory.
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
         overlay_bytes: about what is held in memory until the next commit.
@@ -142,7 +142,7 @@ class TaskStatus:
     misplaced: int = 0
     refused_commands: int = 0
     ahead_ms: int = 0
-    more_inputs: list[InputStatus] = field(default_factory=list)
+    inputs: list[InputStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +272,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         committed_offset=inputs[0].committed_offset,
         end_offset=inputs[0].end_offset,
         lag=None if None in lags else sum(lag or 0 for lag in lags),
-        more_inputs=inputs[1:],
+        inputs=inputs,
         queued=task.inbox.queued,
         records=meters.records,
         outputs=meters.outputs,

@@ -40,6 +40,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
         error: why the last attempt failed.
         parked: it isn't tried again until somebody says so.
         trace: the context of the span that recorded it; left out where messages aren't traced.
+        home_offset: as in `ParkedMessage`; left out where the first input wrote this.
     """
 
     id: str
@@ -51,6 +52,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     parked: bool = False
     trace: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    home_offset: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def call_id(ctx: Context, effect: Effect, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ from actors._core.keys import place_of
 from actors._core.logs import escaping
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
+from actors.runtime.commands import written_by
 from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
@@ -185,10 +186,9 @@ class Effects:
         head = self._first(state, raw_key)
         if head is None or not head.record.parked:
             return 0
-        with_metadata = state.overlays[self._store].read(head.store_key)
-        metadata = None if with_metadata is None else decode_metadata(with_metadata)
-        # Offsets of another input can't be compared with those of the commands' input.
-        if before is not None and metadata is not None and not metadata.input and metadata.source_offset >= before:
+        raw = state.overlays[self._store].read(head.store_key)
+        written = -1 if raw is None else written_by(decode_metadata(raw), head.record.home_offset)
+        if before is not None and written >= before:
             return 0
         self._write(state, head.store_key, msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0))
         return 1
@@ -216,6 +216,8 @@ class Effects:
         return None
 
     def _write(self, state: TaskState, store_key: bytes, record: EffectRecord) -> None:
+        if state.scope.input:
+            record = msgspec.structs.replace(record, home_offset=state.home_offset)
         self._store.write_raw(state, store_key, msgspec.json.encode(record))
 
     @property

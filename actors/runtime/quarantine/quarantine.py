@@ -30,6 +30,7 @@ from actors.runtime.commands import (
     RefusedCommandError,
     control_of,
     is_over,
+    written_by,
 )
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
@@ -444,11 +445,7 @@ class Parked:
 
 
 def _written_by(with_metadata: bytes) -> int:
-    """Return the offset of the first input before which an entry was written."""
-    metadata = decode_metadata(with_metadata)
-    if not metadata.input:
-        return metadata.source_offset
-    return (summary_of(with_metadata[METADATA_BYTES:]).home_offset or 0) - 1
+    return written_by(decode_metadata(with_metadata), summary_of(with_metadata[METADATA_BYTES:]).home_offset)
 
 
 def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:

@@ -41,6 +41,7 @@ from actors.runtime.cancellation import end, is_cancelled
 from actors.runtime.replicas.followed import FollowedStore
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
+from stores._core.replay import advance
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
@@ -373,9 +374,9 @@ class ViewReplica:
         copy, facts = self._copies[partition], self._known()
         if copy.is_too_old(self.clock.wall_ms(), self._kept(facts)):
             raise _MustRepairError
-        writes, _ = stored_writes(records)
+        writes, newest = stored_writes(records)
         changed = list(changes(writes, copy.store.get))
-        copy.write(writes, copy.timed(replace(copy.position, changelog_offset=next_offset)))
+        copy.write(writes, copy.timed(advance(copy.position, newest, next_offset)))
         self._wake()
         if changed:
             await self._changed(partition, changed)

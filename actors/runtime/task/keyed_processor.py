@@ -160,7 +160,7 @@ class KeyedProcessor(TaskProcessor):
         self._at, scope = one, self._scope
         scope.source_offset = one.completed.reached - 1
         if scope.input is not None:
-            scope.input, self._messages.home_offset = one.index, self.inputs[0].completed.next_offset
+            scope.input, self._messages.home_offset = one.index, self.inputs[0].reached
         if self._saw is not None:
             self._saw(record.timestamp)
 

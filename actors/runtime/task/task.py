@@ -38,18 +38,15 @@ from actors.errors import (
     RecordError,
     TakeoverRefusedError,
     TaskError,
-    UnreadableLogError,
 )
 from actors.ports import (
     CommitBatch,
-    InputRecord,
     OwnerRecord,
     TaskLog,
     TopicPartition,
 )
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.clock import warn_if_ahead
-from actors.runtime.commands import RefusedCommandError
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
@@ -64,6 +61,7 @@ from actors.runtime.task.identity import FoundInput, agreed, check_order, identi
 from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.task.processor import CAREFUL_INTERNAL_S, TaskProcessor
+from actors.runtime.task.release import HALT_REMINDER_S, Release
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import Position
 from stores.errors import ForeignDatabaseError, StoreError
@@ -72,9 +70,6 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 _READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
-HALT_REMINDER_S = 60.0
-HALT_LOOK_S = 5.0
-"""How often a task that a timer stopped looks for a command that gives the timer up."""
 PREDECESSOR_REMINDER_S = 10.0
 
 
@@ -122,9 +117,9 @@ class Task:
         self._stores: list[Restored] = []
         self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
-        self._told_until = 0
+        self._release = Release(self.context, self.sources[0])
         self._reminders = Reminders(REMIND_S)
-        self._has_refused = self._repeats = False
+        self._repeats = False
         self._lasting = ""
 
     def _make_inbox(self, spec: ActorSpec, services: TaskServices, settings: TaskSettings) -> Inbox:
@@ -327,7 +322,7 @@ class Task:
         text = "actor %s is stopped on %s: %s"
         logger.log(level, text, self.spec.name, self.name, error, exc_info=error.__cause__)
         internal = error.internal if isinstance(error, RecordError) else None
-        if internal is not None and await self._is_released(internal, reached):
+        if internal is not None and await self._release.comes(internal, reached, error):
             self.halted_by = None
             self.context.advance(Event.UNKNOWN)
             return
@@ -335,51 +330,6 @@ class Task:
             if not await self.inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.name, error)
                 await self._look_at_end()
-
-    async def _is_released(self, internal: tuple[str, str], reached: int) -> bool:
-        """Wait for a command about the internal message that stopped the partition; false if the task ends first.
-
-        Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
-        """
-        source = self.sources[0]
-        at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
-        while not self.inbox.stopping:
-            try:
-                bounds = await self._services.logs.bounds(source)
-                self.meters.end_offsets[source.topic] = end = bounds.end
-                at = max(at, bounds.start)
-                async for records, until in self._services.logs.read(source, at, end):
-                    for record in records:
-                        command = self._told(record, internal, reached)
-                        if command is not None:
-                            self._told_until = record.offset + 1
-                            if command == "drop":
-                                self.context.poison.dropped.add(internal[1])
-                            # What the broker refused may be taken now.
-                            self.context.poison.poisoned.pop(internal[1], None)
-                            logger.info("%s: offset %d says %s: going on", self.name, record.offset, command)
-                            return True
-                    at = until
-            except UnreadableLogError as damage:
-                at = damage.next_offset
-                logger.warning("%s. A command in front of offset %d may have to be sent again", damage, at)
-            except (TaskError, OSError) as away:
-                logger.debug("%s: no command could be looked for: %s", self.name, away)
-            await self.inbox.wait(HALT_LOOK_S)
-            now_s = self._services.clock.monotonic()
-            if now_s - reminded_s >= HALT_REMINDER_S:
-                reminded_s = now_s
-                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.name, self.halted_by)
-        return False
-
-    def _told(self, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
-        try:
-            return self.spec.commands.told_of(self.partition, record, internal, reached)
-        except RefusedCommandError as error:
-            # It is counted when the partition comes to it. A producer may write as many as it wants.
-            level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
-            logger.log(level, "%s offset %d: a control record is skipped: %s", self.name, record.offset, error)
-            return None
 
     async def _look_at_end(self) -> None:
         """See how much waits: nothing is fetched of a partition that stands still."""
@@ -473,7 +423,7 @@ class Task:
         if facts.is_recreated:
             await self._services.group.require_agreement([found.source.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", found.source, decision.offset)
-            self.context.poison, finished, self._told_until = PoisonTracking(), set(), 0
+            self.context.poison, finished, self._release.told_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:
             topics = replace(topics, is_recreated=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from actors._core.task.lifecycle import State
-from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.observe.status import InputStatus, RestoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
 from actors.web.dashboard.waiting import ParkedLine
@@ -123,12 +124,22 @@ class StoreRow(Sums):
     changelog: str
 
 
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One of an actor's inputs: its lag over the partitions that are known, and the partition with the largest."""
+
+    topic: str
+    lag: int | None
+    partition: int
+    at: InputStatus
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorRow(Sums):
     """An actor: sums over the partitions that are known."""
 
     name: str
-    topic: str
+    inputs: list[InputRow]
     partitions: int
     running: int
     condition: Condition
@@ -323,7 +334,7 @@ def _actor(cluster: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> A
     waiting = [one for answer in answers for one in answer.tasks if one.actor == name]
     return ActorRow(
         name=name,
-        topic=tasks[0].topic if tasks else "",
+        inputs=_inputs(tasks),
         partitions=len(rows),
         running=sum(row.condition.tone == "good" for row in rows),
         condition=_worst(rows),
@@ -337,6 +348,18 @@ def _actor(cluster: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> A
         by_stream_time=any(one.by_stream_time for one in waiting),
         has_timers=any(task.pending_timers is not None for task in tasks),
     )
+
+
+def _inputs(tasks: Sequence[TaskStatus]) -> list[InputRow]:
+    parts: dict[str, list[tuple[int, int, InputStatus]]] = {}
+    for task in tasks:
+        for one in task.inputs:
+            parts.setdefault(one.topic, []).append((-1 if one.lag is None else one.lag, task.partition, one))
+    rows = []
+    for topic, found in parts.items():
+        _, partition, at = max(found, key=itemgetter(0))
+        rows.append(InputRow(topic, _total(one.lag for _, _, one in found), partition, at))
+    return rows
 
 
 def _worst(rows: Sequence[PartitionRow]) -> Condition:

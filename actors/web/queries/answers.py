@@ -32,7 +32,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         changelog_offset: the next offset of the changelog.
-        source_offset: the next offset of the actor's input.
+        source_offset: the next offset of the actor's first input.
         epoch: grows with each owner of the partition.
         changelog_id: the id of the changelog's topic.
         staleness_ms: of a standby: how old the answer may be.

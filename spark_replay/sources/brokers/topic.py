@@ -243,14 +243,15 @@ class Admin:
         # Kafka says -1 where no record is that late
         return tuple(end if at < 0 else min(at, end) for at, end in zip(found, topic.ends, strict=True))
 
-    def committed(self, group: str, topic: str, partition_count: int) -> tuple[CommittedOffset, ...]:
-        """Return a group's committed offset of each partition."""
+    def committed(self, group: str, topics: Iterable[Topic]) -> list[tuple[CommittedOffset, ...]]:
+        """Return a group's committed offset of each partition of each topic, all of one moment."""
         offsets = self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
-        places = [self._kafka.common.TopicPartition(topic, number) for number in range(partition_count)]
-        return tuple(
-            CommittedOffset(None) if found is None else CommittedOffset(int(found.offset()), str(found.metadata()))
-            for found in map(offsets.get, places)
-        )
+
+        def of(name: str, partition: int) -> CommittedOffset:
+            found = offsets.get(self._kafka.common.TopicPartition(name, partition))
+            return CommittedOffset(None) if found is None else CommittedOffset(found.offset(), str(found.metadata()))
+
+        return [tuple(of(topic.name, number) for number in range(topic.partition_count)) for topic in topics]
 
     def retention(self, name: str) -> Retention:
         """Return what a topic's settings let go; the worst if we may not see them."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from collections import defaultdict
 from pathlib import Path
+from subprocess import CompletedProcess
 
+from tests.kafka import forked
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 KEYS = [b"key-%d" % number for number in range(10)]
@@ -47,6 +52,25 @@ async def test_messages_of_two_inputs_are_counted_once_although_workers_are_kill
     second.kill()
     await send_both(100)
     await eventually(has_all, deadline_s=90, what=third.log)
+    environment = {"APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}"}
+    arguments = ("-A", "tests.kafka.apps.join_app", "-D", str(tmp_path / "w2"))
+
+    async def faust(*command: str) -> CompletedProcess[str]:
+        return await asyncio.to_thread(forked.faust, *arguments, *command, environment=environment)
+
+    done = await faust("--json", "actors")
+    rows = json.loads(done.stdout)
+    assert [(row["topic"], row["partition"]) for row in rows] == [
+        (f"{name}-{side}", partition) for partition in range(PARTITIONS) for side in ("left", "right")
+    ]
+    assert [(row["lag"], row["committed_offset"] == row["end_offset"]) for row in rows] == [(0, True)] * 4
+    held = json.loads((await faust("--json", "state", "get", "counts", "key-1")).stdout)
+    offsets = (held["position"]["source_offset"], *held["position"]["more_offsets"])
+    assert held["source_offset"] < offsets[held["input"]] <= sent
+    absent = await faust("state", "get", "counts", "nobody")
+    assert re.search(r"partition \d at input offset \d+, \d+, changelog", " ".join(absent.stderr.split()))
+    listed = await faust("state", "list")
+    assert ", ".join(map(str, offsets)) in listed.stdout
     found: dict[bytes, list[list[bytes]]] = defaultdict(list)
     for record in await read_all(brokers, f"{name}-out"):
         found[record.key].append(record.value.split(b":"))

@@ -33,9 +33,10 @@ class Write:
     value: str | None
     expires_at_ms: int = 0
     key: str = "key"
+    input: int | None = None
 
     def row(self, partition: int, offset: int) -> tuple[Any, ...]:
-        metadata = encode_metadata(self.epoch, self.source_offset, self.expires_at_ms)
+        metadata = encode_metadata(self.epoch, self.source_offset, self.expires_at_ms, input=self.input)
         value = None if self.value is None else self.value.encode()
         return (partition, offset, self.key.encode(), value, metadata)
 
@@ -59,6 +60,13 @@ def other(epoch: int, source_offset: int) -> Write:
 
 OLD = Write(3, 50, "old")
 CASES = [
+    Case(
+        "the newer owner's offsets are of another input",
+        {1: Write(5, 3, "x", key="other", input=1), 2: Write(5, 2, "new", input=1)},
+        OLD,
+        "never_committed",
+        "committed_write_missing",
+    ),
     Case(
         "the newer owner had the same input",
         {1: other(5, 50), 2: Write(5, 50, "new")},

@@ -157,10 +157,12 @@ def test_a_retry_that_is_produced_again_does_nothing(crashes: bool):
         assert world.handled(driver) == ["a bad 1", "a 1 2"]
 
 
+@pytest.mark.parametrize("name", ["in", "more"])
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_an_effect_is_called_once_for_a_retry_that_is_produced_again(concurrency: int):
+def test_an_effect_is_called_once_for_a_retry_that_is_produced_again(concurrency: int, name: str):
     app = App("shop", broker="kafka://127.0.0.1:1", worker_secret=SECRET)
     topic, raw = (app.topic("in", key_type=type_, value_type=type_) for type_ in (str, bytes))
+    more = app.topic("more", key_type=str, value_type=str)
     called = []
 
     @app.effect(attempts=1)
@@ -168,20 +170,27 @@ def test_an_effect_is_called_once_for_a_retry_that_is_produced_again(concurrency
         called.append(name)
         raise ValueError(name)
 
-    @app.actor(topic, effects=[pay], concurrency=concurrency)
+    @app.actor(topic, more, effects=[pay], concurrency=concurrency)
     async def work(ctx: Context, value: str) -> None:
-        ctx.effect(pay, value)
+        if value != "nothing":
+            ctx.effect(pay, value)
 
     with ActorTestDriver(app, partitions=1, effects={pay: pay}) as driver:
-        driver.send(topic, key="a", value="one")
+        for _ in range(9):
+            driver.send(topic, key="b", value="nothing")
+        driver.send(topic if name == "in" else more, key="a", value="one")
         driver.retry_parked("work", "a")
         assert called == ["one", "one"]
         (retry,) = commands(driver)
         for _ in range(2):
             driver.send(raw, key=retry.key, value=retry.value, headers=list(retry.headers))
         assert called == ["one", "one"]
+        driver.drop_parked("work", "a")
+        driver.send(topic if name == "in" else more, key="a", value="two")
+        driver.send(raw, key=retry.key, value=retry.value, headers=list(retry.headers))
+        assert called == ["one", "one", "two"]
         driver.retry_parked("work", "a")
-        assert called == ["one"] * 3
+        assert called == ["one", "one", "two", "two"]
 
 
 def test_entries_that_came_after_a_command_was_given_are_left():

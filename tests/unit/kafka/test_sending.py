@@ -13,12 +13,12 @@ from actors._kafka.produce.failures import PartsFailedError
 from actors._kafka.produce.sending import Sequences, append
 from actors.ports import TopicPartition
 
-HERE, AWAY = TopicPartition("out", 0), TopicPartition("out", 1)
-NOT_LEADER = 6
+HERE, AWAY, BUSY = (TopicPartition("out", number) for number in range(3))
+NOT_LEADER, CONCURRENT_TRANSACTIONS = 6, 51
 
 
 class Leaders:
-    """Stands for the client: one broker leads both partitions and takes what is for the first."""
+    """Stands for the client: each partition has a leader; the first takes what it gets, the third never does."""
 
     cluster = SimpleNamespace(leader_for_partition=lambda partition: partition.partition)
     _request_timeout_ms = 40_000
@@ -35,6 +35,8 @@ class Leaders:
         if leader == AWAY.partition and self.left:
             self.left -= 1
             code = NOT_LEADER
+        elif leader == BUSY.partition:
+            code = CONCURRENT_TRANSACTIONS
         return SimpleNamespace(topics=[("out", [(leader, code, 7, -1, 0, [], None, {})], {})])
 
 
@@ -59,6 +61,18 @@ async def test_a_leader_that_stays_away_fails_what_is_for_it_alone() -> None:
         await appended(Leaders(float("inf")), HERE, AWAY)
     assert list(raised.value.errors) == [AWAY]
     assert raised.value.may_be_late
+
+
+async def test_what_a_busy_leader_has_not_taken_yet_does_not_fail_with_what_is_for_one_that_is_away() -> None:
+    with pytest.raises(PartsFailedError) as raised:
+        await appended(Leaders(float("inf")), HERE, BUSY, AWAY)
+    assert list(raised.value.errors) == [AWAY]
+
+
+async def test_a_leader_that_stays_busy_fails_what_is_for_it_alone() -> None:
+    with pytest.raises(PartsFailedError) as raised:
+        await appended(Leaders(0), HERE, BUSY)
+    assert list(raised.value.errors) == [BUSY]
 
 
 async def test_a_leader_that_all_wait_for_is_waited_for() -> None:

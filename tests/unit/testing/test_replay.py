@@ -32,7 +32,11 @@ def record(offset: int, value: bytes | None, *, key: bytes | None = b"a", at_ms:
 
 
 def replay(app: App, actor: object, records: Iterable[object], **options: object) -> list[Replayed]:
-    return list(app.replayer(actor).run(0, records, **{"partition_count": 1, **options}))
+    return list(app.replayer(actor).run(0, of_first(records), **{"partition_count": 1, **options}))
+
+
+def of_first(records: Iterable[object]) -> list[tuple[int, object]]:
+    return [(0, record) for record in records]
 
 
 def states(rows: Iterable[Replayed]) -> dict[tuple[str | None, bytes | None], bytes | None]:
@@ -48,8 +52,10 @@ def replayed_items(driver: ActorTestDriver, app: App, actor: object, *stores: st
     replayer, found = app.replayer(actor), {name: {} for name in stores}
     until_ms = driver._clock.wall_ms()
     for number in range(PARTITIONS):
-        log, _ = driver._cluster.fetch(TopicPartition(replayer.topic, number), 0, 1 << 30)
-        rows = list(replayer.run(number, log, partition_count=PARTITIONS, until_ms=until_ms, stores=stores or None))
+        log, _ = driver._cluster.fetch(TopicPartition(replayer.topics[0], number), 0, 1 << 30)
+        rows = list(
+            replayer.run(number, of_first(log), partition_count=PARTITIONS, until_ms=until_ms, stores=stores or None)
+        )
         assert unknowns(rows) == []
         assert rows[-1] == Replayed(DONE, None, None, None, len(log))
         for row in rows[:-1]:
@@ -74,7 +80,7 @@ def test_ids_of_messages_are_those_of_the_workers():
     again = TopicIds(topic_id, 3, is_recreated=True)
     for topics, expected in ((TopicIds(topic_id), "in-0-5"), (again, f"in@{again.message_tag}-0-5")):
         metadata = CommitMark(4, 1, "n", topics=topics).encode()
-        rows = replay(app, "note", [record(5, b"x")], topic_id=topic_id, metadata=metadata)
+        rows = replay(app, "note", [record(5, b"x")], topic_ids=[topic_id], metadata=[metadata])
         assert [ids.decode_value(value) for value in states(rows).values()] == [expected]
 
 
@@ -352,7 +358,7 @@ def test_state_that_was_there_before():
         sums.set(ctx.key, (sums.get(ctx.key) or 0) + value)
 
     kept = [Kept("sums", b"a", b"40", 5, 0), Kept("sums", b"b", b"1", 3, 0)]
-    rows = replay(app, add, [record(5, b"1"), record(6, b"2")], start=6, kept=kept)
+    rows = replay(app, add, [record(5, b"1"), record(6, b"2")], starts=[6], kept=kept)
     assert [(row.key, row.value, row.source_offset) for row in rows[:-1]] == [(b"a", b"42", 6), (b"b", b"1", 3)]
 
 
@@ -370,7 +376,7 @@ def test_a_handler_that_sleeps_takes_no_time_and_one_that_waits_for_ever_is_an_e
 
     rows = replay(app, add, [record(0, b"1", at_ms=12)])
     assert states(rows) == {("sums", b"a"): b"%d" % (START_MS + 12)}
-    with pytest.raises(ActorsError, match="offsets 4 to 5: a handler of actor add waits for something"):
+    with pytest.raises(ActorsError, match="offsets in 4 to in 5: a handler of actor add waits for something"):
         replay(app, add, [record(4, b"1"), record(5, b"7")])
 
 
@@ -407,7 +413,7 @@ def test_a_command_that_the_workers_refuse_is_refused_where_the_secret_is(has_se
         topic_id, items = driver._cluster.topic("in").topic_id, driver.items(app.stores["handled"])
         assert items == {"b": "ok"}
     other, _ = make("s" * 32 if has_secret else None)
-    rows = other.replayer("work").run(0, records, partition_count=1, topic_id=topic_id)
+    rows = other.replayer("work").run(0, of_first(records), partition_count=1, topic_ids=[topic_id])
     store = other.stores["handled"]
     found = {store.decode_key(row.key): store.decode_value(row.value) for row in rows if row.kind == STATE}
     assert found == (items if has_secret else {"a": "ok", "b": "ok"})

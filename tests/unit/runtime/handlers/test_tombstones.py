@@ -201,5 +201,35 @@ def test_a_replay_handles_tombstones() -> None:
             driver.send(topic, key=key, value=value, partition=0)
         assert driver.items(store) == {"b": 2}
         records, _ = driver._cluster.fetch(TopicPartition("in", 0), 0, 100)
-    rows = app.replayer(handle).run(0, records, partition_count=1)
+    rows = app.replayer(handle).run(0, [(0, record) for record in records], partition_count=1)
     assert [(row.store, row.key, row.value) for row in rows][:-1] == [("held", b"b", b"2")]
+
+
+def test_each_input_takes_null_values_by_its_own_type() -> None:
+    app, seen = an_app(), []
+    plain = app.topic("plain", key_type=str, value_type=int)
+    first, second, own = (app.topic(name, key_type=str, value_type=int | None) for name in ("first", "second", "own"))
+
+    @app.actor(first, second, plain, own)
+    async def handle(ctx: Context, value) -> None:
+        seen.append((ctx.topic, value))
+
+    @app.on(handle, own)
+    async def other(ctx: Context, value: int | None) -> None:
+        seen.append((ctx.topic, value))
+
+    @app.actor(app.topic("a", value_type=int | None), app.topic("b", value_type=int), name="pair")
+    async def pair(ctx: Context, value) -> None: ...
+
+    @app.on(pair, app.actors["pair"].more_topics[0])
+    async def of_b(ctx: Context, value: int) -> None: ...
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for topic in (first, second, own):
+            driver.send(topic, key="k", value=None)
+        assert seen == [("first", None), ("second", None), ("own", None)]
+        with pytest.raises(UndecodableRecordError, match=r"plain\[0\] offset 0.*takes no tombstones"):
+            driver.send(plain, key="k", value=None)
+    message = r"b\[0\] offset 0.*takes no tombstones"
+    with ActorTestDriver(app, partitions=1) as driver, pytest.raises(UndecodableRecordError, match=message):
+        driver.send(app.actors["pair"].more_topics[0], key=b"k", value=None)

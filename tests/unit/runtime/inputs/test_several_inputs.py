@@ -181,9 +181,9 @@ def test_parked_messages_of_all_inputs_wait_in_one_line_and_are_retried_as_what_
         driver.send(world.payments, key="a", value=Payment(-13))
         driver.send(world.orders, key="a", value=Order(1))
         driver.send(world.payments, key="b", value=Payment(2))
-        assert [(one.value, one.error is None) for one in driver.parked(world.join, "a")] == [
-            (Payment(-13), False),
-            (Order(1), True),
+        assert [(one.topic, one.offset, one.value, one.error is None) for one in driver.parked(world.join, "a")] == [
+            ("payments", 0, Payment(-13), False),
+            ("orders", 0, Order(1), True),
         ]
         [letter] = driver.dead_letters(world.join)
         assert dict(letter.headers)["fa-origin"] == b"payments/0/0"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import App, Context, OnError
+from actors import App, Context, HandlerFailedError, OnError
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError, RestoreError
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, TaskMeters
@@ -19,6 +19,7 @@ from actors.runtime.observe.status import StatusInputs, TaskStatus, WorkerStatus
 from actors.runtime.state.restore import Restorer
 from actors.testing import ActorTestDriver
 from actors.testing.driving import DiskStore
+from actors.web.metrics import PREFIX, families
 from stores.memory import MemoryStore
 from stores.rocks import FIGURES, RocksStore
 from tests.logs import Clock, Log
@@ -190,6 +191,39 @@ def test_a_partition_that_stands_still_says_why():
         assert halted.meters.end_offsets.get("in", 0) < 5
         driver.advance(61, settle=False)
         assert halted.meters.end_offsets["in"] == 5
+
+
+def test_each_input_has_its_own_offsets_and_lag():
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    left, right = (app.topic(name, key_type=str, value_type=str) for name in ("left", "right"))
+
+    @app.actor(left, right)
+    async def join(ctx: Context, value: str) -> None:
+        if value == "bad":
+            raise ValueError(value)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for _ in range(3):
+            driver.send(left, key="a", value="x")
+        for value in ("x", "bad", "x"):
+            driver.post(right, key="a", value=value)
+        with pytest.raises(HandlerFailedError):
+            driver.settle()
+        (task,) = (status := seen(driver)).tasks
+        found = [(one.topic, one.committed_offset, one.end_offset, one.lag) for one in task.inputs]
+        assert found == [("left", 3, 3, 0), ("right", 1, 3, 2)]
+        assert task.lag == 2
+    samples = {
+        (sample.name.removeprefix(PREFIX), sample.labels["topic"]): sample.value
+        for family in families(status)
+        for sample in family.samples
+        if "topic" in sample.labels
+    }
+    assert samples == {
+        (name, topic): float(value)
+        for topic, *values in found
+        for name, value in zip(("committed_offset", "end_offset", "consumer_lag_records"), values, strict=True)
+    }
 
 
 def test_a_marker_at_the_inputs_end_is_nothing_that_waits():

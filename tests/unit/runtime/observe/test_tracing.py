@@ -246,7 +246,7 @@ def test_a_damaged_context_begins_a_trace_of_its_own(spans: InMemorySpanExporter
 def test_a_replay_is_not_traced(spans: InMemorySpanExporter):
     world = World()
     record = InternalRecord(0, 1_000, b"a", b"hello", [("traceparent", TRACEPARENT)])
-    rows = list(world.app.replayer("first").run(0, [record], partition_count=1))
+    rows = list(world.app.replayer("first").run(0, [(0, record)], partition_count=1))
     assert rows[-1].kind == DONE
     assert names(spans) == []
 

@@ -135,3 +135,32 @@ def test_effects_are_listed_without_their_arguments(monkeypatch: pytest.MonkeyPa
         full = driver._run(reader.contents(definition, line, line.entries, is_full=True))
         assert full[line.head.sequence].args == ["x" * 200_000]
         assert msgspec.json.encode(entry_json(definition, line, line.head, None))
+
+
+def test_an_entry_of_another_input_was_written_where_the_first_one_was_then() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic, more = (app.topic(name, key_type=str, value_type=str) for name in ("in", "more"))
+
+    @app.effect(attempts=1)
+    async def fail(call: Any) -> None:
+        raise ValueError("no")
+
+    @app.actor(topic, more, on_error="park", effects=[fail])
+    async def work(ctx: Context, value: str) -> None:
+        if value == "bad":
+            raise ValueError(value)
+        if value == "effect":
+            ctx.effect(fail)
+
+    with ActorTestDriver(app, partitions=1, effects={fail: fail}) as driver:
+        for value in ("1", "2", "3"):
+            driver.send(topic, key="b", value=value)
+        for value in ("effect", "bad"):
+            driver.send(more, key="a", value=value)
+        (reader, _), definition = reader_of(driver), app.actors["work"]
+        for what in ("message", "effect"):
+            line = driver._run(reader.line(definition, what, 0, b"a"))
+            assert [entry.written_by for entry in line.entries] == [2]
+            (content,) = driver._run(reader.contents(definition, line, line.entries)).values()
+            shown = entry_json(definition, line, line.entries[0], content)
+            assert shown.get("topic") == ("more" if what == "message" else None)

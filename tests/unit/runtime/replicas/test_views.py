@@ -16,7 +16,6 @@ from actors._faust.views import copy_stores
 from actors.ports import TopicPartition
 from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
-from actors.runtime.state.restore import LOOK_BACK
 from actors.testing.fakes.ports import FakeClock
 from actors.testing.fakes.views import FakeFollowing, FakeTopicLogs
 from stores._core.record import METADATA_HEADER, encode_metadata
@@ -155,62 +154,6 @@ def test_a_key_is_found_where_another_partitioner_put_it(world: World):
             assert "nobody" not in view
 
     world.run(test())
-
-
-# --- starting again ---------------------------------------------------------------------------------------------------
-
-
-def test_a_second_start_reads_the_tail_only(world: World, tmp_path: Path):
-    async def test() -> None:
-        count, partitions = 2_000, 2
-        for number in range(count):
-            world.put(f"k{number}", "1")
-        async with world.view(tmp_path / "v"):
-            world.put("k1", "2")
-        assert sum(world.read) == count
-        world.read.clear()
-        for number in range(4):
-            world.put(f"k{number}", "3")
-        async with world.view(tmp_path / "v") as view:
-            # And what lies shortly before it, to see whether it is still the same log.
-            assert 4 <= sum(world.read) <= 5 + partitions * LOOK_BACK
-            assert view.get("k0") == "3"
-            assert len(view) == count
-
-    world.run(test())
-
-
-@pytest.mark.parametrize("how", ["made anew", "compacted away", "long away"])
-def test_a_kept_view_that_cant_be_continued_is_built_anew(world: World, tmp_path: Path, how: str, caplog):
-    async def test() -> None:
-        for number in range(20):
-            world.put(f"k{number}", "1")
-        async with world.view(tmp_path / "v"):
-            pass
-        if how == "made anew":
-            world.cluster.make_topic("t", 2, is_compacted=True)
-        else:
-            for key in ("k3", "k4"):
-                world.put(key, None)
-            for number in range(5, 10):
-                world.put(f"k{number}", "2")
-            for log in world.cluster.topic("t").partitions:
-                log.compact(world.clock.wall_ms(), log.end)
-                if how == "compacted away":
-                    log.delete_before(log.end - 1)
-        if how == "long away":
-            await asyncio.sleep(3700)
-            for log in world.cluster.topic("t").partitions:
-                log.compact(world.clock.wall_ms(), log.end)
-        world.put("new", "1")
-        async with world.view(tmp_path / "v") as view:
-            assert view.get("new") == "1"
-            assert "k3" not in view
-            assert len(view) == {"made anew": 1, "long away": 19}.get(how, len(view))
-
-    with caplog.at_level(logging.WARNING):
-        world.run(test())
-    assert "rebuilding the store" in caplog.text
 
 
 # --- while it follows -------------------------------------------------------------------------------------------------

@@ -154,6 +154,17 @@ def page(of: ClusterStatus, actor: str | None = None, *, may_act: bool = False) 
     )
 
 
+def test_each_input_is_told_with_the_partition_that_is_most_behind() -> None:
+    (row,) = build(statuses.joined()).actors
+    assert row.lag == 3 * 4_812
+    assert [(one.topic, one.lag, one.partition, one.at.end_offset) for one in row.inputs] == [
+        ("orders", 0, 0, 77_000),
+        ("payments", 3 * 4_812, 2, 77_002 + 2 * 4_812),
+    ]
+    assert 'id="i-payments"' in page(statuses.joined(), "take_order")
+    assert 'id="inputs"' not in page(statuses.quiet(), "take_order")
+
+
 def test_copies_have_a_column_where_there_are_any() -> None:
     for actor in (None, "take_order"):
         text = page(statuses.copied(), actor)

@@ -64,12 +64,15 @@ class World:
         return self
 
     def _partition(self, task: dict[str, str | int]) -> None:
+        for topic in ("orders", "payments"):
+            self.series |= {
+                named("committed_offset", **task, topic=topic): f"0+100x{LAST}",
+                named("consumer_lag_records", **task, topic=topic): f"0x{LAST}",
+            }
         self.series |= {
             named("task_state", **task, state=state.value): f"{int(state is State.RUNNING)}x{LAST}" for state in State
         }
         self.series |= {
-            named("committed_offset", **task): f"0+100x{LAST}",
-            named("consumer_lag_records", **task): f"0x{LAST}",
             named("parked_messages", **task): f"0x{LAST}",
             named("parked_effects", **task): f"0x{LAST}",
             named("time_ahead_seconds", **task): f"0x{LAST}",
@@ -231,6 +234,17 @@ CASES: dict[str, Case] = {
     ),
     "lag that falls": Case(lambda: well().put("consumer_lag_records", f"60000-100x{LAST}", partition=0), 45),
     "a handler hangs": Case(lambda: stuck(LAST), 15, ("NothingHandled",)),
+    "a handler hangs, and nothing waits in its other input": Case(
+        lambda: stuck(LAST).put("consumer_lag_records", f"0x{LAST}", partition=0, topic="payments"),
+        15,
+        ("NothingHandled",),
+    ),
+    "records of an input wait for earlier ones of the other": Case(
+        lambda: stuck(LAST).put("committed_offset", f"0+10x{LAST}", partition=0, topic="orders"), 15
+    ),
+    "the lag of one input grows": Case(
+        lambda: well().put("consumer_lag_records", f"0+100x{LAST}", partition=0, topic="payments"), 45, ("LagGrows",)
+    ),
     "a handler is slow": Case(lambda: stuck(3), 15),
     "a record that just came": Case(
         lambda: (

@@ -115,7 +115,7 @@ def test_the_page_has_all_metrics_and_no_others() -> None:
 def test_labels_are_names_of_the_app_and_fixed_words() -> None:
     labels = {label for family in families(status()) for sample in family.samples for label in sample.labels}
     fixed = {"state", "reason", "role", "le", "version"}
-    assert labels - fixed == {"app", "worker", "actor", "store", "partition", "code"}
+    assert labels - fixed == {"app", "worker", "actor", "topic", "store", "partition", "code"}
 
 
 def test_codes_that_another_worker_makes_up_are_one() -> None:

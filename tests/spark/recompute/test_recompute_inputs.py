@@ -1,0 +1,152 @@
+"""An actor of two inputs: what real workers made of them, and what the same code makes of them in one order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_replay import TargetError, plan_recompute, recompute_actor
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, read_all, unique
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 2
+KEYS = [f"k{number}" for number in range(8)]
+START_MS = 1_750_000_000_000
+JOIN = """
+    from datetime import timedelta
+
+    from actors import App, Context
+
+    app = App({name!r}, broker={url!r}, broker_session_timeout=6.0, broker_heartbeat_interval=0.5)
+    left, right = (app.topic("{name}-" + side, key_type=str, value_type=int) for side in ("left", "right"))
+    out = app.topic("{name}-out", key_type=str, value_type=int)
+    sums = app.store("sums", key_type=str, value_type=int)
+    lines = app.store("lines", key_type=str, value_type=list)
+
+
+    @app.actor(left, right, stores=[sums, lines], max_task_idle=timedelta(seconds=60))
+    async def join(ctx: Context, value: int) -> None:
+        sums.set(ctx.key, sums.get(ctx.key, 0) + {step})
+        lines.set(ctx.key, [*lines.get(ctx.key, []), [ctx.topic[-5:].strip("-"), value]])
+        ctx.send(out, key=ctx.key, value=value)
+"""
+
+World = tuple[str, str, Path]
+
+
+def module_of(world: World, step: str = "value", *, suffix: str = "") -> str:
+    brokers, name, folder = world
+    module = f"{name}{suffix}".replace("-", "_")
+    text = textwrap.dedent(JOIN).format(name=name, url=f"kafka://{brokers}", step=step)
+    (folder / f"{module}.py").write_text(text)
+    return module
+
+
+async def put(world: World, side: str, numbers: range, *, from_ms: int) -> None:
+    """Send numbers to one input, each a millisecond after the one before; every tenth timestamp is 50 ms too early."""
+    brokers, name, _ = world
+    async with producing(brokers) as producer:
+        for number in numbers:
+            key = KEYS[number % len(KEYS)]
+            at_ms = START_MS + from_ms + number - (50 if number % 10 == 0 else 0)
+            await producer.send_and_wait(
+                f"{name}-{side}",
+                b"%d" % number,
+                key.encode(),
+                partition=partition_for(key.encode(), PARTITIONS),
+                timestamp_ms=at_ms,
+            )
+
+
+async def live(world: World) -> None:
+    """All records are there before the first is handled."""
+    brokers, name, folder = world
+    await make_topics(brokers, *(f"{name}-{end}" for end in ("left", "right", "out")), partitions=PARTITIONS)
+    await put(world, "right", range(100), from_ms=0)
+    await put(world, "left", range(100, 300), from_ms=-150)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    worker = WorkerProcess(module_of(world), brokers, folder / "data", PYTHONPATH=path).start()
+
+    async def handled() -> bool:
+        return len(await read_all(brokers, f"{name}-out")) >= 300
+
+    try:
+        await eventually(handled, what=worker.log)
+        assert worker.terminate() == 0
+    finally:
+        worker.kill()
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("inputs")
+    made = brokers, unique("two"), folder
+    asyncio.run(live(made))
+    sys.path.insert(0, str(folder))
+    yield made
+    sys.path.remove(str(folder))
+
+
+def counts(spark: SparkSession, world: World, module: str) -> dict[str, dict[str, int]]:
+    brokers, _, folder = world
+    spark.sparkContext.addPyFile(str(folder / f"{module}.py"))
+    found = recompute_actor(spark, plan_recompute(spark, brokers, module))
+    return {
+        store: {kind: count for kind, count in kinds.items() if count} for store, kinds in found.by_store.items()
+    } | {"records": {"all": found.records}}
+
+
+def test_all_inputs_are_replayed_in_the_order_of_their_timestamps(spark: SparkSession, world: World) -> None:
+    all_equal = {"sums": {"equal": 8}, "lines": {"equal": 8}, "records": {"all": 300}}
+    assert counts(spark, world, module_of(world)) == all_equal
+
+
+def test_other_code_differs(spark: SparkSession, world: World) -> None:
+    module = module_of(world, "(2 * value if ctx.key == 'k1' and ctx.topic.endswith('left') else value)", suffix="-v2")
+    assert counts(spark, world, module)["sums"] == {"equal": 7, "different": 1}
+
+
+def test_what_is_read_of_each_input_is_said(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    brokers, name, _ = world
+    plan = plan_recompute(spark, brokers, module_of(world))
+    assert plan.input == f"{name}-left, {name}-right"
+    assert [(part["topic"], part["partition"], part["end_by"]) for part in plan.summary["partitions"]] == [
+        (f"{name}-{side}", number, "committed") for side in ("left", "right") for number in range(PARTITIONS)
+    ]
+    assert plan.offsets >= 300
+    with pytest.raises(TargetError, match="doesn't say which input a write came from"):
+        plan_recompute(spark, brokers, module_of(world), from_state=tmp_path)
+
+
+def test_a_record_that_came_after_later_ones_of_another_input_differs_only_where_order_counts(
+    spark: SparkSession, world: World
+) -> None:
+    brokers, name, folder = world
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    worker = WorkerProcess(module_of(world), brokers, folder / "data", PYTHONPATH=path).start()
+
+    async def go_on() -> None:
+        for count, (side, from_ms) in enumerate({"right": 10_000, "left": 5_000}.items(), 1):
+            await put(world, side, range(1, 4), from_ms=from_ms)
+
+            async def handled(wanted: int = 300 + 3 * count) -> bool:
+                return len(await read_all(brokers, f"{name}-out")) >= wanted
+
+            await eventually(handled, what=worker.log)
+
+    try:
+        asyncio.run(go_on())
+        assert worker.terminate() == 0
+    finally:
+        worker.kill()
+    found = counts(spark, world, module_of(world))
+    assert found == {"sums": {"equal": 8}, "lines": {"equal": 5, "different": 3}, "records": {"all": 306}}
