@@ -10,7 +10,6 @@ from random import Random
 from typing import Any, Literal
 
 from actors._core.task.takeover import LostChangelog
-from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.testing.fakes.log import PartitionLog, StoredRecord
@@ -18,6 +17,11 @@ from actors.testing.fakes.log import PartitionLog, StoredRecord
 APP = "app"
 ACTOR = "counter"
 INPUT = "inputs"
+SECOND = "payments"
+"""The other input, in runs with two; a null value is a message there."""
+INPUTS = (INPUT, SECOND)
+GONE = "gone:"
+"""What the handler is told when a value is null."""
 ECHO = "echo"
 OWNERS = "app-actors-owners"
 GROUP = "app-actors"
@@ -92,7 +96,7 @@ class Deployment:
 
 
 def make_handler(  # noqa: C901  one branch an operation
-    *, is_mended: bool, attempts: Counter[tuple[int, int]]
+    *, is_mended: bool, attempts: Counter[tuple[str, int, int]]
 ) -> tuple[tuple[Store[Any, Any], ...], Any]:
     """Stores and handler of one process: a message is `operation:argument`, every message echoes what it saw.
 
@@ -101,8 +105,9 @@ def make_handler(  # noqa: C901  one branch an operation
     counts, firsts = _store(COUNTS), _store(FIRSTS)
 
     async def fail_if_told(ctx: Context, pattern: str) -> None:
-        attempts[ctx.partition, ctx.offset] += 1
-        attempt = attempts[ctx.partition, ctx.offset]
+        message = ctx.topic, ctx.partition, ctx.offset
+        attempts[message] += 1
+        attempt = attempts[message]
         if is_mended or not (pattern in "xc" or pattern[attempt - 1 : attempt] == "1"):
             return
         counts.set(ctx.key, GARBAGE)
@@ -135,7 +140,7 @@ def make_handler(  # noqa: C901  one branch an operation
         else:
             result = firsts.delete(ctx.key)
         padding = LARGE if value == "large:echo" else ""
-        ctx.send(ECHO, key=ctx.key, value=f"{ctx.offset} {value} {str(result)[:SHOWN]}{padding}")
+        ctx.send(ECHO, key=ctx.key, value=f"{place(ctx)} {value} {str(result)[:SHOWN]}{padding}")
 
     return (counts, firsts), handle
 
@@ -145,11 +150,12 @@ def make_handler(  # noqa: C901  one branch an operation
 
 @dataclass
 class Expected:
-    """What one partition has to come to: the echo topic in order, and the stores."""
+    """What one partition has to come to: the echo topic in order, the stores, and which input each value comes from."""
 
     echo: list[tuple[bytes, bytes]] = field(default_factory=list)
     counts: dict[bytes, int] = field(default_factory=dict)
     firsts: dict[bytes, str] = field(default_factory=dict)
+    writers: dict[tuple[str, bytes], StoredRecord] = field(default_factory=dict)
 
     def state(self, store: str) -> dict[bytes, bytes]:
         return {key: str(value).encode() for key, value in getattr(self, store).items()}
@@ -158,50 +164,52 @@ class Expected:
         if is_control(record) or operation_of(record) in SILENT:
             return
         if not is_decodable(record):
-            self.echo.append((b"", b"%d can't be handled" % record.offset))
+            self.echo.append((b"", f"{place(record)} can't be handled".encode()))
             return
-        key, text = record.key, record.value.decode()
+        key, text = record.key, GONE if record.value is None else record.value.decode()
         operation, _, argument = text.partition(":")
         counts, firsts = self.counts, self.firsts
         padding = ""
         if operation in ("slow", "count", "poison"):
             counts[key] = counts.get(key, 0) + 1
+            self.writers[COUNTS, key] = record
             result: object = counts[key]
         elif operation == "first":
             result = firsts.get(key)
-            firsts.setdefault(key, argument)
+            if result is None:
+                firsts[key], self.writers[FIRSTS, key] = argument, record
         elif operation == "reset":
             result = counts.pop(key, None) is not None
         elif operation == "large":
             result = argument
             if argument == "state":
-                firsts[key] = LARGE
+                firsts[key], self.writers[FIRSTS, key] = LARGE, record
             else:
                 padding = LARGE
         elif operation in MODEL_OPERATIONS:
             result = operation
         else:
             result = firsts.pop(key, None) is not None
-        self.echo.append((key, f"{record.offset} {text} {str(result)[:SHOWN]}{padding}".encode()))
+        self.echo.append((key, f"{place(record)} {text} {str(result)[:SHOWN]}{padding}".encode()))
 
 
-def expected(inputs: PartitionLog, spans: Iterable[tuple[int, int]], *, committed: bool = True) -> Expected:
-    """What comes of processing these spans of offsets, one after the other."""
+def expected(records: Iterable[StoredRecord]) -> Expected:
+    """What comes of processing these records, one after the other."""
     found = Expected()
-    process(found, inputs, spans, committed=committed)
+    for record in records:
+        found.process(record)
     return found
 
 
-def process(found: Expected, inputs: PartitionLog, spans: Iterable[tuple[int, int]], *, committed: bool = True) -> None:
-    """Add what comes of processing these spans."""
-    for begin, end in spans:
-        for record in inputs.history:
-            if begin <= record.offset < end and (record.is_committed or not committed):
-                found.process(record)
+def place(message: Context | StoredRecord) -> str:
+    """Give what an echo says of where its input came from."""
+    return str(message.offset) if message.topic == INPUT else f"{message.topic}/{message.offset}"
 
 
 def is_decodable(record: StoredRecord) -> bool:
-    return record.key is not None and record.value is not None and record.value != b"\xff"
+    if record.key is None or record.value == b"\xff":
+        return False
+    return record.value is not None or record.topic == SECOND
 
 
 def is_control(record: StoredRecord) -> bool:
@@ -221,7 +229,7 @@ def failure_of(record: StoredRecord) -> str | None:
     """The error that a record may stop its partition with."""
     if not is_decodable(record):
         return "UndecodableRecordError"
-    operation = record.value.partition(b":")[0]
+    operation = (record.value or b"").partition(b":")[0]
     stops = {b"poison": "HandlerFailedError", b"large": "RefusedRecordError", b"grow": "NewerProgramError"}
     return stops.get(operation)
 
@@ -233,10 +241,6 @@ def echoed(log: PartitionLog) -> list[tuple[bytes, bytes]]:
 def last_input(log: PartitionLog, *, committed: bool = True) -> int:
     """The offset behind the last input that is to be processed."""
     return max((record.offset + 1 for record in log.history if record.is_committed or not committed), default=0)
-
-
-def sources(partitions: int) -> Iterable[TopicPartition]:
-    return [TopicPartition(INPUT, number) for number in range(partitions)]
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------

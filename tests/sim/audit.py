@@ -73,6 +73,7 @@ class Audit:
         deployment: app.Deployment,
         *,
         stores: tuple[str, ...] = app.STORES,
+        inputs: tuple[str, ...] = (app.INPUT,),
         exactly_once: bool = True,
         exact_state: bool = True,
         is_static: bool = False,
@@ -89,6 +90,7 @@ class Audit:
         self._cluster = cluster
         self._deployment = deployment
         self._stores = stores
+        self._topics = inputs
         self._exactly_once = exactly_once
         self._exact_state = exact_state
         self._check_phases = check_phases
@@ -127,7 +129,7 @@ class Audit:
         """Give the handler with a look at the ids: each message has its own, whenever and by whomever it is handled."""
 
         async def handle(ctx: Context, value: Any) -> None:
-            id, message = ctx.message_id, (ctx.partition, ctx.offset, ctx.timestamp_ms, ctx.key, value)
+            id, message = ctx.message_id, (ctx.topic, ctx.partition, ctx.offset, ctx.timestamp_ms, ctx.key, value)
             known, other = self._messages.setdefault(message, id), self._ids.setdefault(id, message)
             if (known, other) != (id, message):
                 self.violated(f"ids: {message} has the id {id}, and had {known}; the id is that of {other}")
@@ -144,12 +146,24 @@ class Audit:
         self.note(f"{transaction.transactional_id} epoch {transaction.epoch}: {transaction.decision.value}")
         if transaction.decision is not Decision.COMMIT:
             return
+        self._check_together(transaction)
         for (_, source), (offset, metadata) in transaction.offsets.items():
             mark = parse_mark(metadata)
             if mark is None:
                 self.operator_set(source, offset)
             else:
                 self._check_offset(source, offset, mark, self.owners[metadata])
+
+    def _check_together(self, transaction: Transaction) -> None:
+        """See that the offsets of all inputs of a task are in the transaction, and of one commit."""
+        commits: defaultdict[int, set[object]] = defaultdict(set)
+        for (_, source), (_, metadata) in transaction.offsets.items():
+            mark = parse_mark(metadata)
+            if mark is not None:
+                commits[source.partition] |= {source.topic, (mark.epoch, mark.transaction, mark.nonce)}
+        for partition, found in commits.items():
+            if len(found) > len(self._topics) + 1 or not found.issuperset(self._topics):
+                self.violated(f"one transaction: partition {partition} is committed with {found}")
 
     def _check_offset(self, source: TopicPartition, offset: int, mark: CommitMark, owner: Identity) -> None:
         before = self._committed.setdefault(source, _Committed())
@@ -226,12 +240,18 @@ class Audit:
 
     def expected(self, source: TopicPartition) -> app.Expected:
         """What has to come of all that was processed, in the former inputs first."""
-        parts = [inputs[source] for inputs in self._former.values()]
-        parts.append((self._cluster.log(source), self._inputs[source]))
-        found = app.Expected()
-        for log, held in parts:
-            app.process(found, log, [*held.spans, *((at, at + 1) for at in sorted(held.finished))])
+        return app.expected(self.handled(source))
+
+    def handled(self, source: TopicPartition) -> list[StoredRecord]:
+        """Give what was processed, in the former inputs first."""
+        found: list[StoredRecord] = []
+        for log, held in [*self._former_of(source), (self._cluster.log(source), self._inputs[source])]:
+            for begin, end in [*held.spans, *((at, at + 1) for at in sorted(held.finished))]:
+                found += [record for record in log.history if begin <= record.offset < end and record.is_committed]
         return found
+
+    def _former_of(self, source: TopicPartition) -> list[tuple[PartitionLog, _Input]]:
+        return [inputs[source] for inputs in self._former.values() if source in inputs]
 
     def _is_current(self, source: TopicPartition, input_id: str) -> bool:
         return input_id in ("", self._cluster.topic(source.topic).topic_id)
@@ -308,7 +328,9 @@ class Audit:
         for store in self._stores:
             log = self._cluster.log(TopicPartition(app.changelog(store), source.partition))
             for raw in self.folded(log, log.last_stable).values():
-                proven = max(proven, decode_metadata(raw[:METADATA_BYTES]).source_offset)
+                metadata = decode_metadata(raw[:METADATA_BYTES])
+                if self._topics[metadata.input] == source.topic:
+                    proven = max(proven, metadata.source_offset)
         return proven
 
     # --- records that can't be handled -----------------------------------------------------------------------------
@@ -318,7 +340,7 @@ class Audit:
         self.note(f"STOPPED {source}: {error}")
         self.stops[source] = error
         self.counted[type(error).__name__] += 1
-        if isinstance(error, RecordError):
+        if isinstance(error, RecordError) and error.topic == source.topic:
             named = [record for record in self._cluster.log(source).history if record.offset == error.offset]
             if [self._failure_of(record) for record in named] != [type(error).__name__]:
                 self.violated(f"offender: {source} is stopped by {named}: {error}")
@@ -339,13 +361,14 @@ class Audit:
 
     def check_times(self, log: PartitionLog) -> None:
         """Look at the timestamps of echoes, which are those of their inputs."""
-        source = TopicPartition(app.INPUT, log.name.partition)
-        inputs = [self._cluster.log(source), *(former[source][0] for former in self._former.values())]
-        came = {(record.offset, record.timestamp) for each in inputs for record in each.history}
+        sources = [TopicPartition(topic, log.name.partition) for topic in self._topics]
+        inputs = [self._cluster.log(source) for source in sources]
+        inputs += [former for source in sources for former, _ in self._former_of(source)]
+        came = {(app.place(record).encode(), record.timestamp) for each in inputs for record in each.history}
+        places = {place for place, _ in came}
         for record in log.history:
-            offset = record.value.split()[0]
-            is_echo = record.is_committed and offset.isdigit()
-            if is_echo and (int(offset), record.timestamp) not in came:
+            place = record.value.split()[0]
+            if record.is_committed and place in places and (place, record.timestamp) not in came:
                 self.violated(f"times: {log.name} has {record.value!r} at {record.timestamp}, which isn't its input's")
 
     # --- static members --------------------------------------------------------------------------------------------
@@ -463,14 +486,16 @@ class Audit:
             # It is of a topic that was replaced, or is about to be written back to this one.
             return
         log = topic.partitions[files.partition]
-        source = TopicPartition(app.INPUT, files.partition)
-        former = (inputs[source][1] for inputs in self._former.values())
-        highest = max(held.reached for held in (self._inputs[source], *former))
         if position.changelog_offset > log.end:
             self.violated(f"disk ahead: {where}: {position} is behind the log's end {log.end}")
-        # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.
-        if position.source_offset > highest and (self._exactly_once or kind != "load"):
-            self.violated(f"disk ahead: {where}: {position}, committed is {highest}")
+        for topic, offset in zip(self._topics, position.offsets, strict=False):
+            source = TopicPartition(topic, files.partition)
+            highest = max(
+                held.reached for held in (self._inputs[source], *(held for _, held in self._former_of(source)))
+            )
+            # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.
+            if offset > highest and (self._exactly_once or kind != "load"):
+                self.violated(f"disk ahead: {where}: {position}, {source} is committed to {highest}")
         expected = self.folded(log, position.changelog_offset)
         if files.data != expected:
             self._check_keys(where, files, expected, log, is_restoring=kind == "load")

@@ -159,7 +159,9 @@ class EffectsPart(Part):
             if is_beside and not _is_plain(call.number):
                 yield f"{other} isn't over"
             is_same = other.id == call.id and other.token == call.token and other.process == call.process
-            if is_same and other.ended == "succeeded" and not _is_plain(call.number):
+            # An input that an operator has handled again asks for its call again.
+            is_repeated = is_same and REPEATED.isdisjoint(self.world.features)
+            if is_repeated and other.ended == "succeeded" and not _is_plain(call.number):
                 yield f"{other} has succeeded, and its owner knows"
             if other.token == call.token and other.process != call.process and self._partition(other) == partition:
                 yield f"{other} has the same token"

@@ -18,7 +18,8 @@ from tests.sim.part import Part
 
 BAD_INPUTS = 0.04
 """How many of the inputs can't be handled, in runs that have such."""
-Record = tuple[bytes | None, bytes | None, tuple[()]]
+SECOND_INPUTS = (20, 60, 120)
+Record = tuple[bytes | None, bytes | None, tuple[()], int | None]
 
 
 class Inputs:
@@ -50,6 +51,21 @@ class Inputs:
             return self._input(key.encode(), part.make_input(key).encode())
 
         await self._produce(random, lambda: left, some_input, lambda: f"{part.name}-{left}", exact=True)
+
+    async def produce_second(self, random: Random) -> None:
+        """Produce the other input's, which are as old as those of the first one or older, in no order."""
+        left, lag_ms = random.choice(SECOND_INPUTS), random.choice((0, 300, 5_000))
+
+        def some_input(_: Random) -> tuple[TopicPartition, Record]:
+            nonlocal left
+            left -= 1
+            raw_key, raw_value = app.some_input(random, self.keys, left)
+            target, _ = self._input(raw_key, raw_value)
+            value = None if random.random() < 0.1 else raw_value
+            at_ms = self._world.cluster.wall_ms() - random.randint(0, lag_ms)
+            return target._replace(topic=app.SECOND), (raw_key, value, (), at_ms)
+
+        await self._produce(random, lambda: left, some_input, lambda: f"second-{left}")
 
     def produce_some(self) -> None:
         """Produce an input of each key."""
@@ -112,9 +128,9 @@ class Inputs:
             bad_key, bad_value = app.bad_input(self._bad_inputs, key, self._bad_inputs.choice(bad))
             # In its own key's partition: in another one it would be misplaced.
             target, _ = self._input(key if bad_key is None else bad_key, value)
-            return target, (bad_key, bad_value, ())
+            return target, (bad_key, bad_value, (), None)
         return self._input(key, value)
 
     def _input(self, key: bytes, value: bytes) -> tuple[TopicPartition, Record]:
         count = len(self._world.cluster.topic(app.INPUT).partitions)
-        return TopicPartition(app.INPUT, partition_for(key, count)), (key, value, ())
+        return TopicPartition(app.INPUT, partition_for(key, count)), (key, value, (), None)

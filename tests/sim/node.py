@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field, replace
@@ -21,11 +21,13 @@ from actors.ports import Identity, SourceEvents, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
 from actors.runtime.committer import Committer
+from actors.runtime.message.context import Context as ActorContext
 from actors.runtime.message.outputs import OutputTopic
-from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.spec import ActorSpec, InputSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.testing.fakes.log import PartitionLog
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
@@ -39,9 +41,10 @@ from tests.sim.fakes.group import LostMembershipError
 from tests.sim.fakes.loop import Process, VirtualLoop, current_process
 from tests.sim.fakes.network import Network
 from tests.sim.fakes.source import FakeGroupSettings, FakeSource
+from tests.sim.merging import InputOrder
 from tests.sim.model import Model
 from tests.sim.park import ParkPart
-from tests.sim.part import Host
+from tests.sim.part import Handler, Host
 from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
 from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
@@ -62,8 +65,9 @@ SUPERVISED_S = 1.0
 class World:
     """What all nodes share. `features` are what is in this run beside faults (see `tests.sim.simulation.FEATURES`).
 
-    `clock_ahead_ms` is the most that any worker's time may have been ahead so far. `tells_time` says whether the
-    brokers' time is known to processes, which then go by no clock that is ahead of it by more than the margin.
+    `appended_s` says when each record of a log came there. `clock_ahead_ms` is the most that any worker's time may have
+    been ahead so far. `tells_time` says whether the brokers' time is known to processes, which then go by no clock that
+    is ahead of it by more than the margin.
     """
 
     loop: VirtualLoop
@@ -87,13 +91,29 @@ class World:
     placement: PlacementRules = field(default_factory=PlacementRules)
     clock_ahead_ms: int = 0
     tells_time: bool = False
-    attempts: Counter[tuple[int, int]] = field(default_factory=Counter)
+    max_task_idle_s: float = 0.0
+    attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     delete_keys: Callable[[], None] = lambda: None
+    appended_s: defaultdict[PartitionLog, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+
+    def note_append(self, log: PartitionLog, base: int) -> None:
+        """Note when records came to a log."""
+        self.appended_s[log].update(dict.fromkeys(range(base, log.end), self.loop.time()))
 
     @property
     def stores(self) -> tuple[str, ...]:
         """The names of all stores."""
         return app.STORES + self.model.stores
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the actor's inputs."""
+        return app.INPUTS if "inputs" in self.features else app.INPUTS[:1]
+
+    @property
+    def sources(self) -> list[TopicPartition]:
+        """All partitions of all inputs."""
+        return [TopicPartition(topic, partition) for topic in self.inputs for partition in range(self.partitions)]
 
     @property
     def is_exactly_once(self) -> bool:
@@ -238,7 +258,8 @@ class Node:
 
         sink = LateSource()
         restorer = _restorer(world, logs, clock)
-        spec = _spec(world, Host(process.name, clock))
+        order = InputOrder(world)
+        spec = _spec(world, Host(process.name, clock), order)
         writer = WatchedWriter(self._writer(), world.audit)
         committer = Committer(writer, world.commit_max_bytes, longest_rest_s=world.commit_interval_s)
         copies = self._copies[process] = NodeCopies(
@@ -262,6 +283,7 @@ class Node:
         )
         keeps = "standbys" in world.features
         sink.source = self._source_of(worker, copies if keeps else None, lambda: _on_disk(stores), failed)
+        order.watch(sink.source)
         world.audit.members[worker] = sink.source
         if self.process is process:
             self.worker, self.source = worker, sink.source
@@ -303,7 +325,7 @@ class Node:
                 keeps=self.keeps,
                 max_poll_records=world.max_poll_records,
             ),
-            [app.INPUT],
+            world.inputs,
             on_disk=on_disk,
             events=SourceEvents(
                 joining=worker.joining,
@@ -479,9 +501,10 @@ def _restorer(world: World, logs: FakeLogs, clock: MachineClock) -> Restorer:
     )
 
 
-def _spec(world: World, host: Host) -> ActorSpec:
+def _spec(world: World, host: Host, order: InputOrder) -> ActorSpec:
     stores, handler = app.make_handler(is_mended=world.deployment.is_mended, attempts=world.attempts)
     stores, handler, declared = world.model.extended(host, stores, world.audit.around(handler))
+    handler = order.around(handler)
     on_error = declared.pop("on_error", STOP_ON_ERROR)
     changelogs = {}
     declared_stores = {store.name for store in stores}
@@ -504,8 +527,17 @@ def _spec(world: World, host: Host) -> ActorSpec:
         concurrency=world.concurrency,
         misplaced="stop" if "grow" in world.features else None,
         on_error=replace(on_error, then="skip") if world.deployment.skips else on_error,
+        more_inputs=tuple(_more_input(topic, handler) for topic in world.inputs[1:]),
+        max_task_idle_s=world.max_task_idle_s,
         **declared,
     )
+
+
+def _more_input(topic: str, handler: Handler) -> InputSpec:
+    async def handle(ctx: ActorContext, value: str | None) -> None:
+        await handler(ctx, app.GONE if value is None else value)
+
+    return InputSpec(topic, handle, bytes.decode, bytes.decode, tombstones=True)
 
 
 def _task_settings(world: World, worker: str, transactional_id: str) -> TaskSettings:

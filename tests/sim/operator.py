@@ -86,13 +86,13 @@ class Operator:
 
     def reset_offset(self) -> None:
         """Somebody moves or deletes the group's offset of a partition, with a tool, while nobody or somebody runs."""
-        source = TopicPartition(app.INPUT, self._random.randrange(self._world.partitions))
+        source = TopicPartition(self._some_input(), self._random.randrange(self._world.partitions))
         way = self._random.choice((self._reset_at_once, self._reset_while_stopped, self._reset_in_a_transaction))
         self._begin(way(source))
 
     def retention(self) -> None:
         """The input's first records are deleted, processed or not."""
-        log = self._random.choice(self._world.cluster.topic(app.INPUT).partitions)
+        log = self._random.choice(self._world.cluster.topic(self._some_input()).partitions)
         log.delete_before(self._random.randint(log.start, log.end))
         self._world.audit.retained(log)
 
@@ -101,11 +101,15 @@ class Operator:
 
         The choice is for one start: later processes have to know that it was made.
         """
-        former = self._world.cluster.topic(app.INPUT)
+        former = self._world.cluster.topic(self._some_input())
         self._world.audit.recreated(former.topic_id, former.partitions)
-        self._world.cluster.recreate_topic(app.INPUT)
+        self._world.cluster.recreate_topic(former.name)
         if self._random.random() < 0.5:
             self._begin(self._choose())
+
+    def _some_input(self) -> str:
+        inputs = self._world.inputs
+        return inputs[0] if len(inputs) == 1 else self._random.choice(inputs)
 
     async def _choose(self) -> None:
         deployment = self._world.deployment
@@ -131,7 +135,7 @@ class Operator:
         await self._until_empty()
         if empties:
             await self._forget_state()
-        for source in app.sources(self._world.partitions):
+        for source in self._world.sources:
             self._set(source, None)
         self._world.audit.counted["expired"] += 1
         self._start_all()
@@ -140,7 +144,7 @@ class Operator:
         offsets, cluster = self._world.cluster.group.offsets, self._world.cluster
         return all(
             source in offsets and offsets[source].offset >= app.last_input(cluster.log(source))
-            for source in app.sources(self._world.partitions)
+            for source in self._world.sources
         )
 
     async def _forget_state(self) -> None:
@@ -284,7 +288,11 @@ class Operator:
         """Stop all workers, put right what keeps a partition from going on, and start them."""
         world = self._world
         stood = {
-            held.sources[0]: held.state for node in self._nodes if node.worker is not None for held in node.worker.tasks
+            source: held.state
+            for node in self._nodes
+            if node.worker is not None
+            for held in node.worker.tasks
+            for source in held.sources
         }
         await self._stop_all()
         await self._until_empty()
@@ -293,7 +301,7 @@ class Operator:
         if "replaced" in world.features:
             world.deployment.lost_changelog = LostChangelog.RESTORE
         self._limit(None)
-        for source in app.sources(world.partitions):
+        for source in world.sources:
             self._repair(source, stood.get(source))
         self._start_all()
 
@@ -301,6 +309,8 @@ class Operator:
         world = self._world
         error = world.audit.stops.get(source)
         if state is State.HALTED and isinstance(error, UndecodableRecordError):
+            if error.topic != source.topic:
+                return
             if error.is_passed:
                 world.deployment.skips = True
             else:

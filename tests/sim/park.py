@@ -192,7 +192,9 @@ class ParkPart(Part):
             closed = {letter.key for letter in self._letters(partition)}
             echoed: defaultdict[bytes, list[int]] = defaultdict(list)
             for key, value in app.echoed(self.world.cluster.log(TopicPartition(app.ECHO, partition))):
-                echoed[key].append(int(value.split()[0]))
+                place = value.split()[0]
+                if place.isdigit():
+                    echoed[key].append(int(place))
             wanted: defaultdict[bytes, list[int]] = defaultdict(list)
             for record in self.inputs(partition):
                 if app.owes_echo(record) and record.offset < first.get(record.key, record.offset + 1):

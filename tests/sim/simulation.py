@@ -25,6 +25,7 @@ About half of the runs have features beside faults:
     standbys        workers keep copies of each other's partitions; in runs of their own
     swapped         two partitions' folders are swapped while their process is down, and moved back later
     grow            the input is given partitions: with at most `parallel`
+    inputs          the actor has two inputs, whose messages meet in the state of a key; likewise
     steps           clocks are set, by more than the margin, and the brokers tell their time or don't; likewise
 
 With `operator`, `retention`, `expired`, `poison`, `refused` and `versions` partitions may stand still after the last
@@ -38,7 +39,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -59,11 +59,13 @@ from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Network
 from tests.sim.inputs import Inputs
+from tests.sim.merging import refolded
 from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, FOLDED, Node, World
 from tests.sim.operator import Operator
 from tests.sim.starts import RECORD
+from tests.sim.watched import logs_to
 
 PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
@@ -162,7 +164,7 @@ def simulate(
     features = completed(features)
     simulation = Simulation(loop, seed, faults, features, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
-    with _logs_to(simulation.audit), simulation.small_limits(), warnings.catch_warnings():
+    with logs_to(simulation.audit, is_read="grow" in features), simulation.small_limits(), warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = simulation.on_warning
         try:
@@ -194,6 +196,27 @@ def _placement(seed: int) -> PlacementRules:
     )
 
 
+def _audit(
+    cluster: SimKafka,
+    deployment: app.Deployment,
+    model: Model,
+    features: Sequence[str],
+    *,
+    has_zombies: bool,
+    check_phases: bool,
+) -> Audit:
+    return Audit(
+        cluster,
+        deployment,
+        stores=app.STORES + model.stores,
+        inputs=app.INPUTS if "inputs" in features else app.INPUTS[:1],
+        exactly_once="at_least_once" not in features,
+        exact_state="at_least_once" not in features or not has_zombies,
+        is_static="static" in features,
+        check_phases=check_phases,
+    )
+
+
 class Simulation:
     """A seed's world."""
 
@@ -220,15 +243,7 @@ class Simulation:
             has_zombies = False
         deployment = app.Deployment()
         model = Model(seed, features)
-        self.audit = Audit(
-            cluster,
-            deployment,
-            stores=app.STORES + model.stores,
-            exactly_once="at_least_once" not in features,
-            exact_state="at_least_once" not in features or not has_zombies,
-            is_static="static" in features,
-            check_phases=check_phases,
-        )
+        self.audit = _audit(cluster, deployment, model, features, has_zombies=has_zombies, check_phases=check_phases)
         self.audit.print_trace = print_trace
         self.audit.now_s = loop.time
         network = Network(Random(f"{seed} network"))
@@ -252,9 +267,12 @@ class Simulation:
             deployment=deployment,
             model=model,
             placement=_placement(seed) if "standbys" in features else PlacementRules(),
+            max_task_idle_s=Random(f"{seed} idle").choice((0.0, 0.0, 0.5, 3.0)),
             tells_time="steps" in features and Random(f"{seed} time").random() < 0.6,
             concurrency=Random(f"{seed} lanes").choice((2, 3, 20)) if "parallel" in features else 1,
         )
+        if "inputs" in features:
+            cluster.on_append.append(self._world.note_append)
         model.join(self._world)
         self.model = model
         self._make_topics()
@@ -270,8 +288,7 @@ class Simulation:
 
     def _make_topics(self) -> None:
         cluster, partitions = self._world.cluster, self._world.partitions
-        cluster.make_topic(app.INPUT, partitions)
-        for topic in (app.ECHO, *self.model.topics):
+        for topic in (*self._world.inputs, app.ECHO, *self.model.topics):
             cluster.make_topic(topic, partitions)
         cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
         for topic in (*map(app.changelog, self._world.stores), *self.model.compacted):
@@ -303,6 +320,8 @@ class Simulation:
         random = self._random
         count = random.choice((30, 60, 120))
         producing = [self._loop.create_task(self._inputs.produce(Random(f"{self.seed} inputs"), count))]
+        if "inputs" in self._world.features:
+            producing += [self._loop.create_task(self._inputs.produce_second(Random(f"{self.seed} second")))]
         producing += [self._loop.create_task(self._inputs.produce_for(part)) for part in self.model.parts]
         await self._nemesis.run(random.randint(3, 12), random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 12.0))))
         await asyncio.gather(*producing)
@@ -366,7 +385,7 @@ class Simulation:
     def _unsettled(self, *, may_stand: bool = False) -> Iterator[str]:
         cluster = self._world.cluster
         tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
-        for source in app.sources(self._world.partitions):
+        for source in self._world.sources:
             owners = [held for held in tasks if source in held.sources]
             if self._is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
                 continue
@@ -403,16 +422,17 @@ class Simulation:
     def _unfounded(self, source: TopicPartition, state: State) -> Iterator[str]:
         """Say why a partition shouldn't stand as it does."""
         error, log = self.audit.stops.get(source), self._world.cluster.log(source)
+        task = [source._replace(topic=topic) for topic in self._world.inputs]
         if state is State.REFUSED:
             if isinstance(error, InputGrownError) and self._has_grown(source):
                 return
             if isinstance(error, LostChangelogError) and "replaced" in self._world.features:
                 return
-            if not (self.audit.is_foreign(source) or self.audit.has_lost_input(source)):
+            if not any(self.audit.is_foreign(one) or self.audit.has_lost_input(one) for one in task):
                 yield f"{source} is refused without a reason: {error}"
         elif not isinstance(error, RecordError):
             yield f"{source} is halted without a record: {error}"
-        else:
+        elif error.topic == source.topic:
             at, is_exactly_once = self.audit.processed(source), self._world.is_exactly_once
             left = [
                 record.offset
@@ -424,9 +444,13 @@ class Simulation:
 
     def _check_end(self) -> None:
         cluster, audit = self._world.cluster, self.audit
-        for source in app.sources(self._world.partitions):
+        for number in range(self._world.partitions):
+            source = TopicPartition(app.INPUT, number)
             if self._is_given_up(source):
                 audit.counted["given up"] += 1
+            elif len(self._world.inputs) > 1:
+                for violation in refolded(self._world, source.partition):
+                    audit.violated(violation)
             elif self._world.is_exactly_once:
                 self._check_exactly_once(source)
             else:
@@ -467,8 +491,7 @@ class Simulation:
             audit.violated(f"at least once: {source}: {sorted(lost)} have no output")
         if self._world.has_zombies or "retention" in self._world.features:
             return
-        spans = [(record.offset, record.offset + 1) for record in inputs]
-        expected = app.expected(cluster.log(source), spans, committed=False)
+        expected = app.expected(inputs)
         counts, firsts = (self._state(store, source.partition) for store in app.STORES)
         low = {key for key, value in expected.counts.items() if int(counts.get(key, b"0")) < value}
         if low or counts.keys() != expected.counts.keys():
@@ -548,32 +571,3 @@ def _first_difference(expected: list[tuple[bytes, bytes]], found: list[tuple[byt
         if wanted != got:
             return f"effect {index} is {got}, not {wanted}"
     return f"{len(found)} effects, not {len(expected)}: {(expected[len(found) :] or found[len(expected) :])[:1]}"
-
-
-class _logs_to:  # noqa: N801
-    """Takes the product's log into the trace while it is printed, and silences it otherwise."""
-
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
-        self._logger = logging.getLogger("actors")
-        self._before = (self._logger.level, self._logger.propagate)
-        self._handler = logging.Handler()
-        self._handler.emit = self._emit  # type: ignore[method-assign]
-
-    def __enter__(self) -> None:
-        self._logger.propagate = False
-        self._logger.setLevel(logging.INFO if self._audit.print_trace else logging.ERROR)
-        self._logger.addHandler(self._handler)
-
-    def _emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("actor %s is stopped on"):
-            _, name, error = record.args
-            topic, _, number = name.rstrip("]").rpartition("[")
-            self._audit.stopped(TopicPartition(topic, int(number)), error)
-        elif self._audit.print_trace:
-            self._audit.note(f"log: {record.getMessage()}")
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self._handler)
-        self._logger.level, self._logger.propagate = self._before
-        self._logger.setLevel(self._before[0])

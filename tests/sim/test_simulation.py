@@ -31,8 +31,11 @@ EVERY = (
     "swapped",
     "grow",
     "earlier",
+    "inputs",
 )
 PLAIN: tuple[str, ...] = ()
+NOT_WITH_INPUTS = frozenset(("at_least_once", "grow", "rival", "unparking", "recreate"))
+"""Features whose oracles know of one input only."""
 
 FOUND = (
     # A store was opened while its task was cancelled: it stayed open, and nobody could open it again.
@@ -109,6 +112,13 @@ def test_tasks_are_kept_and_held_back() -> None:
     for seed in range(50):
         left -= simulate(seed, faults=("rebalance", "quick_restart", "crash")).counted.keys()
     assert not left
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_every_invariant_holds_with_two_inputs(seed: int) -> None:
+    more = ("inputs", ("standbys", "recreate", "retention", "parallel")[seed % 4])
+    features = [feature for feature in features_of(seed) if feature not in NOT_WITH_INPUTS]
+    check(seed, features=more if more[1] == "recreate" else (*features, *more))
 
 
 REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")

@@ -27,7 +27,7 @@ MOMENT_EFFECTS = 50_000
 """Where the numbers of the effects that these ask for begin."""
 
 
-MOVED = frozenset(("operator", "recreate"))
+MOVED = frozenset(("operator", "recreate", "inputs"))
 """Features with which offsets don't tell what was handled before: the stream's time may be of former inputs."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

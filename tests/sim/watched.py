@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -114,3 +115,35 @@ class WatchedGroup:
 
     async def require_agreement(self, names: Iterable[str]) -> None:
         await self._group.require_agreement(names)
+
+
+class logs_to:  # noqa: N801
+    """Takes the product's log into the trace while it is printed, and silences it otherwise."""
+
+    def __init__(self, audit: Audit, *, is_read: bool) -> None:
+        self._audit = audit
+        # A partition that is refused for what is known of its topic is told of at that level.
+        self._level = logging.INFO if audit.print_trace or is_read else logging.ERROR
+        self._logger = logging.getLogger("actors")
+        self._before = (self._logger.level, self._logger.propagate)
+        self._handler = logging.Handler()
+        self._handler.emit = self._emit  # type: ignore[method-assign]
+
+    def __enter__(self) -> None:
+        self._logger.propagate = False
+        self._logger.setLevel(self._level)
+        self._logger.addHandler(self._handler)
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("actor %s is stopped on"):
+            _, names, error = record.args
+            for name in names.split(", "):
+                topic, _, number = name.rstrip("]").rpartition("[")
+                self._audit.stopped(TopicPartition(topic, int(number)), error)
+        elif self._audit.print_trace:
+            self._audit.note(f"log: {record.getMessage()}")
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self._handler)
+        self._logger.level, self._logger.propagate = self._before
+        self._logger.setLevel(self._before[0])

@@ -25,6 +25,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
+from operator import ge
 
 from actors._core.logs import escaping
 from actors._core.task.takeover import (
@@ -98,16 +99,15 @@ class LastCommit:
     Attributes:
         epoch: of its owner, None if that isn't known.
         changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
-        reached: the offset behind the last input that is committed.
+        reached: for each input the offset behind the last record that is committed.
         is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
             owner took over. Brokers delete the offsets of an input with the input.
     """
 
     epoch: int | None = None
     changelog_id: str = ""
-    reached: int = 0
+    reached: tuple[int, ...] = ()
     is_marked: bool = True
-    input: int = 0
 
 
 NO_COMMIT = LastCommit()
@@ -291,8 +291,8 @@ class Restorer:
                 f"{source}: {lost}. This worker's store is of epoch {position.epoch}, and the partition had an owner "
                 f"in epoch {last.epoch}: {_OLDER}"
             )
-        reached = position.offset_of(last.input) or 0
-        if reached >= last.reached or not last.is_marked:
+        known = [position.offset_of(index) or 0 for index in range(len(last.reached))]
+        if all(map(ge, known, last.reached)) or not last.is_marked:
             return
         async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
@@ -301,8 +301,8 @@ class Restorer:
                     # The commit after the store's position landed on the new topic.
                     return
         raise LostChangelogError(
-            f"{source}: {lost}. This worker's store ends at input offset {reached}, and inputs before "
-            f"{last.reached} are committed: {_OLDER}"
+            f"{source}: {lost}. This worker's store ends at input offset {', '.join(map(str, known))}, and inputs "
+            f"before {', '.join(map(str, last.reached))} are committed: {_OLDER}"
         )
 
     async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:

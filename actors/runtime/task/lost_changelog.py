@@ -27,7 +27,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from actors._core.logs import escaping
-from actors._core.task.commit import parse_mark
+from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
 from actors._core.task.takeover import LogBounds, why_replaced
 from actors._core.task.topic_ids import TopicIds
@@ -201,11 +201,9 @@ def last_commit(
     changelog: Changelog, found: Sequence[Committed | None], owner: OwnerRecord | None = None
 ) -> LastCommit:
     """Return what the inputs' committed offsets, or else the registry, say of the last commit to a changelog."""
-    for index, committed in enumerate(found):  # noqa: B007
-        mark = None if committed is None else parse_mark(committed.metadata)
-        if committed is not None and mark is not None:
-            break
-    else:
+    marks = [None if committed is None else parse_mark(committed.metadata) for committed in found]
+    mark = next(filter(None, marks), None)
+    if mark is None:
         if owner is None:
             return NO_COMMIT
         known = (owner.changelog_ids.get(store, "") for store in (changelog.store, *changelog.other_names))
@@ -213,8 +211,13 @@ def last_commit(
     known_id = changelog.former_id
     if mark.topics is not None:
         known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
-    reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
-    return LastCommit(mark.epoch, known_id, reached, input=index)
+    return LastCommit(mark.epoch, known_id, tuple(map(_reached, found, marks)))
+
+
+def _reached(committed: Committed | None, mark: CommitMark | None) -> int:
+    if committed is None or mark is None:
+        return 0
+    return max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,12 @@ class FakeSource:
     """`actors.ports.Source`; joins the group in `open`, leaves it in `close`.
 
     `copies`, which takes what the member shall keep copies of, and `lags`, which gives what they lack, are for workers
-    that keep some. Tasks are named by their input topics here, not by their actors.
+    that keep some. `topics` are the inputs of one actor. Tasks are named by the first one here, not by their actors.
 
     Attributes:
         last_generation: the last one that this member knows.
+        on_start: called with each partition of which delivery begins.
+        on_delivery: called with what is delivered.
     """
 
     def __init__(
@@ -89,13 +91,15 @@ class FakeSource:
         self._cluster = cluster
         self._network = network
         self._settings = settings
-        self._topics = sorted(topics)
+        self._topics = list(topics)
         self._on_disk = on_disk
         self._events = events
         self._leaving = leaving
         self._told = Copies()
         self._kept = False
         self.last_generation = -1
+        self.on_start: list[Callable[[TopicPartition], None]] = []
+        self.on_delivery: list[Callable[[Mapping[TopicPartition, Sequence[Any]]], None]] = []
         self._handing_over: set[asyncio.Task[None]] = set()
         self._identity = Identity("", -1)
         self._last = Member("", settings.client)
@@ -174,6 +178,8 @@ class FakeSource:
                 self._positions[source] = reached
                 if records:
                     taken[source] = records
+        for observe in self.on_delivery:
+            observe(taken)
         return taken
 
     def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
@@ -181,6 +187,8 @@ class FakeSource:
         if source in self._positions:
             self._topic_ids[source] = topic_id
             self._positions[source] = offset
+            for observe in self.on_start:
+                observe(source)
             self._events.room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
@@ -305,12 +313,15 @@ class FakeSource:
                 process = current_process()
                 if process is not None:
                     await process.reach("assigned")
-                owned = frozenset(TaskId(*source) for source in partitions)
+                owned = frozenset(map(self._task_of, partitions))
                 self._last = Member("", settings.client, generation=joined.generation, owned=owned)
                 self._told = partitions.copies if isinstance(partitions, Assigned) else Copies()
                 if self._copies is not None:
                     self._copies(self._told)
                 return sorted(partitions)
+
+    def _task_of(self, source: TopicPartition) -> TaskId:
+        return TaskId(self._topics[0], source.partition)
 
     def _forgotten(self) -> None:
         """Join as a new member; a static member that was in the group has to end, since another may have its place."""
@@ -327,7 +338,7 @@ class FakeSource:
             "",
             last.instance_id,
             generation=last.generation,
-            owned=last.owned | {TaskId(*source) for source in self._leaving()},
+            owned=last.owned | set(map(self._task_of, self._leaving())),
             on_disk=on_disk,
             lags={} if self._lags is None else self._lags(),
             follows=self._lags is not None,
@@ -340,13 +351,12 @@ class FakeSource:
             replace(info, member_id=member_id, kept=info.kept if keeps else None) for member_id, info in infos.items()
         ]
         may_keep = all(member.kept is not None for member in members)
-        logs = [log for topic in self._topics for log in self._cluster.topic(topic).partitions]
-        tasks = [TaskId(*log.name) for log in logs]
+        tasks = [TaskId(*log.name) for log in self._cluster.topic(self._topics[0]).partitions]
         placement = place(members, tasks, self._rules)
         is_moving = any(copies.handed_over for copies in placement.copies.values())
         return {
             member_id: Assigned(
-                [TopicPartition(task.actor, task.partition) for task in theirs],
+                [TopicPartition(topic, task.partition) for topic in self._topics for task in theirs],
                 replace(placement.copies[member_id], may_keep=may_keep, is_moving=is_moving),
             )
             for member_id, theirs in placement.owners.items()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 KEYS = [f"k{number}" for number in range(8)]
-START_MS = 1_750_000_000_000
+# The broker deletes what is older than its retention.
+START_MS = int(time.time() * 1000) - 3_600_000
 JOIN = """
     from datetime import timedelta
 

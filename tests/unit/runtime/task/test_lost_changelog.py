@@ -69,7 +69,7 @@ class World:
 
     def restore(self, store: PartitionStore, lost: LostChangelog, **options: object) -> Restored:
         restorer = Restorer(self.log, Clock(), clock_skew_margin_ms=1000, lost=lost)
-        options = {"last": LastCommit(None, self.claimed_id, self.input)} | options
+        options = {"last": LastCommit(None, self.claimed_id, (self.input,))} | options
         return asyncio.run(restorer.restore(store, self.changelog, 1, **options))
 
     def take_over(self, *, epoch: int, store: MemoryStore | None = None) -> MemoryStore:
@@ -362,7 +362,7 @@ def test_a_database_of_a_lost_cluster_is_written_to_the_new_one_and_never_emptie
 
     store = opened(is_any_cluster=True)
     # An owner that began with an empty disk.
-    gone_on = LastCommit(1, world.changelog.topic_id, 1)
+    gone_on = LastCommit(1, world.changelog.topic_id, (1,))
     with pytest.raises(ForeignDatabaseError):
         world.restore(store, LostChangelog.RESTORE, last=gone_on)
     assert content(store) == state
@@ -390,6 +390,20 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     assert content(older) == {b"a": b"1"}
     world.write_back(world.restore(older, LostChangelog.RESTORE_OLDER), epoch=6)
     assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
+
+
+def test_a_copy_that_is_older_in_one_input_is_older() -> None:
+    world, store = owned()
+    position = store.position()
+    assert position is not None
+    store.apply([], replace(position, more_offsets=(4,)))
+    world.recreate()
+    mark, changelog = CommitMark(1, 1, "n").encode(), replace(world.changelog, former_id=world.claimed_id)
+    found = [Committed(world.input, mark), Committed(5, mark)]
+    with pytest.raises(LostChangelogError, match=r"ends at input offset 3, 4, and inputs before 3, 5 .*restore_older"):
+        world.restore(store, LostChangelog.RESTORE, last=last_commit(changelog, found))
+    found[1] = Committed(4, mark)
+    assert world.restore(store, LostChangelog.RESTORE, last=last_commit(changelog, found)).is_ahead
 
 
 def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None:
@@ -439,9 +453,9 @@ def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
         (CommitMark(**at, topics=TopicIds.of("", {"other": known})), ""),
     )
     for mark, expected in marks:
-        assert last_commit(changelog, [Committed(9, mark.encode())]) == LastCommit(3, expected, 9)
+        assert last_commit(changelog, [Committed(9, mark.encode())]) == LastCommit(3, expected, (9,))
     finished = encode_finished(9, {11})
-    assert last_commit(changelog, [Committed(9, CommitMark(**at, finished=finished).encode())]).reached == 12
+    assert last_commit(changelog, [Committed(9, CommitMark(**at, finished=finished).encode())]).reached == (12,)
     assert last_commit(changelog, [Committed(9, "set by hand")]) == last_commit(changelog, [None]) == NO_COMMIT
 
 

@@ -1,0 +1,108 @@
+"""The simulation sees what goes wrong between two inputs of an actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import actors.runtime.task.task as task
+from actors.runtime.inputs.inbox import MergedInbox
+from actors.runtime.task.context import TaskContext
+from actors.runtime.task.identity import FoundInput
+from actors.runtime.task.processor import TaskProcessor
+from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+
+
+def take_the_latest_first(patch: Patch) -> None:
+    """Of the inputs' heads the one with the highest timestamp goes first."""
+    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("= min(heads)", "= max(heads)")))
+
+
+def take_whole_batches(patch: Patch) -> None:
+    """The order is looked at once for all that was fetched together."""
+    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("if others:", "if False:")))
+
+
+def wait_for_nobody(patch: Patch) -> None:
+    """`max_task_idle` is ignored."""
+    original = MergedInbox.__init__
+
+    def begin(self: MergedInbox, *args: Any, **named: Any) -> None:
+        original(self, *args, **{**named, "max_idle_s": 0.0})
+
+    patch.setattr(MergedInbox, "__init__", begin)
+
+
+def leave_an_offset_out(patch: Patch) -> None:
+    """A commit has the offset of the first input alone."""
+    original = TaskContext.marked
+    patch.setattr(TaskContext, "marked", lambda self, inputs: original(self, list(inputs)[:1]))
+
+
+def go_on_where_it_was(patch: Patch) -> None:
+    """After an unknown outcome the second input goes on where the task was, whatever its committed mark says."""
+    reached: dict[int, int] = {}
+    carry_out, start_of = TaskProcessor._carry_out, task.Task._start_of
+
+    async def noted(self: TaskProcessor, *args: Any) -> None:
+        if len(self.inputs) > 1:
+            reached[id(self._context)] = self.inputs[1].handed_in_offset
+        await carry_out(self, *args)
+
+    async def begun(self: task.Task, found: FoundInput, *args: Any) -> Any:
+        begins = await start_of(self, found, *args)
+        at = reached.get(id(self.context), 0)
+        if found.index and at > begins.next_offset:
+            begins.completed.skip_to(at)
+            begins.__post_init__()
+        return begins
+
+    patch.setattr(TaskProcessor, "_carry_out", noted)
+    patch.setattr(task.Task, "_start_of", begun)
+
+
+def compare_the_first_alone(patch: Patch) -> None:
+    """A store is the newest if it has all of the first input."""
+    original = task.last_commit
+
+    def last_commit(*args: Any) -> Any:
+        found = original(*args)
+        return task.replace(found, reached=found.reached[:1])
+
+    patch.setattr(task, "last_commit", last_commit)
+
+
+def name_the_first_input(patch: Patch) -> None:
+    """Each write says that it comes from the first input."""
+    edit = ("self._at, self._scope.input = one, one.index", "self._at = one")
+    patch.setattr(TaskProcessor, "_handle_or_halt", rewritten(TaskProcessor._handle_or_halt, edit))
+
+
+def lose_tombstones(patch: Patch) -> None:
+    """A null value is no message."""
+    handle = TaskProcessor._handle
+
+    async def without(self: TaskProcessor, records: Any) -> None:
+        kept = [record for record in records if record.value is not None]
+        await handle(self, kept)
+        self._at.next_offset = max(self._at.next_offset, records[-1].offset + 1)
+
+    patch.setattr(TaskProcessor, "_handle", without)
+
+
+PLANTED = (
+    Planted(take_the_latest_first, "merging", features=("inputs",)),
+    Planted(take_whole_batches, "merging", features=("inputs",)),
+    Planted(wait_for_nobody, "merging", features=("inputs",)),
+    Planted(leave_an_offset_out, "one transaction", features=("inputs",)),
+    Planted(go_on_where_it_was, "exactly once", ("unknown_outcome", "bad_network"), features=("inputs",)),
+    Planted(compare_the_first_alone, "exactly once", features=("inputs", "replaced")),
+    Planted(name_the_first_input, "", features=("inputs",)),
+    Planted(lose_tombstones, "exactly once", features=("inputs",)),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"
