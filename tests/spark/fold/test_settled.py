@@ -176,7 +176,9 @@ def test_compaction_before_a_changelog_is_compared_with_what_was_recomputed(
 ):
     log = write_log(brokers, [all_keys("first", 3)], config=COMPACTED)
     described = kafka(spark, brokers, log.topic).describe()
-    plan = SimpleNamespace(brokers=brokers, kafka_options={}, changelogs={"store": described}, bounds=(4,) * PARTITIONS)
+    plan = SimpleNamespace(
+        brokers=brokers, kafka_options={}, changelogs={"store": described}, bounds=((4,) * PARTITIONS,)
+    )
     sides = recompute._logged(spark, plan, "store").collect()
     assert {bytes(row["key"]).decode(): row["source_offset"] for row in sides} == dict.fromkeys(KEYS, 3)
     assert {bytes(row["value"]) for row in sides} == {b"first"}
