@@ -271,6 +271,11 @@ class Task:
         return 0 if self._processor is None else self._processor.held_bytes
 
     @property
+    def in_hand(self) -> tuple[TopicPartition, int] | None:
+        """The oldest input record that its handlers haven't finished, with its offset; None if there is none."""
+        return None if self._processor is None else self._processor.in_hand
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
         processor = self._processor
