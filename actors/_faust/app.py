@@ -462,8 +462,14 @@ class App(FaustApp):
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_inputs(name, topics)
         check_options(name, declared, options)
+        sources = {}
         if options.by is not None:
-            topics = rekeyed(self, name, topics, options.by, options.on_error)
+            before, topics = topics, rekeyed(self, name, topics, options.by, options.on_error)
+            sources = {
+                str(made.get_topic_name()): str(read.get_topic_name())
+                for read, made in zip(before, topics, strict=True)
+                if made is not read
+            }
         topic, more_topics = topics[0], tuple(topics[1:])
         for one in topics:
             check_schema(f"actor {name}: topic {one.get_topic_name()}", one.schema)
@@ -509,6 +515,7 @@ class App(FaustApp):
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
             more_topics=more_topics,
+            sources=sources,
             max_task_idle=options.max_task_idle,
             wrap=wrap,
         )

@@ -1,31 +1,102 @@
-"""The inputs of actors at a start: those of one actor lie alike, and repartition topics are there."""
+"""The inputs of actors: those of one actor lie alike, and repartition topics are there and keep what isn't handled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from actors._core.logs import escaping
+from actors._core.task.lifecycle import State
+from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
+from actors.declare.names import changelog_topic
 from actors.declare.values.codecs import key_codec
-from actors.errors import ConfigurationError
+from actors.errors import ActorsError, ConfigurationError
+from actors.ports import TopicPartition
 from actors.runtime.requests.replies import Replies
 from actors.runtime.spec import InputSpec
+from actors.runtime.task.task import Task
+
+logger = escaping(logging.getLogger(__name__))
+
+PURGE_S = 30.0
+"""How often what is handled is deleted from repartition topics."""
+REPARTITION_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "segment.bytes": "52428800",
+    "message.timestamp.type": "CreateTime",
+}
+"""Only workers delete records, those that are handled; segments are small since brokers delete whole ones."""
 
 
-async def ensure_repartitions(app: DeclaredApp, topics: Topics, replication_factor: int) -> None:
-    """Make the topics of inputs that are read by another key, with the partitions of the actor's other inputs."""
-    routes = [(source, route) for source, one in app.repartitions.items() for route in one.routes]
-    inputs = {route.actor: app.actors[route.actor].topic_names for _, route in routes}
-    found = await topics.existing({*app.repartitions, *(name for names in inputs.values() for name in names)})
-    own = {str(route.to.get_topic_name()) for _, route in routes}
-    wanted = {}
-    for source, route in routes:
-        like = next((name for name in [*inputs[route.actor], source] if name in found and name not in own), None)
-        if like is not None:
-            wanted[str(route.to.get_topic_name())] = found[like].partitions
-    await topics.ensure_plain(wanted, replication_factor)
+def repartitions(app: DeclaredApp) -> dict[str, str]:
+    """Return the topics of inputs that are read by another key, each with the topic that it has its partitions from.
+
+    That is the first of the actor's other inputs, or the first topic that it reads by another key.
+    """
+    return {
+        made: next((name for name in definition.topic_names if name not in definition.sources), first)
+        for definition in app.actors.values()
+        for first in list(definition.sources.values())[:1]
+        for made in definition.sources
+    }
+
+
+async def ensure_repartitions(app: DeclaredApp, topics: Topics, replication_factor: int) -> dict[str, TopicInfo]:
+    """Make the missing repartition topics whose sources are there, and return all.
+
+    One of an actor with state has the partitions of that: its source may have got more.
+    """
+    likes = repartitions(app)
+    kept = {
+        made: changelog_topic(app, definition.stores[0].name)
+        for definition in app.actors.values()
+        for made in definition.sources
+        if definition.stores
+    }
+    found = await topics.existing({*likes.values(), *kept.values()})
+    wanted = {
+        name: found.get(kept.get(name, ""), found[like]).partitions for name, like in likes.items() if like in found
+    }
+    return await topics.ensure_plain(wanted, replication_factor, REPARTITION_CONFIG)
+
+
+async def purge(topics: Topics, made: Mapping[str, TopicInfo], tasks: Collection[Task]) -> None:
+    """Delete from time to time what tasks have handled of repartition topics; never returns."""
+    purged: dict[TopicPartition, int] = {}
+    while True:
+        await asyncio.sleep(PURGE_S)
+        handled = _handled(made, tasks)
+        wanted = dict(handled.items() - purged.items())
+        if not wanted:
+            continue
+        try:
+            # One that was made again since the start has other records at these offsets.
+            found = await topics.existing({source.topic for source in wanted})
+            same = {name for name, info in found.items() if info.topic_id == made[name].topic_id}
+            await topics.delete_before({source: offset for source, offset in wanted.items() if source.topic in same})
+        except ActorsError as error:
+            text = "what is handled of %s can't be deleted, and takes the brokers' disks meanwhile: %s"
+            logger.warning(text, ", ".join(sorted({source.topic for source in wanted})), error)
+        else:
+            purged = handled
+
+
+def _handled(made: Mapping[str, TopicInfo], tasks: Iterable[Task]) -> dict[TopicPartition, int]:
+    """Return up to where running tasks have committed their inputs among these topics."""
+    running = [task for task in tasks if task.state in (State.RUNNING, State.COMMITTING)]
+    return {
+        source: offset
+        for task in running
+        for source in task.sources
+        if source.topic in made and (offset := task.meters.committed_offsets.get(source.topic))
+    }
 
 
 def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
-from actors._faust.inputs import ensure_repartitions
+from actors._faust.inputs import ensure_repartitions, purge
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -92,7 +92,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._opening: asyncio.Task[None] | None = None
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
-        self._clock_watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         self.queries: QueryService | None = None
         self.meters = WorkerMeters()
         self._collector = WorkerCollector(app)
@@ -198,7 +198,7 @@ class ActorService(Service):  # type: ignore[misc]
         needs = topic_needs(setup)
         await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
-        await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
+        made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
@@ -244,6 +244,8 @@ class ActorService(Service):  # type: ignore[misc]
         if worker is not None:
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
+            if made:
+                self._watches.append(asyncio.create_task(purge(topics, made, worker.tasks), name="actors purge"))
 
     async def _ensure_changelogs(
         self,
@@ -273,7 +275,7 @@ class ActorService(Service):  # type: ignore[misc]
             return await broker_time_ms(setup.connection, setup.owners_topic)
 
         await compare(self.app.actor_clock, ask)
-        self._clock_watch = asyncio.create_task(watch(self.app.actor_clock, ask), name="actors clock")
+        self._watches.append(asyncio.create_task(watch(self.app.actor_clock, ask), name="actors clock"))
 
     async def _open_views(self, setup: Setup) -> None:
         """Open the app's views, so that handlers find them at their topics' ends."""
@@ -471,7 +473,7 @@ class ActorService(Service):  # type: ignore[misc]
             REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
-        await end(self._clock_watch)
+        await asyncio.gather(*map(end, self._watches))
         if self._source is not None:
             # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
             await self._source.close()

@@ -22,7 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_alike, input_spec
+from actors._faust.inputs import check_alike, input_spec, repartitions
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -223,7 +223,8 @@ class Setup:
         missing = {
             name: f"topic {name}, the input of actor {definition.name}, isn't on the broker"
             for name, definition in wanted.items()
-            if name not in found
+            # Workers make repartition topics, as soon as these have what to be like.
+            if name not in found and name not in repartitions(self.app)
         }
         if missing:
             for name in await self._missing_outputs(topics):
@@ -242,7 +243,8 @@ class Setup:
         names = {str(topic.get_topic_name()) for topic in self.app.declared_topics if len(topic.topics) == 1}
         stores = self.app.stores.values()
         made = {str(store.publish.get_topic_name()) for store in stores if isinstance(store, PublishedStore)}
-        return sorted(names - (await topics.existing(names)).keys() - made - self.plain().keys())
+        made |= self.plain().keys() | repartitions(self.app).keys()
+        return sorted(names - (await topics.existing(names)).keys() - made)
 
     def changelog_topic(self, store: str) -> str:
         """Return the changelog's name."""
@@ -338,6 +340,7 @@ class Setup:
             tombstones=definition.takes_tombstones(definition.topic),
             more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
             max_task_idle_s=definition.max_task_idle.total_seconds(),
+            forwarded=frozenset(definition.sources),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)

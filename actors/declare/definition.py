@@ -49,7 +49,8 @@ class ActorDefinition:
 
     `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
     with, `queries` what can be asked without a message. With `tombstones` null values of all inputs are messages, None.
-    `topic` is the first input, `more_topics` are the others; `handlers` has by topic those of `app.on`, which `wrap`
+    `topic` is the first input, `more_topics` are the others; `sources` has by input those that are read by another key
+    through it; `handlers` has by topic those of `app.on`, which `wrap`
     makes of functions.
     """
 
@@ -71,6 +72,7 @@ class ActorDefinition:
     ids: Store[bytes, bytes] | None = None
     tombstones: bool = False
     more_topics: tuple[Any, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)
@@ -126,7 +128,8 @@ class ActorDefinition:
         Raises:
             ConfigurationError: the actor is a class, or the topic isn't one of its inputs behind the first.
         """
-        name = single_topic(f"actor {self.name}: app.on(): the input", topic)
+        declared = single_topic(f"actor {self.name}: app.on(): the input", topic)
+        name = next((made for made, source in self.sources.items() if source == declared), declared)
 
         def decorate(function: Asking) -> Asking:
             if name in self.handlers:
@@ -137,10 +140,10 @@ class ActorDefinition:
         if isinstance(self.declared, type):
             raise ConfigurationError(f"actor {self.name} is a class: its methods take messages by their types")
         if name not in self.topic_names[1:]:
-            known = ", ".join(self.topic_names[1:]) or "none"
+            known = ", ".join(self.sources.get(one, one) for one in self.topic_names[1:]) or "none"
             raise ConfigurationError(
-                f"actor {self.name}: app.on() is for its inputs behind the first, {known}, not for topic {name}: the "
-                "first one's messages go to the actor's own function"
+                f"actor {self.name}: app.on() is for its inputs behind the first, {known}, not for topic {declared}: "
+                "the first one's messages go to the actor's own function"
             )
         return decorate
 

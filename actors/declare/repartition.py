@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.task.policy import OnError
-from actors.declare.arguments import check_inputs
+from actors.declare.arguments import check_inputs, say_unknown, single_topic
+from actors.declare.values.codecs import CodecError
 from actors.errors import ActorsError, ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
 
+LONGEST_TOPIC = 249
+LONGEST_SOURCE = 88
+"""So that the name of the actor that forwards it has up to 100 characters."""
 By = str | Callable[[Any], Any]
 
 
@@ -37,12 +41,20 @@ class Route:
         """Forward the record that is handled.
 
         Raises:
-            NoKeyError: `by=` gives no key for it.
+            NoKeyError: `by=` raises, or gives no key for it.
         """
-        key = None if value is None else self.by(value)
+        if value is None:
+            raise NoKeyError(f"its value is null, of which by= of actor {self.actor} makes no key")
+        try:
+            key = self.by(value)
+        except Exception as error:
+            raise NoKeyError(f"by= of actor {self.actor} raised {type(error).__name__}: {error}") from error
         if key is None:
             raise NoKeyError(f"by= of actor {self.actor} gives no key for it")
-        ctx.send(self.to, key=key, value=ctx._record.value, headers=ctx.headers)
+        try:
+            ctx.send(self.to, key=key, value=ctx._record.value, headers=ctx.headers)
+        except CodecError as error:
+            raise NoKeyError(f"by= of actor {self.actor} gives a key that isn't its input's: {error}") from error
 
 
 @dataclass(slots=True)
@@ -59,14 +71,17 @@ class Repartition:
             route.send(ctx, value)
 
 
-def _key_function(actor: str, topic: str, by: By) -> Callable[[Any], Any]:
+def _key_function(actor: str, topic: str, by: By, value_type: Any) -> Callable[[Any], Any]:
     """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry."""
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
         check_callable(by, f"actor {actor}: by= of topic {topic}", takes=1, line=line)
-        if inspect.iscoroutinefunction(by):
+        if any(map(inspect.iscoroutinefunction, (by, getattr(by, "__call__", by)))):  # noqa: B004
             raise ConfigurationError(f"actor {actor}: by= of topic {topic} is async: make it a plain function")
         return by
+    fields = {name for base in getattr(value_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())}
+    if not by or (fields and by not in fields and not hasattr(value_type, by)):
+        raise ConfigurationError(f"actor {actor}: by= of topic {topic}: {say_unknown('field', [by], fields)}")
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
 
 
@@ -84,7 +99,8 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
     """
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
-    key_type = next((topic.schema.key_type for topic in topics if topic.get_topic_name() not in keys), str)
+    like = next((topic for topic in topics if topic.get_topic_name() not in keys), None)
+    key_options = {"key_type": str} if like is None else _keys_like(app, like)
     found = []
     for topic in topics:
         name, schema = str(topic.get_topic_name()), topic.schema
@@ -92,11 +108,24 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
             found.append(topic)
             continue
         target = repartition_topic(app._default_options[0], actor, name)
-        raw = app.topic(target, key_type=key_type, value_type=bytes)
-        _reader(app, name, topic, on_error).routes.append(Route(actor, _key_function(actor, name, keys[name]), raw))
+        if len(target) > LONGEST_TOPIC or len(name) > LONGEST_SOURCE:
+            raise ConfigurationError(
+                f"actor {actor}: topic {name} can't be read by another key: its name has up to {LONGEST_SOURCE} "
+                f"characters for that, and {target}, the topic of its records by their new key, up to {LONGEST_TOPIC}"
+            )
+        raw = app.topic(target, **key_options, value_type=bytes)
+        _reader(app, name, topic, on_error).routes.append(
+            Route(actor, _key_function(actor, name, keys[name], schema.value_type), raw)
+        )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
-        found.append(app.topic(target, key_type=key_type, **values))
+        found.append(app.topic(target, **key_options, **values))
     return found
+
+
+def _keys_like(app: Any, topic: Any) -> dict[str, Any]:
+    """Return the options of a topic whose keys are written and placed as those of another one."""
+    schema, partitioner = topic.schema, app.partitioner_for(topic.get_topic_name())
+    return {"key_type": schema.key_type, "key_serializer": schema.key_serializer, "partitioner": partitioner.name}
 
 
 def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
@@ -115,7 +144,7 @@ def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
 def _by_name(actor: str, topics: list[Any], by: By | Mapping[Any, By]) -> dict[str, By]:
     names = [str(topic.get_topic_name()) for topic in topics]
     if isinstance(by, Mapping):
-        found = {str(topic.get_topic_name()): function for topic, function in by.items()}
+        found = {single_topic(f"actor {actor}: an input in by=", topic): function for topic, function in by.items()}
         unknown = sorted(found.keys() - set(names))
         if unknown:
             raise ConfigurationError(f"actor {actor}: by= is for topic {unknown[0]}, which isn't one of its inputs")

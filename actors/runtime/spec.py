@@ -95,6 +95,7 @@ class ActorSpec:
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
         tombstones: whether a record with a null value is a message, None.
+        forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
 
     name: str
@@ -123,6 +124,7 @@ class ActorSpec:
     tombstones: bool = False
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
+    forwarded: frozenset[str] = frozenset()
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

@@ -33,6 +33,8 @@ logger = escaping(logging.getLogger(__name__))
 POLL_S = 0.2
 ABANDON_S = 0.3
 POLL_SOME_S = 0.02
+WAITS_LONG_S = 60.0
+"""How often it is looked whether a handler still waits; it is named at 1, 2, 4, 8, … times of that."""
 """The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
 
 
@@ -325,6 +327,33 @@ class Worker:
 
     async def run(self) -> None:
         """Dispatch records until `stop`."""
+        watch = asyncio.create_task(self._watch_handlers(), name="handlers' watch")
+        try:
+            await self._dispatch()
+        finally:
+            watch.cancel()
+
+    async def _watch_handlers(self) -> None:
+        """Name handlers that have been waiting for long: no other record of their partition, or key, is handled."""
+        seen: dict[Task, tuple[object, int]] = {}
+        while True:
+            await self._services.clock.sleep(WAITS_LONG_S)
+            before, seen = seen, {}
+            for task in self._tasks.values():
+                in_hand = task.in_hand
+                if in_hand is None:
+                    continue
+                known, looks = before.get(task, (None, 0))
+                looks = looks + 1 if known == in_hand else 0
+                seen[task] = in_hand, looks
+                if looks.bit_count() == 1:
+                    text = (
+                        "actor %s, %s offset %d: its handler hasn't returned for %.0f s, and holds up what is behind "
+                        "it. If it waits for another system, give that a time-out"
+                    )
+                    logger.warning(text, task.spec.name, *in_hand, looks * WAITS_LONG_S)
+
+    async def _dispatch(self) -> None:
         while not self._stopping:
             readers = self._readers
             wanted = [source for source, (task, index) in readers.items() if task.inbox.has_room(index)]

@@ -33,6 +33,7 @@ class Operation(enum.IntEnum):
     READ = 3
     WRITE = 4
     CREATE = 5
+    DELETE = 6
     DESCRIBE = 8
     DESCRIBE_CONFIGS = 10
 

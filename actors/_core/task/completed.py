@@ -50,6 +50,11 @@ class CompletedOffsets:
             self.reached = offset + 1
         self._advance()
 
+    @property
+    def oldest(self) -> int | None:
+        """The first input that was begun and isn't finished."""
+        return self._begun[0] if self._begun else None
+
     def skip_to(self, offset: int) -> None:
         """Note that there is no input before `offset` that isn't finished."""
         self.next_offset = offset

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from actors._core.logs import escaping
+from actors._faust.inputs import REPARTITION_CONFIG, repartitions
 from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.grants import allows, missing_permissions
@@ -80,6 +81,9 @@ def topic_needs(setup: Setup) -> list[TopicNeed]:
         for name in definition.topic_names:
             has_timers = definition.timers is not None
             needs.add(name, f"input of actor {definition.name}", _READ, _CONFIGS, has_timers=has_timers)
+    for name, like in repartitions(setup.app).items():
+        made = {"like": like, "config": REPARTITION_CONFIG, "is_made": True}
+        needs.add(name, "records by their new key", _WRITE, Operation.DELETE, **made)
     _add_own(setup, needs)
     _add_declared(setup, needs)
     return list(needs.values())
@@ -136,7 +140,11 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
 def counts(needs: Iterable[TopicNeed], free: int = GIVEN_PARTITIONS) -> dict[str, int]:
     """Return how many partitions each topic has, where those that are free have so many."""
     known = {need.name: need for need in needs}
-    return {name: (known.get(need.like) or need).partitions or need.partitions or free for name, need in known.items()}
+
+    def count(need: TopicNeed) -> int:
+        return need.partitions or (count(known[need.like]) if need.like in known else free)
+
+    return {name: count(need) for name, need in known.items()}
 
 
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actors._core.logs import escaping
+from actors._faust.inputs import REPARTITION_CONFIG
 from actors._faust.startup.needs import TopicNeed
 from actors._kafka.admin.broker_time import BROKER_TIME
 from actors._kafka.admin.control import TopicInfo
@@ -66,6 +67,8 @@ def findings(
             seen += _records(need, config, largest.get(need.like, 0))
             if need.keeps:
                 seen += _compaction(setup, need.name, config)
+            if need.config is REPARTITION_CONFIG:
+                seen += _repartition(need.name, config)
     return seen
 
 
@@ -127,6 +130,32 @@ def _compaction(setup: Setup, topic: str, config: Mapping[str, str]) -> Iterator
             why=f"overwritten and deleted values stay readable longer than changelog_max_compaction_lag={wanted_ms} ms",
             change=f"{lag_ms}={wanted_ms}",
         )
+
+
+def _repartition(topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    if "compact" in config["cleanup.policy"]:
+        yield Finding(
+            topic=topic,
+            what=f"cleanup.policy={config['cleanup.policy']}",
+            why="records that aren't handled yet would be lost to later ones of their key",
+            change="cleanup.policy=delete",
+            is_error=True,
+        )
+    if config.get(BROKER_TIME) == "LogAppendTime":
+        yield Finding(
+            topic=topic,
+            what=f"{BROKER_TIME}=LogAppendTime",
+            why="records lose their timestamps on the way to their actor",
+            change=f"{BROKER_TIME}=CreateTime",
+        )
+    for limit in ("retention.ms", "retention.bytes"):
+        if config.get(limit, "-1") != "-1":
+            yield Finding(
+                topic=topic,
+                what=f"{limit}={config[limit]}",
+                why="records that aren't handled by then are lost, and workers delete those that are",
+                change=f"{limit}=-1",
+            )
 
 
 def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:

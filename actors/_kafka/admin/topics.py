@@ -7,19 +7,22 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    KafkaError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection, broker_errors, words_of
 from actors.errors import BrokerUnavailableError, ConfigurationError
+from actors.ports import TopicPartition
 
 VISIBLE_S = 30.0
 ADMIN_S = 60.0
@@ -131,6 +134,25 @@ class Topics:
             "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)
         )
         return [name for name, code, *_ in response.topic_errors if for_code(code) in _DENIED]
+
+    async def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records in front of an offset of each partition.
+
+        Raises:
+            ConfigurationError: a broker refuses.
+            BrokerUnavailableError: no broker answers.
+        """
+        wanted = {KafkaPartition(*source): RecordsToDelete(offset) for source, offset in offsets.items()}
+
+        async def delete(admin: AIOKafkaAdminClient) -> None:
+            try:
+                await admin.delete_records(wanted)
+            except KafkaError as error:
+                if error.retriable:
+                    raise
+                raise ConfigurationError(words_of(error)) from error
+
+        await self._administer("deleting records", delete)
 
     async def _create(self, missing: Mapping[str, int], replication_factor: int, config: Mapping[str, str]) -> None:
         if not self._may_create:

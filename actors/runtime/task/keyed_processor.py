@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from actors.errors import RecordError
-from actors.ports import CommitBatch, InputRecord
+from actors.ports import CommitBatch, InputRecord, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import Punctuator
@@ -163,6 +163,12 @@ class KeyedProcessor(TaskProcessor):
             scope.input, self._messages.home_offset = one.index, self.inputs[0].reached
         if self._saw is not None:
             self._saw(record.timestamp)
+
+    @property
+    def in_hand(self) -> tuple[TopicPartition, int] | None:
+        """See `TaskProcessor.in_hand`."""
+        begun = ((one.source, one.completed.oldest) for one in self.inputs)
+        return next(((source, offset) for source, offset in begun if offset is not None), None)
 
     def _sync(self) -> None:
         for one in self.inputs:

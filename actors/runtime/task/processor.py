@@ -117,8 +117,7 @@ class TaskProcessor:
         tools = make_tools(context, self._messages, [held.store for held in stores])
         self._messages.tools, self._punctuators = tools.tools, tools.punctuators
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
-        self._handling.dropped = self._poison.dropped
-        timers = tools.timers
+        self._handling.dropped, timers = self._poison.dropped, tools.timers
         self._saw = None if timers is None else timers.saw
         self._backlogs = [
             Backlog(one.source, one.backlog_end, partial(self._position, one), self._clock) for one in inputs
@@ -210,6 +209,12 @@ class TaskProcessor:
         for _, overlay in self._overlays:
             held += overlay.bytes_held
         return held
+
+    @property
+    def in_hand(self) -> tuple[TopicPartition, int] | None:
+        """The oldest input record that isn't finished, with its offset; None if there is none."""
+        at, offset = self._at, self._scope.source_offset
+        return (at.source, offset) if offset >= at.next_offset else None
 
     @property
     def reached(self) -> int:
@@ -406,8 +411,8 @@ class TaskProcessor:
     @property
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
-        is_asked = self._handling.parked is not None or bool(self._poison.poisoned) or bool(self._at.completed.finished)
-        return is_asked or self._saw is not None
+        poison, finished = self._poison, self._at.completed.finished
+        return bool(poison.poisoned or finished) or self._handling.parked is not None or self._saw is not None
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""

@@ -26,7 +26,7 @@ from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event, State
-from actors._core.task.takeover import Contradiction, InputFacts, decide_start, next_epoch
+from actors._core.task.takeover import Contradiction, InputFacts, ResetPolicy, decide_start, next_epoch
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
@@ -271,6 +271,11 @@ class Task:
         return 0 if self._processor is None else self._processor.held_bytes
 
     @property
+    def in_hand(self) -> tuple[TopicPartition, int] | None:
+        """The oldest input record that its handlers haven't finished, with its offset; None if there is none."""
+        return None if self._processor is None else self._processor.in_hand
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
         processor = self._processor
@@ -414,7 +419,10 @@ class Task:
         Raises:
             TakeoverRefusedError: the facts contradict each other.
         """
-        decision, topics, finished = decide_start(facts, self._settings.rules), found.topics, found.finished
+        rules = self._settings.rules
+        if found.source.topic in self.spec.forwarded:
+            rules = replace(rules, reset=ResetPolicy.EARLIEST)
+        decision, topics, finished = decide_start(facts, rules), found.topics, found.finished
         if isinstance(decision, Contradiction):
             raise TakeoverRefusedError(
                 f"actor {self.spec.name}, {found.source}: {decision.reason}. {decision.remedy} "

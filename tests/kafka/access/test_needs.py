@@ -134,7 +134,9 @@ async def does_its_work(
                 # What is parked holds up later messages of its key.
                 key = b"%s %d" % (value, life)
                 await producer.send_and_wait(f"{name}-in", value, key, headers=headers)
-        sent += 2 if "timers" in features else 1
+            if "by" in features:
+                await producer.send_and_wait(f"{name}-keyed", b"value")
+        sent += 1 + ("timers" in features) + ("by" in features)
 
         async def is_sent(count: int = sent) -> bool:
             return len(await read_all(site.cluster.bootstrap, f"{name}-out")) == count

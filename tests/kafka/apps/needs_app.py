@@ -10,7 +10,7 @@ import faust
 
 from actors import App, Context, EffectCall
 
-FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "shared")
+FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "shared", "by")
 
 
 def make(  # noqa: C901  a branch for each feature
@@ -27,6 +27,7 @@ def make(  # noqa: C901  a branch for each feature
     view = None if seen is None else app.view(seen, in_memory=True)
     if "shared" in features:
         app.shared("flags", partitions=1)
+    keyed = app.topic(f"{name}-keyed", key_type=str, value_type=str) if "by" in features else None
     effects = []
 
     if "effects" in features:
@@ -69,6 +70,13 @@ def make(  # noqa: C901  a branch for each feature
         if asked is not None:
             value = await ctx.ask(answer, ctx.key, value)
         ctx.send(outputs, key=ctx.key, value=value)
+
+    if keyed is not None:
+
+        @app.actor(keyed, by=lambda value: value)
+        async def forward(ctx: Context, value: str) -> None:
+            """Send it on by its new key."""
+            ctx.send(outputs, key=ctx.key, value=value)
 
     return app
 

@@ -93,6 +93,9 @@ async def test_all_missing_topics_are_named_with_one_command() -> None:
         @app.actor(app.topic(name), name=name)
         async def handle(ctx: Context, value: Any) -> None: ...
 
+    @app.actor(app.topic("keyed"), by="order")
+    async def rekeyed(ctx: Context, value: Any) -> None: ...
+
     app.topic("paid")
     app.topic("one", "two")
     app.store("s", publish=app.topic("model"))
@@ -106,7 +109,10 @@ async def test_all_missing_topics_are_named_with_one_command() -> None:
     assert "topic orders, the input of actor orders, isn't on the broker" in text
     assert "topic refunds, the input of actor refunds, isn't on the broker" in text
     assert "topic paid, declared with app.topic(...), isn't there either" in text
-    assert "for t in orders refunds paid; do kafka-topics.sh --bootstrap-server there:9094 --create --topic $t" in text
+    assert (
+        "for t in orders refunds keyed paid; do kafka-topics.sh --bootstrap-server there:9094 --create --topic $t"
+        in text
+    )
     assert "known" not in text
     assert "model" not in text
 

@@ -45,6 +45,8 @@ NAMES = {
     "actor": "work",
     "asked": "shop-asked",
     "answering": "answer",
+    "keyed": "shop-keyed",
+    "rekeying": "forward",
 }
 ALWAYS = ("an actor", "`exactly_once`, the default", "other declared topics, which handlers send to")
 ROWS = {
@@ -56,6 +58,7 @@ ROWS = {
     "dedupe": ("`dedupe_by=`",),
     "park": ('`on_error="park"`', '`on_error="park"`, `dead_letters=True`'),
     "ask": ("an actor that answers",),
+    "by": ("`by=`",),
 }
 
 
@@ -149,8 +152,9 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-out",
         "shop-asked",
         "shop-seen",
+        "shop-keyed",
     }
-    assert len(needs) == 17
+    assert len(needs) == 19
 
 
 def test_settings_are_those_with_which_a_worker_makes_them() -> None:
@@ -182,7 +186,7 @@ def a_plan(**more: Any) -> Plan:
 
 def test_kafkas_tools_make_each_topic() -> None:
     lines = FORMATS["kafka-topics"](a_plan(replication=3)).splitlines()
-    assert len(lines) == 17
+    assert len(lines) == 19
     head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
     assert lines[2] == f"{head} shop-in --partitions 4 --replication-factor 3"
     assert any(
@@ -255,9 +259,11 @@ def test_the_command_asks_no_broker(shape: str, caplog: pytest.LogCaptureFixture
 
 def seen(topic: str, change: Mapping[str, str], *, replicas: int = 3, brokers: int = 3) -> list[Finding]:
     """Give the findings where one topic has other settings."""
-    setup, needs = needed(["store", "timers"])
+    setup, needs = needed(["store", "timers", "by"])
     found = {name: TopicInfo(name, uuid4(), 4, replicas if name == topic else 3) for name in needs}
-    configs = {name: {**GOOD, **(change if name == topic else {})} for name in needs}
+    policy = {"cleanup.policy": "delete"}
+    good = {name: {**GOOD, **(policy if name.endswith("-repartition") else {})} for name in needs}
+    configs = {name: {**config, **(change if name == topic else {})} for name, config in good.items()}
     if brokers == 1:
         found = {name: TopicInfo(name, uuid4(), 4, 1) for name in needs}
         configs = {name: {**config, "min.insync.replicas": "1"} for name, config in configs.items()}
@@ -319,6 +325,23 @@ def test_more_replicas_in_sync_than_there_are_is_an_error() -> None:
     assert (one.is_error, one.change) == (True, "min.insync.replicas=1")
     (one, *_) = seen("shop-in", {"min.insync.replicas": "2"}, replicas=1)
     assert (one.is_error, one.change) == (False, "min.insync.replicas=1"), "a worker only reads it"
+
+
+REKEYED = "shop-forward-shop-keyed-repartition"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "good", "is_error"),
+    [
+        ("cleanup.policy", "compact,delete", "delete", True),
+        ("retention.ms", "604800000", "-1", False),
+        ("retention.bytes", "1", "-1", False),
+        ("message.timestamp.type", "LogAppendTime", "CreateTime", False),
+    ],
+)
+def test_a_repartition_topic_keeps_what_is_not_handled(name: str, value: str, good: str, is_error: bool) -> None:
+    (one,) = seen(REKEYED, {name: value})
+    assert (one.what, one.change, one.is_error) == (f"{name}={value}", f"{name}={good}", is_error)
 
 
 def test_neither_a_worker_nor_faust_makes_topics_where_that_is_forbidden() -> None:

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from actors import App, ConfigurationError, Context, HandlerFailedError
+from actors._core.partitioner import MURMUR2
+from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
 
@@ -79,6 +81,58 @@ def test_one_of_several_inputs_is_read_by_another_key() -> None:
         assert driver.get(due, "o1") == 60
 
 
+def test_the_new_keys_are_written_and_placed_as_those_of_the_other_inputs() -> None:
+    app = App("shop", store="memory://")
+    orders = app.topic("orders", key_type=str, key_serializer="json", value_type=int, partitioner="crc32")
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    due = app.store("due", key_serializer="json", value_type=int)
+
+    @app.actor(payments, orders, by={payments: "order_id"}, stores=[due])
+    async def join(ctx: Context, value: int | Payment) -> None:
+        due.set(ctx.key, due.get(ctx.key, 0) + (value if isinstance(value, int) else -value.cents))
+
+    with ActorTestDriver(app) as driver:
+        for number in range(8):
+            driver.post(orders, key=f"o{number}", value=100)
+            driver.post(payments, key="ada", value=Payment(f"o{number}", 40))
+        driver.settle()
+        assert driver.items(due) == {f"o{number}": 60 for number in range(8)}
+
+
+def test_what_was_forwarded_before_the_actor_began_is_read_whatever_the_reset_policy() -> None:
+    app = App("shop", store="memory://", consumer_auto_offset_reset="latest")
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    seen: list[tuple[str, int]] = []
+
+    @app.actor(payments, by="order_id")
+    async def add_up(ctx: Context, payment: Payment) -> None:
+        seen.append((ctx.key, payment.cents))
+
+    class Early(ActorTestDriver):
+        """Has a record in each topic before the tasks begin."""
+
+        def _start(self) -> None:
+            for cents, topic in enumerate(("payments", "shop-add_up-payments-repartition"), 1):
+                value = msgspec.json.encode(Payment("o1", cents))
+                self._cluster.produce(TopicPartition(topic, MURMUR2.home(b"o1", 3)), [(b"o1", value, [], 1)])
+            super()._start()
+
+    with Early(app) as driver:
+        driver.send(payments, key="ada", value=Payment("o1", 3))
+    assert seen == [("o1", 2), ("o1", 3)]
+
+
+def test_state_is_recomputed_from_the_records_by_their_new_key() -> None:
+    world = World()
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        for order in ("o1", "o2", "o1"):
+            driver.send(world.payments, key="ada", value=Payment(order, 5))
+        replayer = world.app.replayer("add_up")
+        log, _ = driver._cluster.fetch(TopicPartition(replayer.topics[0], 0), 0, 1 << 30)
+    rows = list(replayer.run(0, [(0, record) for record in log], partition_count=1))
+    assert [(row.key, row.value) for row in rows if row.store == "sums"] == [(b"o1", b"10"), (b"o2", b"5")]
+
+
 def test_a_record_without_a_key_follows_the_actors_policy_and_is_named() -> None:
     world = World()
     with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match="gives no key") as raised:
@@ -99,7 +153,75 @@ def test_a_function_that_raises_follows_the_policy_too() -> None:
         assert "ZeroDivisionError" in str(parked.error)
 
 
+@pytest.mark.parametrize(
+    ("by", "value", "why"),
+    [
+        (lambda payment: 1 / 0, Payment("o1", 5), "raised ZeroDivisionError: division by zero"),
+        (lambda payment: payment.cents, Payment("o1", 5), "gives a key that isn't its input's: expected str, got int"),
+        ("order_id", None, "its value is null"),
+    ],
+)
+def test_what_is_wrong_with_a_key_is_said_with_actor_and_record(by: Any, value: Any, why: str) -> None:
+    world = World(by)
+    with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match=why) as raised:
+        driver.send(world.payments, key="ada", value=value)
+    assert "by= of actor add_up" in str(raised.value)
+    assert "offset 0" in str(raised.value)
+
+
+def test_an_input_that_is_read_by_another_key_has_a_handler_of_its_own() -> None:
+    app = App("shop", store="memory://")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    payments = app.topic("payments", key_type=str, value_type=Payment)
+    seen: list[Any] = []
+
+    @app.actor(orders, payments, by={payments: "order_id"}, timers=True)
+    async def join(ctx: Context, value: int) -> None:
+        seen.append((ctx.key, value))
+
+    @app.on(join, payments)
+    async def paid(ctx: Context, payment: Payment) -> None:
+        seen.append((ctx.key, payment))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="o1", value=100)
+        driver.send(payments, key="ada", value=Payment("o1", 40))
+    assert seen == [("o1", 100), ("o1", Payment("o1", 40))]
+    with pytest.raises(ConfigurationError, match="behind the first, payments, not for topic refunds"):
+        app.on(join, app.topic("refunds"))(lambda ctx, value: None)
+
+
+def test_names_that_topics_cant_have_are_refused() -> None:
+    for app_id, topic, actor in [("a", "t" * 89, "m"), ("a" * 140, "t" * 50, "m" * 50)]:
+        app = App(app_id, store="memory://")
+        with pytest.raises(ConfigurationError, match=r"can't be read by another key: its name has up to 88 characters"):
+            app.actor(app.topic(topic), by="x", name=actor)(lambda ctx, value: None)
+
+
+class Refund(Payment):
+    reason: Unknown = None  # type: ignore[name-defined] # noqa: F821  as of an import for type checkers
+
+
+def test_a_field_may_be_of_a_base_class_or_a_type_that_is_not_there() -> None:
+    app = App("shop", store="memory://")
+    for by in ("order_id", "reason"):
+        app.actor(app.topic(by, value_type=Refund), by=by, name=by)(lambda ctx, value: None)
+
+
+class Later:
+    async def __call__(self, payment: Payment) -> str:
+        return "o1"
+
+
 def test_what_cant_be_meant_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no field 'orderid', did you mean order_id"):
+        World("orderid")
+    with pytest.raises(ConfigurationError, match="no field ''"):
+        World("")
+    with pytest.raises(ConfigurationError, match="is async"):
+        World(Later())
+    with pytest.raises(ConfigurationError, match="an input in by= has to be a topic"):
+        World({"payments": "order_id"})
     with pytest.raises(ConfigurationError, match="by= of topic payments"):
         World(lambda: "x")
     app = App("shop", store="memory://")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from actors._core.task.lifecycle import State
 from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
 from actors.runtime.timers.timers import Timers
+from actors.runtime.worker import WAITS_LONG_S
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.errors import NoAnswerError
 
@@ -143,7 +145,7 @@ def test_a_handler_that_hangs_is_cancelled_while_a_commit_is_under_way(concurren
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_a_handler_that_hangs_holds_up_its_own_partition_alone(concurrency: int) -> None:
+def test_a_handler_that_hangs_holds_up_its_own_partition_alone_and_is_named(concurrency: int, caplog) -> None:
     world = World(concurrency)
     other = next(key for key in "bcdefgh" if partition_for(key.encode(), 2) != partition_for(b"a", 2))
     with ActorTestDriver(world.app, partitions=2) as driver:
@@ -154,6 +156,12 @@ def test_a_handler_that_hangs_holds_up_its_own_partition_alone(concurrency: int)
             driver.advance(0.5, settle=False)
         assert world.sent(driver) == [1, 11]
         assert driver.items(world.held) == {other: 11}
+        assert "hasn't returned" not in caplog.text
+        driver.advance(3 * WAITS_LONG_S, settle=False)
+        assert re.findall(r"offset (\d+): its handler hasn't returned for (\d+) s", caplog.text) == [
+            ("0", "60"),
+            ("0", "120"),
+        ]
         assert driver._worker is not None
         driver._run(driver._worker.revoked())
         driver.advance(0.5, settle=False)

@@ -121,7 +121,7 @@ def test_the_group_is_left_before_the_copies_are_stopped() -> None:
         _dispatcher=None,
         _folder=None,
         _loop_watch=None,
-        _clock_watch=None,
+        _watches=[],
         _source=part("group"),
         _standbys=part("copies"),
         _views=[],

@@ -1,0 +1,160 @@
+"""Payments that are read by their order, not by their key, on a real broker with workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
+from tests.kafka import forked
+from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, producing, read_all, unique
+
+PARTITIONS = 2
+FIRST_MS = 1_700_000_000_000
+
+
+def payment(number: int) -> tuple[bytes | None, dict[str, Any]]:
+    """A payment: every third has no key, every 50th no order, and every 50th from 25 on isn't a payment."""
+    key = None if number % 3 == 0 else b"customer-%d" % (number % 5)
+    if number % 50 == 25:
+        return key, {"number": number}
+    return key, {"number": number, "order": None if number % 50 == 0 else f"order-{number % 7}"}
+
+
+async def has_each_payment_once(brokers: str, name: str, sent: int) -> None:
+    """Compare what was counted of each order, with timestamps and headers, with what was sent."""
+    found: dict[str, list[list[int]]] = defaultdict(list)
+    for record in await read_all(brokers, f"{name}-out"):
+        count, number = json.loads(record.value)
+        found[record.key.decode()].append([count, number])
+        assert record.timestamp == FIRST_MS + number
+        assert list(record.headers) == [("number", b"%d" % number)]
+    for order in {f"order-{number}" for number in range(7)}:
+        wanted = [number for number in range(sent) if payment(number)[1].get("order") == order]
+        assert [count for count, _ in found[order]] == list(range(1, len(wanted) + 1))
+        assert sorted(number for _, number in found[order]) == wanted
+
+
+async def has_dead_letters(brokers: str, name: str) -> None:
+    """Compare the dead letters with the payments that have no order."""
+    letters = {dict(record.headers)["fa-origin"]: record for record in await read_all(brokers, f"{name}-dead-letters")}
+    sources = await read_all(brokers, f"{name}-payments")
+    refused = {
+        b"%s/%d/%d" % (record.topic.encode(), record.partition, record.offset): record.value
+        for record in sources
+        if json.loads(record.value)["number"] % 25 == 0
+    }
+    assert {origin: letter.value for origin, letter in letters.items()} == refused
+
+
+async def test_payments_are_counted_once_by_their_order_although_workers_are_killed(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name, sent = unique("rekey"), 0
+    await make_topics(brokers, f"{name}-payments", f"{name}-out", partitions=PARTITIONS)
+
+    async def pay(count: int) -> None:
+        nonlocal sent
+        async with producing(brokers) as producer:
+            for number in range(sent, sent + count):
+                key, value = payment(number)
+                await producer.send(
+                    f"{name}-payments",
+                    json.dumps(value).encode(),
+                    key,
+                    partition=number % PARTITIONS if key is None else None,
+                    timestamp_ms=FIRST_MS + number,
+                    headers=[("number", b"%d" % number)],
+                )
+        sent += count
+
+    async def has_all() -> bool:
+        wanted = sum(payment(number)[1].get("order") is not None for number in range(sent))
+        return len(await read_all(brokers, f"{name}-out")) >= wanted
+
+    def worker(folder: str) -> WorkerProcess:
+        made = WorkerProcess("tests.kafka.apps.rekey_app", brokers, tmp_path / folder, APP_NAME=name)
+        workers.append(made.start())
+        return made
+
+    first = worker("w0")
+    await pay(200)
+    await eventually(has_all, what=first.log)
+    await pay(300)
+    first.kill()
+    second = worker("w1")
+    await pay(200)
+    await eventually(has_all, deadline_s=90, what=second.log)
+    await pay(300)
+    second.kill()
+    third = worker("w2")
+    await eventually(has_all, deadline_s=90, what=third.log)
+
+    await has_each_payment_once(brokers, name, sent)
+    await has_dead_letters(brokers, name)
+
+    environment = {"APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}"}
+    arguments = ("-A", "tests.kafka.apps.rekey_app", "-D", str(tmp_path / "w2"), "--json", "actors")
+
+    async def is_at_its_end() -> bool:
+        done = await asyncio.to_thread(forked.faust, *arguments, environment=environment)
+        rows = {(row["actor"], row["topic"], row["partition"]): row["lag"] for row in json.loads(done.stdout)}
+        wanted = [(f"{name}-payments-repartition", f"{name}-payments")]
+        wanted.append(("add_up", f"{name}-add_up-{name}-payments-repartition"))
+        assert sorted(rows) == sorted((*one, partition) for one in wanted for partition in range(PARTITIONS))
+        return set(rows.values()) == {0}
+
+    await eventually(is_at_its_end, what=third.log)
+
+    async def is_purged() -> bool:
+        return not await read_all(brokers, f"{name}-add_up-{name}-payments-repartition")
+
+    await eventually(is_purged, what=third.log)
+
+
+async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys_is_told(
+    brokers: str, tmp_path: Path
+) -> None:
+    name = unique("rekey")
+    await make_topics(brokers, f"{name}-payments", f"{name}-out", partitions=1)
+
+    def worker(**environment: str) -> WorkerProcess:
+        return WorkerProcess("tests.kafka.apps.rekey_app", brokers, tmp_path, APP_NAME=name, **environment).start()
+
+    async def pay(number: int, partition: int) -> None:
+        async with producing(brokers) as producer:
+            value = json.dumps({"number": number, "order": "o"}).encode()
+            await producer.send_and_wait(f"{name}-payments", value, partition=partition)
+
+    async def counted() -> list[list[int]]:
+        return [json.loads(record.value) for record in await read_all(brokers, f"{name}-out")]
+
+    async def is_counted(*wanted: list[int]) -> bool:
+        return await counted() == list(wanted)
+
+    first = worker()
+    await eventually(lambda: first.log().count("owns") == 2, what=first.log)
+    await pay(1, 0)
+    await eventually(lambda: is_counted([1, 1]), what=first.log)
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    await admin.create_partitions({f"{name}-payments": NewPartitions(total_count=2)})
+    await admin.close()
+    await pay(2, 1)
+    await eventually(lambda: is_counted([1, 1], [2, 2]), what=first.log)
+    assert first.terminate() == 0
+
+    repartition = f"{name}-add_up-{name}-payments-repartition"
+    await delete(brokers, repartition)
+    second = worker()
+    await eventually(lambda: "was re-created" in second.log() and repartition in second.log(), what=second.log)
+    await pay(3, 1)
+    assert second.terminate() == 0
+    assert await counted() == [[1, 1], [2, 2]]
+    third = worker(MISSING_OFFSET="earliest")
+    await eventually(lambda: is_counted([1, 1], [2, 2], [3, 3]), what=third.log)
+    assert third.terminate() == 0
