@@ -11,8 +11,7 @@ import actors.runtime.state.restore as restore
 from actors._core.task.takeover import Restore
 from actors.runtime.state.restore import Restorer
 from actors.runtime.task import lost_changelog as lost
-from actors.runtime.task.task import Task
-from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+from tests.sim.planted import MAX_SEEDS, Patch, Planted
 
 FAULTS = ("replace_changelog", "rebalance", "bounce", "slow_disk", "bad_network", "crash")
 
@@ -43,27 +42,6 @@ def look_at_no_ids_while_running(patch: Patch) -> None:
     patch.setattr("actors.runtime.task.task.require_changelogs", lambda *_: None)
 
 
-def take_bounds_of_another_topic(patch: Patch) -> None:
-    """A takeover doesn't look whether a topic was replaced between its look at the ids and the one at the bounds."""
-
-    async def require_nothing(*_: object) -> None:
-        return
-
-    patch.setattr("actors.runtime.task.task.require_unchanged", require_nothing)
-
-
-def name_the_new_topic_too_early(patch: Patch) -> None:
-    """The claim's mark has the new topic's id, before the topic has the state."""
-    patch.setattr(
-        Task,
-        "_claim",
-        rewritten(
-            Task._claim,
-            ("store.name: held.position.changelog_id", "store.name: self.spec.changelogs[store.name].topic_id"),
-        ),
-    )
-
-
 def write_any_copy_back(patch: Patch) -> None:
     """A store that lacks what was committed last is written to the new topic."""
 
@@ -77,8 +55,6 @@ PLANTED = (
     Planted(wipe_what_is_of_another_topic, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(believe_the_store_alone, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(look_at_no_ids_while_running, "", faults=FAULTS, first_seed=13, features=("replaced",)),
-    Planted(take_bounds_of_another_topic, "exactly once", faults=FAULTS, first_seed=198, features=("replaced",)),
-    Planted(name_the_new_topic_too_early, "exactly once", faults=FAULTS, first_seed=198, features=("replaced",)),
     Planted(write_any_copy_back, "exactly once", faults=FAULTS, features=("replaced",)),
 )
 
