@@ -158,13 +158,17 @@ class EffectsPart(Part):
             # A plain function that is over its time before its thread has begun with it can't be stopped.
             if is_beside and not _is_plain(call.number):
                 yield f"{other} isn't over"
-            is_same = other.id == call.id and other.token == call.token and other.process == call.process
-            # An input that an operator has handled again asks for its call again.
-            is_repeated = is_same and REPEATED.isdisjoint(self.world.features)
-            if is_repeated and other.ended == "succeeded" and not _is_plain(call.number):
-                yield f"{other} has succeeded, and its owner knows"
             if other.token == call.token and other.process != call.process and self._partition(other) == partition:
                 yield f"{other} has the same token"
+        known = [
+            other
+            for other in self.calls
+            if (other.id, other.token, other.process) == (call.id, call.token, call.process)
+            and other.ended == "succeeded"
+        ]
+        # An input that is handled again asks for its call again.
+        if known and len(known) >= sum(id == call.id for _, _, id in asked) and not _is_plain(call.number):
+            yield f"{known[-1]} has succeeded, and its owner knows"
 
     def _has_succeeded(self, id: str) -> bool:
         return any(call.ended == "succeeded" for call in self._begun[id])

@@ -37,6 +37,7 @@ PLAIN: tuple[str, ...] = ()
 NOT_WITH_INPUTS = frozenset(("at_least_once", "grow", "rival", "unparking", "recreate"))
 """Features whose oracles know of one input only."""
 
+REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")
 FOUND = (
     # A store was opened while its task was cancelled: it stayed open, and nobody could open it again.
     (97, (), PLAIN),
@@ -74,6 +75,11 @@ FOUND = (
     # A damaged view stayed damaged, and made an actor delete its own stores.
     (0, (), ("views",)),
     (1, (), ("views",)),
+    # A store that lacked several commits was written to a new topic where the last of them had landed.
+    (57, REPLACED, ("inputs", "replaced")),
+    # A commit that landed on a new topic, of an input that had been overtaken, was overwritten by older state.
+    (24, (), ("inputs", "replaced", "parallel")),
+    (45, REPLACED, ("inputs", "replaced", "parallel")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
@@ -121,10 +127,16 @@ def test_every_invariant_holds_with_two_inputs(seed: int) -> None:
     check(seed, features=more if more[1] == "recreate" else (*features, *more))
 
 
-REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")
-
-
-@pytest.mark.parametrize("features", [("replaced",), ("replaced", "standbys"), ("replaced", "parallel")])
+@pytest.mark.parametrize(
+    "features",
+    [
+        ("replaced",),
+        ("replaced", "standbys"),
+        ("replaced", "parallel"),
+        ("inputs", "replaced"),
+        ("inputs", "replaced", "parallel"),
+    ],
+)
 @pytest.mark.parametrize("seed", range(SEEDS // 10))
 def test_nothing_is_lost_or_doubled_when_changelogs_are_replaced(seed: int, features: tuple[str, ...]) -> None:
     """Unless its partition stands still, because no store has all that was committed."""

@@ -25,7 +25,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
-from operator import ge
 
 from actors._core.logs import escaping
 from actors._core.task.takeover import (
@@ -292,14 +291,17 @@ class Restorer:
                 f"in epoch {last.epoch}: {_OLDER}"
             )
         known = [position.offset_of(index) or 0 for index in range(len(last.reached))]
-        if all(map(ge, known, last.reached)) or not last.is_marked:
+        lacking = {place for place in enumerate(known) if place[1] < last.reached[place[0]]}
+        if not lacking or not last.is_marked:
             return
         async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
                 metadata = decode_metadata(metadata_of(record.headers))
-                if metadata.epoch == position.epoch and not position.covers(metadata):
-                    # The commit after the store's position landed on the new topic.
-                    return
+                if metadata.epoch == position.epoch:
+                    lacking.discard((metadata.input, metadata.source_offset))
+        if not lacking:
+            # The very next commit landed on the new topic. A later record alone says nothing of those before it.
+            return
         raise LostChangelogError(
             f"{source}: {lost}. This worker's store ends at input offset {', '.join(map(str, known))}, and inputs "
             f"before {', '.join(map(str, last.reached))} are committed: {_OLDER}"

@@ -122,7 +122,10 @@ async def write_back(
             'store from the topic: start the worker once with lost_changelog="rebuild"'
         )
     end, count = bounds.end, 0
-    chunks = _differences(store, folded, before, _Epochs(held.position.epoch, since), max_bytes)
+    # What the last owner wrote to another topic is newer than the store, also at an offset below the store's: actors
+    # with concurrency finish inputs out of order.
+    seen = before if before.changelog_id == held.position.changelog_id else before.at((0,))
+    chunks = _differences(store, folded, seen, _Epochs(held.position.epoch, since), max_bytes)
     while (chunk := await finish_in_thread(next, chunks, None)) is not None:
         if chunk.to_log:
             end = await commit(chunk.to_log)

@@ -286,6 +286,21 @@ def test_a_commit_that_landed_on_the_changelog_that_was_created_again_is_kept() 
     assert content(world.take_over(epoch=3)) == content(store)
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_commit_of_an_overtaken_input_that_landed_on_the_new_topic_is_kept(index: int) -> None:
+    """With concurrency its offset is below the store's position."""
+    world, store = owned()
+    position = store.position()
+    assert position is not None
+    store.apply([(b"c", encode_metadata(1, 2, input=1) + b"1")], replace(position, source_offset=8, more_offsets=(8,)))
+    world.recreate()
+    landed = ((METADATA_HEADER, encode_metadata(1, 6, input=index)),)
+    world.log.records += [Record(0, b"new", b"3", landed), Record(1, b"c", b"3", landed)]
+    world.log.end, world.input = 3, 8
+    world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2)
+    assert content(store) == world.folded() == {b"a": b"2", b"c": b"3", b"d": b"2", b"new": b"3"}
+
+
 def test_what_is_written_back_to_another_topic_is_whole_only_when_the_mark_says_so() -> None:
     world, store = owned()
     world.recreate()
@@ -390,6 +405,18 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     assert content(older) == {b"a": b"1"}
     world.write_back(world.restore(older, LostChangelog.RESTORE_OLDER), epoch=6)
     assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
+
+
+def test_a_later_commit_on_the_new_topic_says_nothing_of_those_that_both_lack() -> None:
+    """As after a power failure that took several commits from the disk, the first of which were to the old topic."""
+    world, store = owned()
+    older, position = MemoryStore(), store.position()
+    assert position is not None
+    older.apply([(b"a", encode_metadata(1, 1) + b"1")], replace(position, source_offset=2))
+    world.recreate()
+    world.commit(MemoryStore(), [(b"c", b"3")], epoch=1)
+    with pytest.raises(LostChangelogError, match=r"ends at input offset 2, and inputs before 4 .*restore_older"):
+        world.restore(older, LostChangelog.RESTORE)
 
 
 def test_a_copy_that_is_older_in_one_input_is_older() -> None:
