@@ -73,9 +73,9 @@ class Silence:
                 # A rebalance cancels the fetch, which says nothing about the broker.
                 self._answered(asked)
                 raise
-            self._answered(
-                TopicPartition(topic, part[0]) for topic, parts in response.topics for part in parts if part[1] == 0
-            )
+            # In a session a response has only partitions with news.
+            refused = {TopicPartition(topic, part[0]) for topic, parts in response.topics for part in parts if part[1]}
+            self._answered(partition for partition in asked if partition not in refused)
             return response
 
         client.send = watched

@@ -70,6 +70,14 @@ async def test_a_leader_is_silent_from_the_first_fetch_without_an_answer() -> No
     assert brokers.leaders_s() == [0, 0]
 
 
+async def test_a_leader_that_has_no_news_in_a_session_is_not_silent() -> None:
+    brokers = Brokers()
+    await brokers.fetch(error=KafkaConnectionError())
+    brokers.now_s += 5
+    await brokers.fetch(0)
+    assert brokers.leaders_s() == [0, 0]
+
+
 async def test_what_is_not_fetched_is_not_missed() -> None:
     brokers = Brokers()
     await brokers.fetch(error=KafkaConnectionError())
