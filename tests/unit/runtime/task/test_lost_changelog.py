@@ -7,12 +7,15 @@ import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from actors import App, Context
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import encode_finished
 from actors._core.task.takeover import LostChangelog
@@ -22,6 +25,7 @@ from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restored, Restorer
 from actors.runtime.state.stores import store_commit
 from actors.runtime.task.lost_changelog import last_commit, write_back
+from actors.testing import ActorTestDriver
 from stores._core.identity import DatabaseIdentity
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, encode_metadata
 from stores.errors import ForeignDatabaseError
@@ -543,3 +547,34 @@ def test_a_write_back_that_dies_is_done_again(before: list, lost: list, since: l
         world.write_back(held, epoch=4, max_bytes=1)
     assert content(store) == world.folded() == expected
     assert content(world.restore(store, LostChangelog.STOP).store) == expected  # type: ignore[arg-type]
+
+
+def test_a_write_back_that_dies_leaves_the_mark_with_the_lost_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a worker without a copy would take the new topic, which has nothing yet, for the state."""
+    monkeypatch.setattr("actors.testing.driver.Restorer", partial(Restorer, lost=LostChangelog.RESTORE))
+    app = App("w", store="memory://")
+    topic, held = app.topic("in", key_type=str, value_type=int), app.store("held", value_type=int)
+    begun = asyncio.Event()
+
+    @app.actor(topic, stores=[held])
+    async def keep(ctx: Context, value: int) -> None:
+        held.set(ctx.key, value)
+
+    async def never_ends(*_: Any, **__: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="a", value=1)
+        driver._kill()
+        driver._cluster.make_topic("w-held-changelog", 1, is_compacted=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("actors.runtime.task.lost_changelog.write_back", never_ends)
+            driver._run(driver._restart(settle=False))
+            driver.advance(1, settle=False)
+            assert begun.is_set()
+        driver.crash(keep_disk=False, settle=False)
+        driver.advance(1, settle=False)
+        assert driver._worker is not None
+        (task,) = driver._worker.tasks
+        assert "this worker has no copy" in str(task.halted_by)
