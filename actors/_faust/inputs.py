@@ -24,7 +24,7 @@ from actors.runtime.task.task import Task
 logger = escaping(logging.getLogger(__name__))
 
 PURGE_S = 30.0
-"""How often what is handled is deleted from repartition topics."""
+"""How often workers delete from repartition topics what they have handled."""
 REPARTITION_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",

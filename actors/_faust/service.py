@@ -473,7 +473,7 @@ class ActorService(Service):  # type: ignore[misc]
             REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
-        await asyncio.gather(*map(end, self._watches))
+        await end(*self._watches)
         if self._source is not None:
             # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
             await self._source.close()

@@ -219,12 +219,12 @@ class Setup:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
         wanted = {name: definition for definition in self.app.actors.values() for name in definition.topic_names}
-        found = await topics.existing(wanted)
+        found, made = await topics.existing(wanted), repartitions(self.app)
         missing = {
             name: f"topic {name}, the input of actor {definition.name}, isn't on the broker"
             for name, definition in wanted.items()
             # Workers make repartition topics, as soon as these have what to be like.
-            if name not in found and name not in repartitions(self.app)
+            if name not in found and name not in made
         }
         if missing:
             for name in await self._missing_outputs(topics):

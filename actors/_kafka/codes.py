@@ -6,6 +6,7 @@ from aiokafka.errors import KafkaError, for_code
 
 OK = 0
 CONCURRENT_TRANSACTIONS = 51
+TOPIC_AUTHORIZATION_FAILED = 29
 NOT_HERE = frozenset((15, 16))
 """COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: it is looked up again."""
 COORDINATOR_WAITS = frozenset((14, *NOT_HERE, CONCURRENT_TRANSACTIONS))
@@ -16,7 +17,7 @@ FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH: the leader is looked up again."""
 PRODUCE_WAITS = frozenset((7, 13, 19, 20, 89, CONCURRENT_TRANSACTIONS)) | LEADER_MOVED
 """And REQUEST_TIMED_OUT, NETWORK_EXCEPTION, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, THROTTLING_QUOTA:
 the same batch may be sent again, with its sequence number."""
-OF_A_PARTITION = frozenset((3, 12, 28, 29))
+OF_A_PARTITION = frozenset((3, 12, 28, TOPIC_AUTHORIZATION_FAILED))
 """UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, TOPIC_AUTHORIZATION_FAILED: what a
 coordinator answers about a partition. Everything else it says of the group, the member or the producer."""
 PRODUCER_IS_OVER = frozenset((45, 46, 47, 48, 49, 59, 90, 120))

@@ -22,6 +22,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.cancellation import end
 from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -331,7 +332,7 @@ class Worker:
         try:
             await self._dispatch()
         finally:
-            watch.cancel()
+            await end(watch)
 
     async def _watch_handlers(self) -> None:
         """Name handlers that have been waiting for long: no other record of their partition, or key, is handled."""

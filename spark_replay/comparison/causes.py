@@ -158,7 +158,7 @@ def _is_same(names: Sequence[str]) -> Column:
 def _epochs(rows: DataFrame) -> DataFrame:
     """The owners of each partition by epoch: the first input and the first offset that the log has of each.
 
-    Of an actor with several inputs the first one is null: what is held doesn't say of which input its offsets are.
+    The first input is null for an actor with several: the stores don't say which input their offsets belong to.
     """
     fields = metadata_fields(F.col("metadata"))
     source_offset = F.when(~has_input(F.col("metadata")), fields["source_offset"])

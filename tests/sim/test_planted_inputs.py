@@ -75,7 +75,7 @@ def compare_the_first_alone(patch: Patch) -> None:
 
 def name_the_first_input(patch: Patch) -> None:
     """Each write says that it comes from the first input."""
-    edit = ("self._at, self._scope.input = one, one.index", "self._at = one")
+    edit = ("self._scope.input, self._scope.source_offset = one, one.index, one.reached - 1", "_ = one, None, None")
     patch.setattr(TaskProcessor, "_handle_or_halt", rewritten(TaskProcessor._handle_or_halt, edit))
 
 

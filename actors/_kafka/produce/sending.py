@@ -12,14 +12,21 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from actors._core.backoff import Backoff
-from actors._kafka.codes import CONCURRENT_TRANSACTIONS, LEADER_MOVED, OK, PRODUCE_WAITS, PRODUCER_IS_OVER, error_of
+from actors._kafka.codes import (
+    CONCURRENT_TRANSACTIONS,
+    LEADER_MOVED,
+    OK,
+    PRODUCE_WAITS,
+    PRODUCER_IS_OVER,
+    TOPIC_AUTHORIZATION_FAILED,
+    error_of,
+)
 from actors._kafka.produce.batches import Batch
 from actors._kafka.produce.failures import PartsFailedError, ProducerOverError, described
 from actors._kafka.transaction_requests import ProduceRequest
 from actors.ports import TopicPartition
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
-TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC, UNKNOWN_TOPIC_S = 3, 3.0
 """How long a partition may be unknown: its topic was deleted, unless the leader hasn't heard of it yet."""
 AWAY_S = 5.0

@@ -299,9 +299,9 @@ class Restorer:
                 metadata = decode_metadata(metadata_of(record.headers))
                 if metadata.epoch == position.epoch:
                     lacking.discard((metadata.input, metadata.source_offset))
-        if not lacking:
-            # The very next commit landed on the new topic. A later record alone says nothing of those before it.
-            return
+                if not lacking:
+                    # The very next commit landed on the new topic. A later record alone says nothing of those before.
+                    return
         raise LostChangelogError(
             f"{source}: {lost}. This worker's store ends at input offset {', '.join(map(str, known))}, and inputs "
             f"before {', '.join(map(str, last.reached))} are committed: {_OLDER}"

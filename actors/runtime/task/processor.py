@@ -350,7 +350,7 @@ class TaskProcessor:
             self._oldest_s = self._clock.monotonic()
         messages, home = self._messages, self.inputs[0]
         if one is not self._at:
-            self._at, self._scope.input = one, one.index
+            self._at, self._scope.input, self._scope.source_offset = one, one.index, one.reached - 1
         messages.source, messages.message_tag = one.source, one.topics.message_tag
         try:
             await self._handle(records)

@@ -28,12 +28,12 @@ from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
-from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
 from actors.ports import ActorRequest, SourceEvents, TopicPartition
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.requests import FakeRequests
+from tests.unit.kafka.test_writer import transactions
 
 INPUT = KafkaPartition("in", 0)
 
@@ -147,15 +147,7 @@ async def producer() -> Any:
 
 async def test_only_a_request_that_may_have_been_sent_is_fatal() -> None:
     errors: list[Exception] = [NodeNotReadyError("no connection"), KafkaConnectionError("closed")]
-    writer = TransactionWriter(
-        connection=Connection(("127.0.0.1:9",)),
-        group="g",
-        transactional_id="t",
-        transaction_timeout_ms=1000,
-        batch_bytes=lambda _: 1000,
-        compression=None,
-        commit_deadline_s=1.0,
-    )
+    writer = transactions(None)
 
     async def asked(*_: Any) -> None:
         raise errors.pop(0)
