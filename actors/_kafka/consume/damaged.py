@@ -14,7 +14,9 @@ from typing import Any
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import decode_varint
+
+# The compiled one reads behind the end of a buffer, which can end the process.
+from aiokafka.record.util import decode_varint_py as decode_varint
 
 from actors.ports import Unreadable
 
@@ -147,6 +149,8 @@ def _read(batch: Any, buffer: bytearray, at: int) -> tuple[_DefaultRecordPy | Un
 
 def _read_bytes(buffer: bytearray, at: int) -> tuple[bytes | None, int]:
     length, at = decode_varint(buffer, at)
+    if at + length > len(buffer):
+        raise CorruptRecordException(f"{length} bytes are announced where {len(buffer) - at} are left")
     return (None, at) if length < 0 else (bytes(buffer[at : at + length]), at + length)
 
 

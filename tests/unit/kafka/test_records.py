@@ -5,6 +5,7 @@ import random
 import pytest
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.subscription_state import Assignment
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
@@ -216,6 +217,13 @@ def test_a_batch_of_a_broken_structure_is_unreadable_from_there_on():
     taken, end = all_of(signed(raw) + batch(4, [4]))
     assert [shown(record) for record in taken] == [0, 1, (2, 3), 4]
     assert end == 5
+
+
+def test_lengths_that_lead_out_of_a_batch_are_refused_and_dont_end_the_process():
+    for raw, at in ((b"\x14ab", 0), (b"abc", 10), (b"abc", 10**12)):
+        with pytest.raises((CorruptRecordException, IndexError)):
+            damaged._read_bytes(bytearray(raw), at)
+    assert damaged._read_bytes(bytearray(b"\x04ab"), 0) == (b"ab", 3)
 
 
 class Fetches:
