@@ -29,10 +29,14 @@ def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[C
         yield running, authority
 
 
+@pytest.fixture(autouse=True)
+def _workers_end() -> Iterator[None]:
+    """Workers end with the test that started them."""
+    yield
+    WorkerProcess.kill_all()
+
+
 @pytest.fixture
-def workers() -> Iterator[list[WorkerProcess]]:
-    """Workers that are ended with the test."""
-    started: list[WorkerProcess] = []
-    yield started
-    for worker in started:
-        worker.kill()
+def workers() -> list[WorkerProcess]:
+    """The workers that a test's helpers start and look at."""
+    return []

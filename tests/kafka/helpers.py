@@ -12,10 +12,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
@@ -48,6 +48,19 @@ async def make_topics(
     async with producing(brokers) as producer:
         for name in names:
             await eventually(lambda name=name: has_leaders(producer, name, partitions))
+
+
+async def add_partitions(brokers: str, *names: str, total: int) -> None:
+    """Give topics more partitions, and wait until they can be written to."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.create_partitions({name: NewPartitions(total_count=total) for name in names})
+    finally:
+        await admin.close()
+    async with producing(brokers) as producer:
+        for name in names:
+            await eventually(lambda name=name: has_leaders(producer, name, total))
 
 
 async def topic_id(brokers: str, topic: str) -> str | None:
@@ -147,6 +160,8 @@ class WorkerProcess:
     It is forked off a process that has done the imports, unless the start itself is tested. `tree` has its code.
     """
 
+    _started: ClassVar[list[WorkerProcess]] = []
+
     def __init__(self, module: str, brokers: str, folder: Path, *, tree: Path = ROOT, **environment: str) -> None:
         self.module = module
         self.tree = tree
@@ -176,6 +191,7 @@ class WorkerProcess:
         start = self._spawned if within or spawned or self.tree != ROOT else self._forked
         self._process = start(self.command(web=web), {**self._environment, **environment}, sink.stdin.fileno(), within)
         self._sink = sink
+        self._started.append(self)
         sink.stdin.close()
         return self
 
@@ -210,6 +226,12 @@ class WorkerProcess:
     def log(self) -> str:
         """Everything it said."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """`kill -9` of those that still run, as after a test that failed."""
+        while cls._started:
+            cls._started.pop().kill()
 
     def kill(self) -> None:
         """`kill -9`."""

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.structs import TopicPartition
 
 from dev.kafka import CONSUMER_GROUP_COMMAND, run_tool
-from tests.kafka.helpers import delete, eventually, make_topics, topic_id
+from tests.kafka.helpers import add_partitions, delete, eventually, make_topics, topic_id
 from tests.names.program import Program
 from tests.names.remedies import read_remedy
 
@@ -36,10 +35,7 @@ async def grow(program: Program) -> None:
     life = program.lives[kind]
     if ("grow", kind) in program.damages:
         return
-    admin = AIOKafkaAdminClient(bootstrap_servers=program.brokers)
-    await admin.start()
-    await admin.create_partitions({life.topic: NewPartitions(total_count=life.partitions + 2)})
-    await admin.close()
+    await add_partitions(program.brokers, life.topic, total=life.partitions + 2)
     life.partitions += 2
     if kind == "in":
         program.damages.add(("grow", kind))

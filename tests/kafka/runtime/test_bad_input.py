@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import TopicPartition
 
 from tests.kafka.helpers import (
     WorkerProcess,
+    add_partitions,
     delete,
     eventually,
     make_topics,
@@ -318,11 +319,8 @@ async def test_more_partitions_are_taken_up_without_state_and_stop_an_actor_with
     await make_topics(brokers, f"{name}-in", f"{name}-plain", f"{name}-out", partitions=1)
     worker = WorkerProcess("tests.kafka.apps.grown_app", brokers, tmp_path / "data", APP_NAME=name).start()
     await eventually(lambda: worker.log().count("owns") == 2, what=worker.log)
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await admin.start()
     topics = f"{name}-in", f"{name}-plain"
-    await admin.create_partitions({topic: NewPartitions(total_count=2) for topic in topics})
-    await admin.close()
+    await add_partitions(brokers, *topics, total=2)
     try:
         async with producing(brokers) as producer:
             for partition in (0, 1):

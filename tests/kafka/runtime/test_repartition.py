@@ -8,10 +8,17 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
-
 from tests.kafka import forked
-from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, producing, read_all, unique
+from tests.kafka.helpers import (
+    WorkerProcess,
+    add_partitions,
+    delete,
+    eventually,
+    make_topics,
+    producing,
+    read_all,
+    unique,
+)
 
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000
@@ -142,10 +149,7 @@ async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys
     await eventually(lambda: first.log().count("owns") == 2, what=first.log)
     await pay(1, 0)
     await eventually(lambda: is_counted([1, 1]), what=first.log)
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await admin.start()
-    await admin.create_partitions({f"{name}-payments": NewPartitions(total_count=2)})
-    await admin.close()
+    await add_partitions(brokers, f"{name}-payments", total=2)
     await pay(2, 1)
     await eventually(lambda: is_counted([1, 1], [2, 2]), what=first.log)
     assert first.terminate() == 0

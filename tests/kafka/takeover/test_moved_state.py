@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
-
 from actors._core.partitioner import partition_for
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
+from tests.kafka.helpers import (
+    WorkerProcess,
+    add_partitions,
+    eventually,
+    make_topics,
+    producing,
+    read_all,
+    send,
+    unique,
+)
 
 MODULE = "tests.kafka.apps.grown_app"
 KEYS = [b"key-%d" % number for number in range(5_000)]
@@ -40,17 +47,8 @@ async def test_repeats_that_are_placed_by_more_partitions_run_nowhere_as_the_fir
             return dict(await said(brokers, name)) == firsts
 
         await eventually(all_ran, what=worker.log)
-        admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-        await admin.start()
-        await admin.create_partitions({f"{name}-in": NewPartitions(total_count=6)})
-        await admin.close()
+        await add_partitions(brokers, f"{name}-in", total=6)
         async with producing(brokers) as producer:
-
-            async def knows() -> bool:
-                await producer.client.force_metadata_update()
-                return len(await producer.partitions_for(f"{name}-in")) == 6
-
-            await eventually(knows)
             for number, key in enumerate(KEYS):
                 # One producer knows of the new partitions, the other one doesn't.
                 new = b"new-%d" % number
