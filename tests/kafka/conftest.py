@@ -31,9 +31,10 @@ def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[C
 
 @pytest.fixture(autouse=True)
 def _workers_end() -> Iterator[None]:
-    """Workers end with the test that started them."""
+    """Workers end with the test that started them; those of fixtures that tests share are older than this one."""
+    count = WorkerProcess.count_started()
     yield
-    WorkerProcess.kill_all()
+    WorkerProcess.kill_since(count)
 
 
 @pytest.fixture

@@ -228,9 +228,14 @@ class WorkerProcess:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     @classmethod
-    def kill_all(cls) -> None:
-        """`kill -9` of those that still run, as after a test that failed."""
-        while cls._started:
+    def count_started(cls) -> int:
+        """How many were started so far and not ended by `kill_since`."""
+        return len(cls._started)
+
+    @classmethod
+    def kill_since(cls, count: int) -> None:
+        """`kill -9` of those that were started after so many, as after a test that failed."""
+        while len(cls._started) > count:
             cls._started.pop().kill()
 
     def kill(self) -> None:
