@@ -6,8 +6,9 @@
     EndTxn             the outcome
 
 Transactions of version 2 (KIP-890) raise the producer epoch with each transaction, so that brokers refuse what arrives
-late. In those of version 1 a late request can reach the next transaction. So a transactional request without an answer
-is never sent again: `fence` comes first, which raises the epoch.
+late. In those of version 1 a late request can reach the next transaction. So if a coordinator doesn't answer, its
+request isn't sent again: `fence` comes first, which raises the epoch. A `Produce` without an answer is sent again, with
+the same sequence numbers, by which the leader recognises a repeat.
 """
 
 from __future__ import annotations
