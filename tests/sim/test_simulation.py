@@ -34,7 +34,7 @@ EVERY = (
     "inputs",
 )
 PLAIN: tuple[str, ...] = ()
-NOT_WITH_INPUTS = frozenset(("at_least_once", "grow", "rival", "unparking", "recreate"))
+NOT_WITH_INPUTS = frozenset(("grow", "rival", "unparking", "recreate"))
 """Features whose oracles know of one input only."""
 
 REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")
@@ -125,6 +125,12 @@ def test_every_invariant_holds_with_two_inputs(seed: int) -> None:
     more = ("inputs", ("standbys", "recreate", "retention", "parallel")[seed % 4])
     features = [feature for feature in features_of(seed) if feature not in NOT_WITH_INPUTS]
     check(seed, features=more if more[1] == "recreate" else (*features, *more))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_nothing_of_two_inputs_is_lost_at_least_once(seed: int) -> None:
+    more = (("standbys",), ("parallel",), ("retention", "static"))[seed % 3]
+    check(seed, features=("at_least_once", "inputs", *more))
 
 
 @pytest.mark.parametrize(
