@@ -172,6 +172,9 @@ class Audit:
         if (now.epoch, now.transaction) <= (before.epoch, before.transaction):
             self.violated(f"one owner: {source} commits {now} after {before}: the epoch or its number isn't higher")
         log, held = self._input_of(source, input_id)
+        if held is not self._inputs[source]:
+            # It was under way while the input was re-created.
+            self._inputs[source].is_first = False
         if owner != before.owner:
             held.retired.add(before.owner)
         if owner in held.retired or owner.generation < before.owner.generation:

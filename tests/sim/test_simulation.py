@@ -80,6 +80,8 @@ FOUND = (
     # A commit that landed on a new topic, of an input that had been overtaken, was overwritten by older state.
     (24, (), ("inputs", "replaced", "parallel")),
     (45, REPLACED, ("inputs", "replaced", "parallel")),
+    # The first commit of a partition came when its input was re-created already: the oracle knew of none before.
+    (217, (), ("inputs", "recreate")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
