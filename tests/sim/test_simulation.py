@@ -1,7 +1,7 @@
 """The runtime under faults, in virtual time.
 
 `SEED=n` replays one seed with its trace (`FAULTS=crash,pause` restricts it, `FEATURES=poison,static` or `none` replaces
-what the seed has), `SIM_SEEDS=n` runs n of them (100 by default, 3000 in `make nightly`).
+what the seed has), `SIM_SEEDS=n` runs n of them (100 by default, 5000 in `make nightly`).
 """
 
 from __future__ import annotations
