@@ -10,7 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
+from actors._core.windows.kinds import Windows
 from actors._faust.faust_app import FaustApp
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
@@ -35,6 +37,7 @@ from actors.declare.values.codecs import check_schema, key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
+from actors.declare.windows import Late, window_store, windowed
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.replay.replay import Replayer
@@ -48,6 +51,7 @@ from actors.runtime.message.store import Placement, Store
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
+from actors.runtime.windows.store import WindowStore
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -138,11 +142,48 @@ class App(FaustApp):
         return self.stores[name]
 
     @check_arguments
+    def window_store(
+        self,
+        name: str,
+        windows: Windows,
+        *,
+        grace: timedelta = timedelta(0),
+        retention: timedelta | None = None,
+        key_type: Any = str,
+        value_type: Any = None,
+        key_serializer: str | None = None,
+        value_serializer: str | None = None,
+        aggregate: Aggregate[Any] | None = None,
+    ) -> WindowStore[Any, Any]:
+        """Declare windows over event time by key, kept as a store is.
+
+        Args:
+            name: as of `store`.
+            windows: `Tumbling(…)`, `Hopping(…)`, `Sliding(…)` or `Session(…)`.
+            grace: how long after its end a window takes records, by stream time.
+            retention: how long after its start a window can be read, by stream time; at least its length and the grace.
+                A day by default.
+            key_type: as of `store`.
+            value_type: what `set` and `update` write; not used with `aggregate`.
+            key_serializer: as of `store`.
+            value_serializer: likewise.
+            aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
+
+        Raises:
+            ConfigurationError: the name can't be used, or the arguments contradict each other.
+        """
+        rows = self.store(name, key_type=bytes, value_type=bytes)
+        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        return window_store(
+            rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate
+        )
+
+    @check_arguments
     def actor(
         self,
         topic: Any,
         *more_topics: Any,
-        stores: Sequence[Store[Any, Any]] = (),
+        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any]] = (),
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
         dedupe_ttl: timedelta | None = None,
@@ -157,6 +198,7 @@ class App(FaustApp):
         tombstones: bool = False,
         max_task_idle: timedelta = timedelta(0),
         by: By | Mapping[Any, By] | None = None,
+        late: Late = "drop",
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
@@ -180,13 +222,17 @@ class App(FaustApp):
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
             max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
+            late: what becomes of a message that is too late for all windows of the actor's window stores: "drop" counts
+                it, "handle" has it handled, where `ctx.late` tells; a topic gets it, and it is counted.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
         options = Declaration(
-            stores=tuple(stores),
+            stores=tuple(store.rows if isinstance(store, WindowStore) else store for store in stores),
+            windows=tuple(store for store in stores if isinstance(store, WindowStore)),
+            late=late,
             dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
             dedupe_ttl=dedupe_ttl,
             timers=timers,
@@ -488,7 +534,7 @@ class App(FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return handler
+            return windowed(handler, options.late) if options.windows else handler
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
@@ -517,6 +563,7 @@ class App(FaustApp):
             more_topics=more_topics,
             sources=sources,
             max_task_idle=options.max_task_idle,
+            windows=options.windows,
             wrap=wrap,
         )
         for other in self.actors.values():

@@ -15,7 +15,8 @@ from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.inputs import ensure_repartitions, purge
-from actors._faust.setup import Setup, warn_open_commands
+from actors._faust.setup import Setup
+from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
 from actors._faust.startup.open_files import require_open_files, warn_open_files

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -341,6 +341,8 @@ class Setup:
             more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
             max_task_idle_s=definition.max_task_idle.total_seconds(),
             forwarded=frozenset(definition.sources),
+            windows=definition.windows,
+            max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
@@ -520,18 +522,6 @@ class _Found(dict[Any, OutputTopic]):
     def __missing__(self, topic: Any) -> OutputTopic:
         found = self[topic] = self._find(topic)
         return found
-
-
-def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
-    """Say which actors obey commands of every producer of their input."""
-    commanded = [spec for spec in specs if spec.parked or spec.effects or spec.timers]
-    names = [spec.name for spec in commanded if not spec.commands.secrets()]
-    if names:
-        logger.warning(
-            "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
-            "input of %s may retry and drop what is parked there (docs/how-to/security.md)",
-            ", ".join(names),
-        )
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:

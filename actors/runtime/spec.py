@@ -26,6 +26,7 @@ from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.windows.store import WindowStore
 
 
 class TracedCall(Protocol):
@@ -95,6 +96,8 @@ class ActorSpec:
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
         tombstones: whether a record with a null value is a message, None.
+        windows: its window stores, whose rows are in `stores` too.
+        max_ahead_ms: how far timestamps may be ahead of the clock where there are windows.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
 
@@ -125,6 +128,8 @@ class ActorSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
     forwarded: frozenset[str] = frozenset()
+    windows: tuple[WindowStore[Any, Any], ...] = ()
+    max_ahead_ms: int = 0
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

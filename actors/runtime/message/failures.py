@@ -113,6 +113,11 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
     return UndecodableRecordError.about(record, source, reason)
 
 
+def wrong_timestamp(source: TopicPartition, record: InputRecord, reason: str) -> RecordError:
+    """Return the error for a record whose timestamp windows can't go by."""
+    return UndecodableRecordError.about(record, source, reason)
+
+
 def refused(
     actor: str, source: TopicPartition, record: InputRecord, error: Exception, *, is_final: bool
 ) -> RefusedRecordError:

@@ -6,7 +6,7 @@ entry of a store. `consume` removes that entry in the same commit, so the messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,12 +44,14 @@ class InternalMessage:
             handler does then; returns whether there is still something to handle.
         done: called when the message is handled, or dropped because another owner will see to it.
         what: the message for people, as in "timer 'remind'".
+        handle: called in the place of the actor's handler; such a message can't be parked.
     """
 
     record: InternalRecord
     consume: Callable[[Context], bool]
     done: Callable[[], None]
     what: str
+    handle: Callable[[Context], Awaitable[None]] | None = None
 
 
 def refuse_keyless(ctx: Context, call: str) -> None:

@@ -73,7 +73,8 @@ class Handling:
             # It stays known until that is committed: the broker may refuse the dead letter too.
             self.give_up(state, record, self.poisoned[identity(state.source, record)], 1, internal)
             return
-        if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
+        may_wait = parked is not None and (internal is None or internal.handle is None)
+        if may_wait and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
             return
         try:
             await self.once(state, record, internal)
@@ -89,7 +90,11 @@ class Handling:
             if internal is not None:
                 ctx = Context(state, record, None, raw_key or b"")
                 enter_message(ctx)
-                if not internal.consume(ctx):
+                is_wanted = internal.consume(ctx)
+                if is_wanted and internal.handle is not None:
+                    await internal.handle(ctx)
+                    is_wanted = False
+                if not is_wanted:
                     state.scope.release()
                     return
             if raw_value is None and not at.tombstones:
@@ -185,7 +190,9 @@ class Handling:
         policy: OnError = self.spec.on_error
         if internal is not None:
             failed.internal = (self.spec.name, str(identity(state.source, record)))
-        if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
+        can_wait = internal is None or internal.handle is None
+        is_final = isinstance(failed, RefusedRecordError) and failed.is_final
+        if policy.then == "stop" or is_final or (policy.then == "park" and not can_wait):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.
