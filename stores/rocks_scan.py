@@ -24,7 +24,9 @@ class Scan:
 
     __slots__ = ("__weakref__", "_bound", "_database", "_ended", "_reverse", "_rows")
 
-    def __init__(self, database: ScannedDatabase, rows: Any, start: bytes | None, end: bytes | None, reverse: bool) -> None:
+    def __init__(
+        self, database: ScannedDatabase, rows: Any, start: bytes | None, end: bytes | None, reverse: bool
+    ) -> None:
         self._database = database
         self._rows = rows
         self._reverse = reverse

@@ -62,7 +62,7 @@ def count() -> Aggregate[int]:
     return Aggregate(0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1)
 
 
-def sum() -> Aggregate[int | float]:  # noqa: A001 - the field's name
+def sum() -> Aggregate[int | float]:
     """Add numbers up."""
     return Aggregate(
         0, lambda state, value: state + value, lambda one, two: one + two, int | float,
@@ -70,12 +70,12 @@ def sum() -> Aggregate[int | float]:  # noqa: A001 - the field's name
     )  # fmt: skip
 
 
-def min() -> Aggregate[Any]:  # noqa: A001
+def min() -> Aggregate[Any]:
     """Keep the smallest value; None where there was none."""
     return Aggregate(None, _smaller, _smaller)
 
 
-def max() -> Aggregate[Any]:  # noqa: A001
+def max() -> Aggregate[Any]:
     """Keep the largest value; None where there was none."""
     return Aggregate(None, _larger, _larger)
 

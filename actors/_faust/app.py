@@ -20,6 +20,7 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_inputs, check_span, single_topic
+from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
     as_coroutine,
@@ -41,7 +42,7 @@ from actors.declare.windows import Late, window_store, windowed
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.replay.replay import Replayer
-from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
+from actors.runtime.handlers.actor import Actor, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
 from actors.runtime.handlers.effect import Effect
@@ -174,9 +175,7 @@ class App(FaustApp):
         """
         rows = self.store(name, key_type=bytes, value_type=bytes)
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
-        return window_store(
-            rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate
-        )
+        return window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
 
     @check_arguments
     def actor(
@@ -222,8 +221,8 @@ class App(FaustApp):
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
             max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
-            late: what becomes of a message that is too late for all windows of the actor's window stores: "drop" counts
-                it, "handle" has it handled, where `ctx.late` tells; a topic gets it, and it is counted.
+            late: what becomes of a message that is too late for all windows: "drop" counts it, "handle" has it handled
+                (see `ctx.late`), a topic gets it.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
@@ -248,12 +247,8 @@ class App(FaustApp):
             by=by,
         )
 
-        def decorate(declared: Declared) -> Declared:
-            self._add_actor(name or name_of(declared), [topic, *more_topics], declared, options)
-            return declared
-
         check_bare(topic)
-        return decorate
+        return functools.partial(self._decorated, name, [topic, *more_topics], options)
 
     @overload
     def view(
@@ -502,6 +497,10 @@ class App(FaustApp):
             self._asks = setup.make_asks()
         return self._asks
 
+    def _decorated(self, name: str | None, topics: list[Any], options: Declaration, declared: Declared) -> Declared:
+        self._add_actor(name or name_of(declared), topics, declared, options)
+        return declared
+
     def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
@@ -523,7 +522,7 @@ class App(FaustApp):
         for store in options.stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
-        own = self._state_store(name, topic, declared, options.publish) if isinstance(declared, type) else None
+        own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
 
@@ -588,27 +587,3 @@ class App(FaustApp):
         if not is_wanted:
             return None
         return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
-
-    def _state_store(self, name: str, topic: Any, actor: Any, publish: Any) -> Store[Any, Any] | None:
-        """Make the store of a class actor's states; its keys are the input's."""
-        if not issubclass(actor, Actor):
-            raise ConfigurationError(f"actor {name}: a class has to be a subclass of actors.Actor, {actor!r} isn't")
-        if not actor.receivers:
-            raise ConfigurationError(f"actor {name}: no method is marked @receive, so it takes no message at all")
-        if actor.state_type is type(None):
-            return None
-        on_expire = expiry_of(actor)
-        store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish)
-        owner = f"the state of actor {name}"
-        refuse = refusal(actor.state_version, owner)
-        plain = resolve(actor.state_type, refuse=refuse)
-        value = versioned(plain, actor.state_version, actor.state_upgrades, owner)
-        store.encode_value, store.decode_value = value.encode, value.decode
-        store.refuse_newer = refuse if plain.is_json else None
-        self.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
-        # The app's settings may not be there yet.
-        keys = functools.cache(lambda: key_codec(self, topic.schema))
-        store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
-        if isinstance(store, PublishedStore):
-            store.codecs = lambda: (keys(), value)
-        return store

@@ -69,6 +69,7 @@ STATE_SNAPSHOT = "STATE_SNAPSHOT"
 MISSING_OFFSET = "MISSING_OFFSET"
 MOVED_OFFSET = "MOVED_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
+WINDOW_MARGIN_MS = 86_400_000
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
 """What Kafka's own clients take."""
@@ -257,6 +258,11 @@ class Setup:
             for store in definition.stores:
                 wanted[self.changelog_topic(store.name)] = inputs[definition.topic_name].partitions
         return wanted
+
+    def kept_ms(self) -> dict[str, int]:
+        """Return how long the changelogs of window stores keep records: a day longer than their windows are kept."""
+        windows = (store for definition in self.app.actors.values() for store in definition.windows)
+        return {self.changelog_topic(store.name): store.retention_ms + WINDOW_MARGIN_MS for store in windows}
 
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics

@@ -5,7 +5,7 @@
 | Tumbling | the one window that t lies in | start included, end not |
 | Hopping | each window that t lies in | start included, end not |
 | Sliding | windows of one length that begin or end with a record | both included |
-| Session | one window of all records with no gap larger than `gap` between them | both included: first and last record |
+| Session | one window of all records with no gap larger than `gap` between them | both included: first, last record |
 
 A window is closed when stream time, the largest timestamp that the task has seen, is behind its last millisecond by
 more than the grace period; a session's last millisecond is `gap` after its last record.
@@ -164,7 +164,7 @@ class Tumbling(AlignedWindows):
 
 
 class Sliding:
-    """Windows of one length: one that ends with each record, and one that begins just after each record that others follow.
+    """Windows of one length: one that ends with each record, and one that begins just after each that others follow.
 
     So for each set of records that are at most `difference` apart there is one window that holds just these.
     """

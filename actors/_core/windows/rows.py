@@ -1,8 +1,8 @@
 """How windows lie in a store, so that what has expired is a range, and what a record needs is a get.
 
     "w" start key            an aligned window: its value
-    "k" segment key          windows of other kinds: those of a key that begin (sliding) or end (session) in a segment of
-                             time, as a list
+    "k" segment key          other windows of a key, as a list: those that begin (sliding) or end (session) in a
+                             segment of time
     "e" close segment key    nothing: a window of that row closes at that stream time; where closes are asked for
     "m"                      `Progress`: stream time, and how far windows are closed and removed
 
@@ -13,6 +13,7 @@ Times and segments are 8 bytes, big-endian. The key is last, so that it needs no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -115,6 +116,39 @@ Fold = Callable[[bytes | None], bytes]
 Merge = Callable[[bytes, bytes], bytes]
 
 
+@dataclass(slots=True)
+class _Around:
+    """The windows around a record, as far as new ones follow from them.
+
+    Attributes:
+        own: the window that ends with the record; in the first length of time, the window that begins in 1970.
+        before: the last window that ends before the record.
+        after: the last window that holds the record and begins behind `own`.
+        previous_ms: the time of the last record before.
+    """
+
+    own: Held | None = None
+    before: Held | None = None
+    after: Held | None = None
+    previous_ms: int | None = None
+
+
+def _around(held: Sequence[Held], at_ms: int, own_start: int) -> _Around:
+    found = _Around()
+    for one in held:
+        if one.start_ms == own_start:
+            found.own = one
+            if one.last_ms < at_ms:
+                found.previous_ms = one.last_ms
+            elif one.last_ms > at_ms:
+                found.after = one
+        elif one.end_ms < at_ms:
+            found.before, found.previous_ms = one, one.last_ms
+        elif one.start_ms <= at_ms:
+            found.after = one
+    return found
+
+
 def into_sliding(
     kind: Sliding, held: Sequence[Held], at_ms: int, fold: Fold, is_open: Callable[[Window], bool]
 ) -> list[Held]:
@@ -127,38 +161,25 @@ def into_sliding(
     length = kind.longest_ms
     # Windows don't begin before 1970: what comes in the first `length` has the window [0, length] in common.
     own_start = max(0, at_ms - length)
-    changed, starts = [], {one.start_ms for one in held}
-    before: Held | None = None
-    after: Held | None = None
-    own: Held | None = None
-    previous_ms: int | None = None
-    for one in held:
-        if one.start_ms == own_start and (one.end_ms == at_ms or own_start == 0):
-            own = one
-            if one.last_ms < at_ms:
-                previous_ms = one.last_ms
-            if own_start == 0 and one.last_ms > at_ms:
-                after = one
-        elif one.end_ms < at_ms:
-            before, previous_ms = one, one.last_ms
-        elif one.start_ms <= at_ms:
-            after = one
-    with_record = [one for one in held if one.start_ms <= at_ms <= one.end_ms]
+    near, starts = _around(held, at_ms, own_start), {one.start_ms for one in held}
+    changed: list[Held] = []
 
     def add(start_ms: int, value: bytes | None, last_ms: int) -> None:
         window = Window(start_ms, start_ms + length)
         if is_open(window):
             changed.append(Held(*window, fold(value), max(last_ms, at_ms)))
 
+    previous_ms, before, after = near.previous_ms, near.before, near.after
     if previous_ms is not None and previous_ms + 1 not in starts and previous_ms + 1 + length >= at_ms:
         add(previous_ms + 1, None, at_ms)
     if after is not None and after.last_ms > at_ms and at_ms + 1 not in starts:
         changed.append(Held(at_ms + 1, at_ms + 1 + length, after.value, after.last_ms))
-    if own is None:
-        fits = before is not None and previous_ms is not None and previous_ms >= at_ms - length
+    if near.own is None:
+        fits = previous_ms is not None and previous_ms >= own_start
         add(own_start, before.value if fits and before is not None else None, at_ms)
-    for one in with_record:
-        add(one.start_ms, one.value, one.last_ms)
+    for one in held:
+        if one.start_ms <= at_ms <= one.end_ms:
+            add(one.start_ms, one.value, one.last_ms)
     return changed
 
 

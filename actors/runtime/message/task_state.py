@@ -161,10 +161,11 @@ class TaskState:
     `source` is the input partition of the message that is handled, `home` that of the actor's first input, to which
     everything between messages belongs; all before `home_offset` is handled there.
 
-    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
-    each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
-    `time_windows` is set where the actor has window stores. `newer` is set when a handler met data of a newer program, whatever it then made of the error. `message_tag` is in
-    the ids of the input's messages: see `actors._core.task.topic_ids`.
+    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set
+    where each message has a state of its own: called with 1 when the message waits for another actor, -1 when it
+    goes on. `time_windows` is set where the actor has window stores. `newer` is set when a handler met data of a
+    newer program, whatever it then made of the error. `message_tag` is in the ids of the input's messages: see
+    `actors._core.task.topic_ids`.
     """
 
     actor: str

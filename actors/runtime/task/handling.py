@@ -73,8 +73,9 @@ class Handling:
             # It stays known until that is committed: the broker may refuse the dead letter too.
             self.give_up(state, record, self.poisoned[identity(state.source, record)], 1, internal)
             return
-        may_wait = parked is not None and (internal is None or internal.handle is None)
-        if may_wait and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
+        if internal is not None and internal.handle is not None:
+            parked = None
+        if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
             return
         try:
             await self.once(state, record, internal)

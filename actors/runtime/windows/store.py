@@ -32,7 +32,7 @@ from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
-from actors.runtime.message.task_state import TaskState, WindowTime
+from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
 
 K = TypeVar("K")
@@ -141,9 +141,7 @@ class WindowStore(Generic[K, V]):
             UsageError: the windows are sessions, which need an aggregate that merges.
         """
         if isinstance(self.windows, Session) and self.aggregate is None:
-            raise UsageError(
-                f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add() in place of update()"
-            )
+            raise UsageError(f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add()")
 
         def fold(raw: bytes | None) -> bytes:
             return self.encode_value(function(initial if raw is None else self.decode_value(raw)))
@@ -208,7 +206,7 @@ class WindowStore(Generic[K, V]):
         if self._aligned is None:
             held = self._lists(overlay, raw_key, from_ms, LAST_MS if self._by_end else to_ms, state)
             shown = (one for one in held if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
-            rows = ((one.window, one.value) for one in shown)
+            rows: Iterator[tuple[Window, bytes]] = ((one.window, one.value) for one in shown)
         else:
             rows = self._aligned_rows(self._aligned, overlay, raw_key, first_ms, min(to_ms, state.windows.stream_ms))
         found = sorted(rows, reverse=reverse)
@@ -232,12 +230,13 @@ class WindowStore(Generic[K, V]):
     def _all(
         self, overlay: Overlay, from_ms: int, to_ms: int, visible_ms: int, *, reverse: bool
     ) -> Iterator[tuple[K, Window, Any]]:
+        first_ms = max(0, from_ms, visible_ms + 1)
         if self._aligned is not None:
-            start, end = aligned_key(max(0, from_ms, visible_ms + 1), b""), b"w\xff" if to_ms >= LAST_MS else aligned_key(to_ms + 1, b"")
-            for row, raw in overlay.items(start, end, reverse=reverse):
+            end = b"x" if to_ms >= LAST_MS else aligned_key(to_ms + 1, b"")
+            for row, raw in overlay.items(aligned_key(first_ms, b""), end, reverse=reverse):
                 yield self.decode_key(key_of(row)), self._aligned.starting(time_of(row)), self._shown(raw[1:])
             return
-        for row, raw in overlay.items(list_key(max(0, from_ms, visible_ms + 1 - self.windows.longest_ms) // self._segment_ms, b""), b"l", reverse=reverse):
+        for row, raw in overlay.items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
                 if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms:
                     yield self.decode_key(key_of(row)), one.window, self._shown(one.value)
@@ -435,18 +434,20 @@ class WindowStore(Generic[K, V]):
                 continue
             self.rows._write(overlay, state, row, encode_list(after), None)
             if self.on_close_function is not None:
-                self._expect(overlay, state, segment, raw_key, before, after)
+                self._expect(overlay, state, row, before, after)
 
     def _expect(
-        self, overlay: Overlay, state: TaskState, segment: int, raw_key: bytes, before: Iterable[Held], after: list[Held]
+        self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], after: list[Held]
     ) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""
         now, had = self.next_close_ms(after), self.next_close_ms(before)
         if now is not None and (had is None or now < had):
-            row = close_key(now, segment, raw_key)
+            row = close_key(now, time_of(list_row), key_of(list_row))
             self.rows._write(overlay, state, row, b"", None)
             state.windows.expect(self, now, row)
 
     def next_close_ms(self, held: Iterable[Held]) -> int | None:
         """Return when the next window of a list closes whose close wasn't handled; None if none is left."""
-        return min((self.windows.closes_ms(one.window, self.grace_ms) for one in held if not one.is_closed), default=None)
+        return min(
+            (self.windows.closes_ms(one.window, self.grace_ms) for one in held if not one.is_closed), default=None
+        )

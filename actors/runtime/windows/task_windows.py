@@ -1,7 +1,7 @@
 """The windows of one task: stream time, which windows are open, and what is called when they close.
 
 Stream time is the largest timestamp of an input record that the task has begun to handle. It goes with each commit, so
-that it never goes back. A window that is closed by it takes no record any more, also while its close waits for its turn.
+that it never goes back. A window that is closed by it takes no record any more, also while its close waits.
 
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
 the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
@@ -268,7 +268,8 @@ class TaskWindows:
 
     def _take(self, closing: _Closing, due: list[InternalMessage]) -> None:
         """Take rows that close, in order; of lists the windows that close before those of rows that are left."""
-        store, limit_ms, first, taken = closing.store, self.stream_ms, None, []
+        store, limit_ms, first = closing.store, self.stream_ms, None
+        taken: list[bytes] = []
         for row, _ in self._state.overlays[store.rows].items(closing.start, closing.end):
             closes_ms = store.closing_ms(row)
             if closes_ms > self.stream_ms or len(taken) >= CLOSES_AT_ONCE:
