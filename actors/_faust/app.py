@@ -201,8 +201,8 @@ class App(FaustApp):
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
-        A function is called with `(ctx, value)` for each record; of a class, the method that takes the message's type.
-        A class's state is kept in a store with the actor's name.
+        A function is called with `(ctx, value)`; of a class, the method that takes the message's type. Its state has a
+        store with the actor's name.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
@@ -221,8 +221,7 @@ class App(FaustApp):
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
             max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
-            late: what becomes of a message that is too late for all windows: "drop" counts it, "handle" has it handled
-                (see `ctx.late`), a topic gets it.
+            late: of messages too late for all windows: "drop" counts, "handle" handles them; a topic gets them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
