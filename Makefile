@@ -52,14 +52,17 @@ nightly-tests: $(READY)
 nightly-brokers: $(READY)  ## brokers with transactions of version 1, and the newest
 	for version in 3.9.1 4.3.1; do \
 		KAFKA_VERSION=$$version $(BIN)/python -m pytest -n 2 --dist loadfile \
-			tests/kafka/wire tests/contract tests/kafka/runtime/test_exactly_once.py || exit 1; \
+			tests/kafka/wire tests/contract tests/kafka/runtime/test_exactly_once.py \
+			tests/kafka/runtime/test_several_inputs.py tests/kafka/runtime/test_repartition.py \
+			tests/kafka/takeover/test_rebalances.py || exit 1; \
 	done
 
 nightly-sim: $(READY)
-	SIM_SEEDS=3000 $(BIN)/python -m pytest tests/sim -q -n 2 --dist load
+	SIM_SEEDS=5000 $(BIN)/python -m pytest tests/sim -q -n 2 --dist load
 
 nightly-crash: $(READY)
 	$(BIN)/python -m tests.crash --inputs 100000 --faults 16
+	$(BIN)/python -m tests.crash --inputs 50000 --faults 12 --partitions 64 --brokers 3
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

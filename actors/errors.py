@@ -283,7 +283,7 @@ class OutcomeUnknownError(TaskError):
 
 
 class FencedError(OutcomeUnknownError):
-    """Somebody else started a producer with the task's id, or the broker ended its transaction."""
+    """Another process has the worker's transactional id, or the broker ended its transaction."""
 
 
 class StaleGenerationError(OutcomeUnknownError):

@@ -30,7 +30,10 @@ class TopicPartition(NamedTuple):
 
 
 class LogRecord(Protocol):
-    """A record as the client's parser makes it, so that nothing is copied."""
+    """A record as the client's parser makes it, so that nothing is copied.
+
+    `timestamp` is in Unix milliseconds; -1 if it has none.
+    """
 
     offset: int
     timestamp: int

@@ -32,7 +32,15 @@ def side(held: Row | None) -> dict[str, Any] | None:
     if held is None:
         return None
     fields: dict[str, Any] = held.asDict()
+    if fields.get("input", 0) is None:
+        # An actor with one input, or a side that doesn't say which.
+        del fields["input"]
     return fields | {"value": printable(fields["value"])}
+
+
+def input_offset(offset: int, place: int | None) -> str:
+    """Return an offset of an actor's input as text; `place` is the input's, None for an actor with one."""
+    return f"input {offset}" if place is None else f"offset {offset} of input {place}"
 
 
 def side_line(held: Mapping[str, Any] | None) -> str:

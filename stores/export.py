@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
-from stores._core.record import METADATA_BYTES, decode_metadata
+from stores._core.record import METADATA_BYTES, decode_metadata, place_of
 from stores._files import make_folder, open_private, tighten, write_atomically
 from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError, UnknownStoreError
 from stores.folder import DataFolder
@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         pa.field("source_offset", pa.int64(), nullable=False),
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("expires_at_ms", pa.int64(), nullable=False),
+        pa.field("input", pa.int32()),
     ]
 )
 
@@ -161,5 +162,6 @@ def _table(path: Path, partition: int, chunk: list[tuple[bytes, bytes]]) -> Any:
         [metadata.source_offset for metadata in written],
         [metadata.epoch for metadata in written],
         [metadata.expires_at_ms for metadata in written],
+        [place_of(raw) for _, raw in chunk],
     ]
     return pa.table(columns, schema=SCHEMA)

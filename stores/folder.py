@@ -165,6 +165,14 @@ class DataFolder:
         return f"DataFolder({str(self.path)!r})"
 
 
+def if_copied(path: Path | str) -> str:
+    """Return what to do if two workers have the id of this folder, in the middle of a sentence."""
+    return (
+        f"two workers have the id of the data folder {path}: one folder is most likely a copy of the other. Stop one "
+        f"of the workers; before it starts again, delete {_ABOUT} in its folder, or give it a datadir of its own"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _About:
     app: str

@@ -112,10 +112,14 @@ def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[s
     """
     shown = ", ".join(f"{name} {count}" for name, count in counts.items())
     if len(set(counts.values())) > 1:
+        grown = definition.stores and (
+            ". If one was given partitions when the actor had state, that has to be carried over: see "
+            "docs/how-to/snapshots.md, 'Another cluster, another number of partitions'"
+        )
         raise ConfigurationError(
             f"actor {definition.name}: its inputs have different numbers of partitions ({shown}), so that messages of "
             "one key would come to different tasks. Read those with other numbers through by=, or copy their records "
-            f"into topics with {max(counts.values())} partitions each, by the same keys, and declare these"
+            f"into topics with {max(counts.values())} partitions each, by the same keys, and declare these{grown or ''}"
         )
     partitioners = {name: app.partitioner_for(name).name for name in counts}
     if len(set(partitioners.values())) > 1:

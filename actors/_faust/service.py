@@ -54,7 +54,7 @@ from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.web.metrics import WorkerCollector
 from actors.web.queries.service import QueryService
 from stores.errors import ForeignDatabaseError, StoreError, StoreUnavailableError
-from stores.folder import DataFolder
+from stores.folder import DataFolder, if_copied
 from stores.ports import PartitionStore
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
@@ -205,7 +205,7 @@ class ActorService(Service):  # type: ignore[misc]
         owners = KafkaOwners(setup.owners_topic, logs)
         own_id = setup.transactional_id(folder.id)
         committer = self._committer = Committer(
-            setup.writer(own_id),
+            setup.writer(own_id, if_copied(setup.folder)),
             self.app.actor_options.commit_max_bytes,
             longest_rest_s=float(self.app.conf.broker_commit_interval),
         )

@@ -497,8 +497,8 @@ class Setup:
             clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
         )
 
-    def writer(self, transactional_id: str | None) -> Writer:
-        """Return what commits, in transactions with this id, or at least once."""
+    def writer(self, transactional_id: str | None, if_shared: str = "stop the other process") -> Writer:
+        """Return what commits, in transactions with this id, or at least once; `if_shared` is for its errors."""
         common: dict[str, Any] = {
             "connection": self.connection,
             "group": self.group,
@@ -506,6 +506,7 @@ class Setup:
             "compression": self.app.conf.producer_compression_type,
             "commit_deadline_s": self.app.actor_options.commit_deadline.total_seconds(),
             "wall_ms": self.app.actor_clock.wall_ms,
+            "if_shared": if_shared,
         }
         if transactional_id is None:
             return OrderedWriter(**common)

@@ -1,7 +1,8 @@
 """Copies a changelog into the one that a store has now, for a store that was given another with `changelogs=`.
 
 Keys, values, metadata and partitions stay as they are, so that a restore from the copy ends with the same state. Each
-partition is written with the transactional id of its task, which shuts a worker out that was started meanwhile.
+partition is written in transactions of its own. No worker runs meanwhile: the start of one is refused as long as the
+registry names the former changelog, which it does until all is copied.
 """
 
 from __future__ import annotations

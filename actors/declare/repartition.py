@@ -15,9 +15,10 @@ from typing import Any
 from actors._core.task.policy import OnError
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
 from actors.declare.values.codecs import CodecError
-from actors.errors import ActorsError, ConfigurationError
+from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
+from actors.runtime.message.failures import PartlyFailedError
 
 LONGEST_TOPIC = 249
 LONGEST_SOURCE = 88
@@ -66,9 +67,21 @@ class Repartition:
     routes: list[Route] = field(default_factory=list)
 
     async def forward(self, ctx: Context, value: Any) -> None:
-        """Forward a record to all actors that read the topic by another key."""
+        """Forward a record to all actors that read the topic by another key.
+
+        Raises:
+            PartlyFailedError: it can't be forwarded to some of them. With on_error="skip" the others get it all the
+                same. If it stops its partition, or is parked, nobody gets it before it is handled again.
+        """
+        outputs, failures = ctx._working("send").outputs, {}
+        sent = len(outputs)
         for route in self.routes:
-            route.send(ctx, value)
+            try:
+                route.send(ctx, value)
+            except (NoKeyError, RecordTooLargeError) as error:
+                failures[route.actor] = error
+        if failures:
+            raise PartlyFailedError(failures, outputs[sent:]) from next(iter(failures.values()))
 
 
 def _key_function(actor: str, topic: str, by: By, value_type: Any) -> Callable[[Any], Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -47,7 +47,7 @@ from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
-from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
+from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata, place_of
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
 
@@ -78,6 +78,7 @@ class Replayed(NamedTuple):
         value: in bytes; of a key that has expired too.
         source_offset: of the input record that wrote it, or from which on something is unknown.
         expires_at_ms: Unix milliseconds, 0 for never.
+        input: the place of the input that the offset of a `STATE` is of, None for an actor with one.
     """
 
     kind: str
@@ -86,6 +87,7 @@ class Replayed(NamedTuple):
     value: bytes | None
     source_offset: int
     expires_at_ms: int = 0
+    input: int | None = None
 
 
 class Kept(NamedTuple):
@@ -166,6 +168,11 @@ class Replayer:
     def topics(self) -> Sequence[str]:
         """Its inputs."""
         return self.definition.topic_names
+
+    @property
+    def forwarded(self) -> Collection[str]:
+        """Those of its inputs that are read by another key: workers write them, and delete what they have handled."""
+        return self.definition.sources.keys()
 
     @property
     def follows_time(self) -> bool:
@@ -277,7 +284,8 @@ class _Run:
         for name in stores:
             for key, raw in self._opened[name].scan():
                 metadata = decode_metadata(raw)
-                yield Replayed(STATE, name, key, raw[METADATA_BYTES:], metadata.source_offset, metadata.expires_at_ms)
+                value, offset, expires_at_ms = raw[METADATA_BYTES:], metadata.source_offset, metadata.expires_at_ms
+                yield Replayed(STATE, name, key, value, offset, expires_at_ms, place_of(raw))
 
     def close(self) -> None:
         """End it."""

@@ -34,9 +34,9 @@ logger = escaping(logging.getLogger(__name__))
 POLL_S = 0.2
 ABANDON_S = 0.3
 POLL_SOME_S = 0.02
+"""The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
 WAITS_LONG_S = 60.0
 """How often it is looked whether a handler still waits; it is named at 1, 2, 4, 8, … times of that."""
-"""The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,9 @@ def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> 
     """Return the name of a dead letter's actor, and the letter decoded as that one's messages are."""
     name = dict(record.headers)[ACTOR_HEADER].decode()
     topic = dict(record.headers)[ORIGIN_HEADER].decode().split("/")[0]
-    decode_key, decode_value = _decoders(actors[name], topic, record.headers)
+    # Where by= of an actor gives no key, the letter is a record of a topic that another actor reads.
+    reader = next((one for one in actors.values() if topic in one.topic_names), actors[name])
+    decode_key, decode_value = _decoders(reader, topic, record.headers)
     return name, Sent.of(record, decode_key, decode_value)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Begin with the rebuilds in this folder: one of each of the actor's stores, made at the same point.",
 )
-@click.option("--accept-missing-input", is_flag=True, help="Go on although retention has deleted the first inputs.")
+@click.option("--accept-missing-input", is_flag=True, help="Go on although inputs to begin with are deleted.")
 @json_option
 @click.option(
     "--py-files",

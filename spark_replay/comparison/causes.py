@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.judging import CONTENT_AND_METADATA
+from spark_replay.comparison.judging import CONTENT_AND_METADATA, is_same
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import has_input, metadata_fields
+from spark_replay.sources.changelog import has_input, input_of, metadata_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,7 +49,7 @@ DIFFERENCES = {
     "only_first": "the key is in the first state only",
     "only_second": "the key is in the second state only",
     "other_value": "the value or the expiry differs",
-    "other_metadata": "the source offset or the epoch differs, and nothing else",
+    "other_metadata": "the source offset, its input or the epoch differs, and nothing else",
 }
 """The same of two states, of which neither has to be right."""
 NOT_JUDGED = "superseded"
@@ -101,7 +101,7 @@ def name_causes(
 
     Returns:
         The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
-        `epoch`, `first_source`, `first_offset`, null if there is none).
+        `epoch`, `first_offset`, `first_source`, `input`, `has_inputs`, null if there is none).
     """
     asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
     found = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
@@ -111,14 +111,21 @@ def name_causes(
         found = found.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
     found = found.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
+    has_inputs = _true(F.exists("epochs", lambda owner: owner["has_inputs"]))
+    # an export of an earlier release doesn't say which of several inputs a write came from
+    held_input = F.coalesce("export.input", F.when(~has_inputs, 0))
     # a new owner's timers may carry the input before its first one; with all records there is no doubt
     reached = F.when(_of(known.complete), held_source).otherwise(held_source - 1)
-    newer = F.filter("epochs", lambda owner: (owner["epoch"] > held_epoch) & (owner["first_source"] <= reached))
+    newer = F.filter(
+        "epochs",
+        lambda owner: (
+            (owner["epoch"] > held_epoch) & (owner["input"] == held_input) & (owner["first_source"] <= reached)
+        ),
+    )
     overlap = F.filter(
         "epochs",
         lambda owner: (owner["epoch"] > F.col("log.epoch")) & (owner["first_offset"] < F.col("log.offset")),
     )
-    has_inputs = _true(F.exists("epochs", lambda owner: owner["first_source"].isNull()))
     return (
         found.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
         .withColumn("cause", _cause(known, has_inputs))
@@ -133,7 +140,7 @@ def _committed(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> Da
         .groupBy("partition", "key")
         .agg(
             F.max(F.when(_is_same(compared), offset)).alias("held_at"),
-            F.max(F.when(_is_same(("epoch", "source_offset")), offset)).alias("origin_at"),
+            F.max(F.when(_is_same(("epoch", "source_offset", "input")), offset)).alias("origin_at"),
         )
     )
 
@@ -151,24 +158,31 @@ def _beside(rows: DataFrame, asked: DataFrame) -> DataFrame:
 def _is_same(names: Sequence[str]) -> Column:
     same = F.lit(True)
     for name in names:
-        same = same & F.col(name).eqNullSafe(F.col(f"asked.{name}"))
+        same = same & is_same(F.col(name), F.col(f"asked.{name}"), name)
     return same
 
 
 def _epochs(rows: DataFrame) -> DataFrame:
-    """The owners of each partition by epoch: the first input and the first offset that the log has of each.
+    """Return for each partition its owners by epoch, for each of their inputs the first offsets that the log has.
 
-    The first input is null for an actor with several: the stores don't say which input their offsets belong to.
+    Offsets of different inputs say nothing of each other.
     """
-    fields = metadata_fields(F.col("metadata"))
-    source_offset = F.when(~has_input(F.col("metadata")), fields["source_offset"])
+    metadata = F.col("metadata")
+    fields = metadata_fields(metadata)
     owners = (
-        rows.where(F.col("metadata").isNotNull())
-        .select("partition", "offset", fields["epoch"].alias("epoch"), source_offset.alias("source_offset"))
-        .groupBy("partition", "epoch")
+        rows.where(metadata.isNotNull())
+        .select(
+            "partition",
+            "offset",
+            fields["epoch"].alias("epoch"),
+            fields["source_offset"].alias("source_offset"),
+            input_of(metadata).alias("input"),
+            has_input(metadata).alias("has_inputs"),
+        )
+        .groupBy("partition", "epoch", "input", "has_inputs")
         .agg(F.min("source_offset").alias("first_source"), F.min("offset").alias("first_offset"))
     )
-    owner = F.struct("epoch", "first_source", "first_offset")
+    owner = F.struct("epoch", "first_offset", "first_source", "input", "has_inputs")
     return owners.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
 
 
@@ -176,15 +190,16 @@ def _cause(known: Known, has_inputs: Column) -> Column:
     kind, log, export = F.col("kind"), F.col("log"), F.col("export")
     held_at, is_complete = F.col("held_at"), _of(known.complete)
     deleted = log.isNotNull() & log["value"].isNull()
+    is_comparable = _true((export["input"] == log["input"]) | (~has_inputs & export["input"].isNull()))
     # what compaction took was older than what it left
     seems_older = (
         ~is_complete
         & held_at.isNull()
-        & (has_inputs | (export["source_offset"] <= log["source_offset"]))
+        & (~is_comparable | (export["source_offset"] <= log["source_offset"]))
         & (export["epoch"] <= log["epoch"])
     )
     is_older = _true(held_at < log["offset"]) | _true(seems_older)
-    is_newer = (~has_inputs & (export["source_offset"] > log["source_offset"])) | (export["epoch"] > log["epoch"])
+    is_newer = (is_comparable & (export["source_offset"] > log["source_offset"])) | (export["epoch"] > log["epoch"])
     is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
     found = {
         "record_without_metadata": kind == "without_metadata",

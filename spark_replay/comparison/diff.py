@@ -82,15 +82,15 @@ def compare(left: DataFrame, right: DataFrame, *, metadata: bool = True, by_part
     """Compare two states key by key.
 
     Args:
-        left: What is taken for right: rows as `rebuild_state` returns them.
+        left: What is taken for right: rows as `rebuild_state` returns them; `input` may be left out.
         right: What is judged: the same columns, `offset` not needed.
-        metadata: Whether source offset and epoch have to be equal too. In two clusters they may differ.
+        metadata: Whether source offset, its input, and epoch have to be equal too. In two clusters they may differ.
         by_partition: Whether a key in another partition is another key. If not, `partition` is the left one's.
 
     Returns:
         One row a key: `partition` int, `key` binary, `kind` string (`equal`, `missing` on the right, `extra`
-        there, `different`), `left` and `right` (structs of `value`, `source_offset`, `epoch`, `expires_at_ms`;
-        null where the side has nothing), `differs` (array of the names that do).
+        there, `different`), `left` and `right` (structs of `value`, `source_offset`, `epoch`, `expires_at_ms`,
+        `input`; null where the side has nothing), `differs` (array of the names that do).
     """
     names = CONTENT_AND_METADATA if metadata else CONTENT
     keys = ["partition", "key"] if by_partition else ["key"]
@@ -108,6 +108,8 @@ def compare(left: DataFrame, right: DataFrame, *, metadata: bool = True, by_part
 
 
 def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
+    if "input" not in state.columns:
+        state = state.withColumn("input", F.lit(None).cast("int"))
     more = [] if "partition" in keys else [F.col("partition").alias(f"{name}_partition")]
     return state.select(*keys, *more, F.struct(*CONTENT_AND_METADATA).alias(name))
 

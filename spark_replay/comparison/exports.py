@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXPORTS = "exports"
 WORKERS = "data folders"
 REBUILD = "rebuild"
-_SCHEMA = "partition int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint"
+_SCHEMA = "partition int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, input int"
 _COLUMNS = {
     "partition": pyarrow.int32(),
     "key": pyarrow.binary(),
@@ -35,7 +35,10 @@ _COLUMNS = {
     "source_offset": pyarrow.int64(),
     "epoch": pyarrow.int64(),
     "expires_at_ms": pyarrow.int64(),
+    "input": pyarrow.int32(),
 }
+_NEWER_COLUMNS = ("input",)
+"""Those that files of earlier releases lack."""
 
 
 def kind_of(folder: Path) -> str:
@@ -111,7 +114,7 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
     )
 
     def read(spark: SparkSession) -> DataFrame:
-        names = ("key", "value", "source_offset", "epoch", "expires_at_ms")
+        names = ("key", "value", "source_offset", "epoch", "expires_at_ms", "input")
         return read_rebuild(spark, folder).select("partition", F.col("partition").alias("claimed"), *names)
 
     return Held(
@@ -211,7 +214,7 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
 
     Returns:
         `partition` int (the file's, by its manifest), `claimed` int (the row's own), `key`, `value` binary,
-        `source_offset`, `epoch`, `expires_at_ms` bigint.
+        `source_offset`, `epoch`, `expires_at_ms` bigint, `input` int (null in exports of earlier releases).
     """
     # a worker may be called [::1]:6066, which is no pattern to look for
     reader = spark.read.schema(_SCHEMA).option("__globPaths__", "false")
@@ -224,6 +227,7 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
             "source_offset",
             "epoch",
             "expires_at_ms",
+            "input",
         )
         for copy in exports.chosen
     ]
@@ -285,6 +289,8 @@ def _check_file(copy: Copy) -> None:
     except (OSError, pyarrow.ArrowException) as error:
         raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again") from error
     for name, kind in _COLUMNS.items():
+        if name in _NEWER_COLUMNS and name not in schema.names:
+            continue
         found = schema.field(name).type if name in schema.names else "missing"
         if found != kind:
             raise ExportError(f"{copy.file}: column {name} is {found}, expected {kind}")

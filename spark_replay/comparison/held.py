@@ -53,7 +53,7 @@ class Held:
         parts: At most one copy a partition, by partition.
         stale: The copies that another one goes before.
         read: Gives `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
-            `epoch`, `expires_at_ms` bigint.
+            `epoch`, `expires_at_ms` bigint, `input` int (null where it isn't known, or the actor has one).
     """
 
     kind: str

@@ -26,10 +26,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
-from spark_replay.printing import printable
+from spark_replay.printing import input_offset, printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
+from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
 
     Returns:
         `partition`, `offset`, `key`, `epoch`, `source_offset`, `epoch_before` and `source_before` (the highest before),
-        `home` int, and a boolean `is_…` for each of the checks `epochs`, `source_offsets`, `partitioner`, `metadata`.
+        `input` and `home` int, and a boolean `is_…` for each of the checks `epochs`, `source_offsets`, `partitioner`,
+        `metadata`.
     """
     in_order = Window.partitionBy("partition").orderBy("offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -140,7 +141,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
         F.col("metadata").isNull().alias("is_metadata"),
         fields["epoch"].alias("epoch"),
         fields["source_offset"].alias("source_offset"),
-        input_of(F.col("metadata")).alias("input"),
+        fields["input"].alias("input"),
     )
     ordered = narrow.withColumns(
         {
@@ -211,7 +212,7 @@ def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: in
 
 def _in_order(rows: DataFrame, topic: Topic, asked: Asked) -> list[Finding]:
     checks = ["epochs", "source_offsets", "metadata", *(["partitioner"] if asked.placement == "key" else [])]
-    row = F.struct("offset", "key", "epoch", "epoch_before", "source_offset", "source_before", "home")
+    row = F.struct("offset", "key", "epoch", "epoch_before", "source_offset", "source_before", "input", "home")
     counts = [F.count_if(f"is_{check}").alias(check) for check in checks]
     firsts = [F.min(F.when(F.col(f"is_{check}"), row)).alias(f"first_{check}") for check in checks]
     flagged = flagged_rows(rows, topic, placement=asked.placement)
@@ -281,9 +282,10 @@ def _firsts(rows: DataFrame) -> list[Row]:
 
 
 def _told(check: str, partition: int, row: Row) -> str:
+    offsets = [input_offset(row[name], row["input"]) for name in ("source_offset", "source_before")]
     told = {
         "epochs": f"is of epoch {row['epoch']}, behind one of epoch {row['epoch_before']}",
-        "source_offsets": f"is of input {row['source_offset']}, behind one of input {row['source_before']}",
+        "source_offsets": f"is of {offsets[0]}, behind one of {offsets[1]}",
         "partitioner": f"belongs in partition {row['home']}",
         "metadata": "has no key or no known write metadata",
     }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CONTENT = ("value", "expires_at_ms")
-CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms")
+CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms", "input")
 FINE = ("equal", "absent")
 
 
@@ -77,8 +77,17 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
     """Return the names of the fields in which two structs differ."""
-    found = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
+    found = [F.when(~is_same(F.col(f"{left}.{name}"), F.col(f"{right}.{name}"), name), name) for name in names]
     return F.filter(F.array(*found), lambda name: name.isNotNull())
+
+
+def is_same(left: Column, right: Column, name: str) -> Column:
+    """Tell whether a field is the same on both sides.
+
+    An input counts where both sides say it: exports and rebuilds of earlier releases don't, and within an epoch either
+    all write metadata says it or none.
+    """
+    return F.coalesce(left == right, F.lit(True)) if name == "input" else left.eqNullSafe(right)
 
 
 def logged(folded: DataFrame) -> DataFrame:

@@ -297,7 +297,13 @@ def _judge(source: Source, topic: Topic, told: DataFrame) -> tuple[DataFrame, To
     answers = told.withColumn("position", position)
     asked = answers.select("partition", "key", "position")
     nothing = F.lit(None).cast("bigint")
-    export = F.struct("value", nothing.alias("source_offset"), nothing.alias("epoch"), "expires_at_ms")
+    export = F.struct(
+        "value",
+        nothing.alias("source_offset"),
+        nothing.alias("epoch"),
+        "expires_at_ms",
+        nothing.cast("int").alias("input"),
+    )
     kept = answers.select(
         "partition",
         "key",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
-from spark_replay.printing import printable, side
+from spark_replay.printing import input_offset, printable, side
 from spark_replay.sources.brokers.topic import Topic
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ _FACTS = {
     "aborted_write": "the record at offset {aborted_at} has what is held, and isn't committed",
     "ahead_of_position": "what is held was committed at offset {held_at}, behind the position",
     "stale_owner": (
-        "what is held is of epoch {export[epoch]} and input {export[source_offset]}; epoch {newer[epoch]} had handled "
-        "input {newer[first_source]}"
+        "what is held is of epoch {export[epoch]} and {held_input}; epoch {newer[epoch]} had handled {newer_input}"
     ),
     "different_value": "the write with this metadata is at offset {origin_at}",
 }
@@ -44,8 +43,9 @@ class Example:
         key: As text if it is printable UTF-8, else as base64 after `base64:`.
         cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where nothing can be said.
         seen: What was seen, in words.
-        log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, or None. A
-            value longer than 200 bytes is cut. In a comparison of two states the first one's.
+        log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, and `input`, the place
+            of the input that `source_offset` is of, if the actor has several; or None. A value longer than 200 bytes
+            is cut. In a comparison of two states the first one's.
         export: The same of what is held, without an offset, or None.
     """
 
@@ -250,7 +250,12 @@ def _fact(row: Row) -> str:
         return "two copies of the partition say that they are the owner's"
     if row["cause"] in ("deleted_key_back", "committed_write_missing") and row["export"] is not None:
         return _held_at(row)
-    return _FACTS.get(row["cause"], "").format(**row.asDict(recursive=True))
+    facts = row.asDict(recursive=True)
+    if row["cause"] == "stale_owner":
+        place = row["newer"]["input"] if row["newer"]["has_inputs"] else None
+        facts["held_input"] = input_offset(row["export"]["source_offset"], row["export"]["input"])
+        facts["newer_input"] = input_offset(row["newer"]["first_source"], place)
+    return _FACTS.get(row["cause"], "").format(**facts)
 
 
 def _held_at(row: Row) -> str:

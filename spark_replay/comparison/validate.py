@@ -92,7 +92,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
 
     Returns:
         One row a key: `partition` int, `key` binary, `kind` string, `log` and `export` (structs of `value`,
-        `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has
+        `source_offset`, `epoch`, `expires_at_ms`, `input`, the log's with `offset` too; null where the side has
         nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
         boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).

@@ -75,7 +75,8 @@ def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
 
     Returns:
         `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms`
-        bigint, `offset` bigint; the three of the write metadata are null where the last record has none.
+        bigint, `offset` bigint, `input` int (the place of the input that `source_offset` is of, null for an actor with
+        one); the four of the write metadata are null where the last record has none.
     """
     fields = metadata_fields(F.col("last.metadata"))
     state = folded.where(F.col("last.value").isNotNull()).select(
@@ -86,6 +87,7 @@ def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
         fields["epoch"].alias("epoch"),
         fields["expires_at_ms"].alias("expires_at_ms"),
         F.col("last.offset").alias("offset"),
+        fields["input"].alias("input"),
     )
     now = F.lit(as_of_ms) if isinstance(as_of_ms, int) else by_partition(as_of_ms)
     return state.where(~expired(F.col("expires_at_ms"), now))

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "_rebuild.json"
 COLUMNS = (
-    "key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, offset bigint, partition int"
+    "key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, offset bigint, input int, "
+    "partition int"
 )
 _EXAMPLES = 10
 
@@ -134,8 +135,9 @@ def rebuild_state(
 
     Returns:
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
-        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own. The three of the write metadata are null
-        where the key's last record carries none. Keys whose state isn't known are left out, see `unknown_keys`.
+        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own, `input` int (the place of the input that
+        `source_offset` is of, null for an actor with one). The four of the write metadata are null where the key's last
+        record carries none. Keys whose state isn't known are left out, see `unknown_keys`.
 
     Raises:
         PointError: The point lies beyond the log.
@@ -261,7 +263,7 @@ def write_rebuild(
 
 
 def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
-    """Read what `write_rebuild` wrote.
+    """Read what `write_rebuild` wrote; `input` is null in all rows if an earlier release did, which had no such column.
 
     Raises:
         ReadError: The folder is no rebuild, or rows of it are missing.
@@ -271,7 +273,8 @@ def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
         _require_whole(folder, summary)
     extra = "" if summary.undecodable is None else "key_json string, value_json string, "
     with reading(f"the rebuild in {folder}"):
-        return read_files(spark, folder, summary.format, extra + COLUMNS)
+        rows = read_files(spark, folder, summary.format, extra + COLUMNS)
+        return rows if "input" in rows.columns else rows.withColumn("input", F.lit(None).cast("int"))
 
 
 def _require_whole(folder: Path, summary: RebuildSummary) -> None:

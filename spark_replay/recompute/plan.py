@@ -137,7 +137,7 @@ def plan_recompute(
         store: Which of its stores is compared; all that follow from the input if left out.
         from_state: A folder with a rebuild of each of the actor's stores, made at one point of the input: the replay
             begins there.
-        accept_missing_input: Whether to go on if the first inputs aren't there any more.
+        accept_missing_input: Whether to go on if the first inputs, or those behind the state, aren't there any more.
         kafka_options: Settings of the Kafka client, such as `security.protocol`.
 
     Raises:
@@ -163,7 +163,9 @@ def plan_recompute(
         _require_fitting(source, changelogs, folders)
         require_same_topics(replayer, source, changelogs, offsets, facts.first_epoch)
         bounds, bound_by = _bounds(replayer, source, offsets, partial(facts.next_source, place))
-        starts = _starts(source, bounds, facts, folders, accept_missing_input=accept_missing_input)
+        starts = _starts(source, facts, folders)
+        _require_inputs(replayer, source, starts, bounds, is_from_state=bool(folders), accepted=accept_missing_input)
+        starts = tuple(max(first, start) for first, start in zip(source.starts, starts, strict=True))
         ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
@@ -296,25 +298,38 @@ def _bounds(
     return tuple(bounds), tuple(reasons)
 
 
-def _starts(
-    source: Topic, bounds: Sequence[int], facts: _Facts, folders: Mapping[str, Path], *, accept_missing_input: bool
-) -> tuple[int, ...]:
-    starts = tuple(facts.next_kept(number, folders) if folders else 0 for number in range(source.partition_count))
+def _starts(source: Topic, facts: _Facts, folders: Mapping[str, Path]) -> tuple[int, ...]:
+    return tuple(facts.next_kept(number, folders) if folders else 0 for number in range(source.partition_count))
+
+
+def _require_inputs(
+    replayer: Any, source: Topic, starts: Sequence[int], bounds: Sequence[int], *, is_from_state: bool, accepted: bool
+) -> None:
+    """Check that the records from where the replay has to begin are there, or that it's `accepted` that they aren't.
+
+    Raises:
+        InputError: Some are gone; `LogTooShortError` if they are behind the state that the replay begins with.
+    """
+    deleted = ""
+    if source.name in replayer.forwarded:
+        deleted = " Workers delete from this topic what they have handled, each 30 seconds."
     for number, (start, bound) in enumerate(zip(starts, bounds, strict=True)):
         first = source.starts[number]
-        if first <= start or not bound:
+        if first <= start or not bound or accepted:
             continue
-        if folders:
+        if is_from_state:
             raise LogTooShortError(
                 f"{source.name} partition {number} begins at offset {first}, after the state's {start}: the inputs in "
-                "between are gone, take a later state"
+                f"between are gone.{deleted} Take a later state, or go on without them (--accept-missing-input), which "
+                "is the same if they wrote nothing"
             )
-        if not accept_missing_input:
-            raise InputError(
-                f"{source.name} partition {number} begins at offset {first}, not 0: the inputs before are gone. Begin "
-                "with the state of that point (--from-state), or accept that it isn't the same (--accept-missing-input)"
-            )
-    return tuple(max(first, start) for first, start in zip(source.starts, starts, strict=True))
+        begin = "Begin with the state of that point or a later one (--from-state), or accept"
+        if len(replayer.topics) > 1:
+            begin = "Actors with several inputs can't begin with a state (--from-state). Accept"
+        raise InputError(
+            f"{source.name} partition {number} begins at offset {first}, not 0: the inputs before are gone.{deleted} "
+            f"{begin} that the result isn't the same (--accept-missing-input)"
+        )
 
 
 class _Facts:
@@ -399,8 +414,9 @@ def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
     """Find the rebuild of each store in a folder, or right below it."""
     if len(replayer.topics) > 1:
         raise TargetError(
-            f"--from-state {folder}: actor {replayer.actor} reads {', '.join(replayer.topics)}, and a rebuild doesn't "
-            "say which input a write came from. Leave it out: the replay begins with the inputs' first records"
+            f"--from-state {folder}: actor {replayer.actor} reads {', '.join(replayer.topics)}. A changelog keeps the "
+            "last write of each key, which is of one input: a state doesn't say how far the others had been handled. "
+            "Leave it out: the replay begins with the inputs' first records"
         )
     summaries = sorted([*folder.glob(SUMMARY), *folder.glob(f"*/{SUMMARY}")])
     by_changelog = {_summary(path.parent).changelog: path.parent for path in summaries}

@@ -78,9 +78,10 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
 
     Returns:
         One row a key: `store` string, `partition` int, `key` binary, `kind` string, `log` (struct of `value`,
-        `source_offset`, `expires_at_ms`, `epoch`, `offset`), `recomputed` (struct of `value`, `source_offset`,
-        `expires_at_ms`), both null where the side has nothing, `unknown` (struct of `source_offset` and `reason` of the
-        first thing that the input doesn't tell, or null), `later_offset` bigint.
+        `source_offset`, `expires_at_ms`, `epoch`, `offset`, `input`), `recomputed` (struct of `value`, `source_offset`,
+        `expires_at_ms`, `input`), both null where the side has nothing, `unknown` (struct of `source_offset` and
+        `reason` of the first thing that the input doesn't tell, or null), `later_offset` bigint. `input` is the place
+        of the input that `source_offset` is of, null for an actor with one.
     """
     return _judge(spark, plan, _replay(spark, plan))
 
@@ -165,11 +166,13 @@ def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFra
     side, offset = F.col("side"), F.col("offset")
     folded = sides.groupBy("store", "partition", "key").agg(
         F.max_by(
-            F.struct("value", "source_offset", "expires_at_ms", "epoch", "offset"), F.when(side == "log", offset)
+            F.struct("value", "source_offset", "expires_at_ms", "epoch", "offset", "input"),
+            F.when(side == "log", offset),
         ).alias("log"),
         F.min(F.when(side == "later", offset)).alias("later_offset"),
         F.first(
-            F.when(F.col("side") == "state", F.struct("value", "source_offset", "expires_at_ms")), ignorenulls=True
+            F.when(F.col("side") == "state", F.struct("value", "source_offset", "expires_at_ms", "input")),
+            ignorenulls=True,
         ).alias("recomputed"),
         F.min(F.when(F.col("side") == "unknown", F.struct("source_offset", "reason"))).alias("unknown"),
     )
@@ -208,6 +211,7 @@ def _sided(rows: DataFrame, side: str, **columns: Column) -> DataFrame:
         "epoch": "bigint",
         "offset": "bigint",
         "reason": "string",
+        "input": "int",
     }
     given = {name: F.col(name) for name in types if name in rows.columns} | columns
     empty = F.lit(None)

@@ -30,9 +30,10 @@ class Difference:
         store, partition: Where it is.
         key: As text if it is printable UTF-8, else as base64 after `base64:`.
         kind: See `spark_replay.recompute.recompute`.
-        log: `value`, `source_offset`, `expires_at_ms`, `epoch` and `offset` of the changelog's write, or None. A value
-            longer than 200 bytes is cut.
-        recomputed: `value`, `source_offset` and `expires_at_ms` of the handlers' write, or None.
+        log: `value`, `source_offset`, `expires_at_ms`, `epoch` and `offset` of the changelog's write, and `input`, the
+            place of the input that `source_offset` is of, if the actor has several; or None. A value longer than 200
+            bytes is cut.
+        recomputed: `value`, `source_offset`, `expires_at_ms` and, likewise, `input` of the handlers' write, or None.
         unknown: What the input doesn't tell of it, or None.
     """
 

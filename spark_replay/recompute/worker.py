@@ -21,7 +21,8 @@ INPUT_COLUMNS = ("partition", "input", "offset", "timestamp_ms", "key", "value",
 """`input` is the input's place, and `store` is null in an input record. In a key that a store held before, `offset` is
 its source offset and `timestamp_ms` its expiry."""
 OUTPUT_SCHEMA = (
-    "partition int, kind string, store string, key binary, value binary, source_offset bigint, expires_at_ms bigint"
+    "partition int, kind string, store string, key binary, value binary, source_offset bigint, expires_at_ms bigint, "
+    "input int"
 )
 
 Row = Sequence[Any]

@@ -18,18 +18,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.observation import Observation
 
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
 from spark_replay.fold.points import now_ms
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import read_rows, store_of
+from spark_replay.sources.changelog import has_input, read_rows, store_of
 from spark_replay.sources.digests import SHARED
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
-from stores._core.record import METADATA_BYTES, Position
+from stores._core.record import INPUT_PLACE, METADATA_BYTES, Position
 from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (
     SNAPSHOT_MANIFEST,
@@ -104,9 +105,10 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
         topic = source.describe()
         seen = _write_rows(source, topic, work / "rows")
         source.require_deletes_kept((now_ms() - began_ms) / 1000)
-        found = {row["partition"]: row for row in _summary(source.spark, work / "rows", seen["rows"])}
+        found = _summary(source.spark, work / "rows", seen["rows"])
         tables = _make_tables(source.spark, work)
-        parts = [_part(number, topic, began_ms, found.get(number), tables) for number in range(topic.partition_count)]
+        numbers = range(topic.partition_count)
+        parts = [_part(number, topic, began_ms, found.get(number, ()), tables) for number in numbers]
         manifest = SnapshotManifest(
             app=app,
             store=store,
@@ -145,27 +147,66 @@ def kept_writes(rows: DataFrame) -> DataFrame:
         rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` returns them.
 
     Returns:
-        `partition` int, `key` binary, `value` binary: with metadata in front, null if the key was deleted; `mark`
-        binary: the front of the highest write metadata that any record of the key has, up to the input offset;
-        `records`, `without_metadata` bigint.
+        `partition` int, `key` binary, `value` binary: with metadata in front, null if the key was deleted.
     """
-    metadata = F.coalesce("metadata", F.lit(NO_METADATA))
-    return (
-        rows.where(F.col("key").isNotNull())
-        .select(
-            "partition",
-            "offset",
-            "key",
-            F.when(F.col("value").isNotNull(), F.concat(metadata, "value")).alias("value"),
-            F.substring("metadata", 1, _MARK_BYTES).alias("mark"),
-        )
-        .groupBy("partition", "key")
+    return _stored(rows).groupBy("partition", "key").agg(F.max_by("value", "offset").alias("value"))
+
+
+def marked_writes(rows: DataFrame) -> DataFrame:
+    """Fold a changelog's records to what a worker keeps of each key, and to what moves its position.
+
+    Args:
+        rows: As for `kept_writes`.
+
+    Returns:
+        One row for each key and input that wrote it: `partition` int, `key` binary; `value` binary: as `kept_writes`
+        has it, in the row of the input that wrote last, and null in the others; `place` binary: the bytes at
+        `INPUT_PLACE` of write metadata of version 2, null for other records; `mark` binary: the front of the highest
+        write metadata of these records, up to the input offset; `records`, `without_metadata` bigint.
+    """
+    by_input = (
+        _stored(rows)
+        .groupBy("partition", "key", "place")
         .agg(
             F.max_by("value", "offset").alias("value"),
+            F.max("offset").alias("offset"),
             F.max("mark").alias("mark"),
             F.count(F.lit(1)).alias("records"),
             F.count_if(F.col("mark").isNull()).alias("without_metadata"),
         )
+    )
+    last = F.max("offset").over(Window.partitionBy("partition", "key"))
+    return by_input.withColumn("value", F.when(F.col("offset") == last, F.col("value"))).drop("offset")
+
+
+def highest_marks(marked: DataFrame) -> DataFrame:
+    """Return the highest write metadata of each input, as `stored_writes` of a worker has it.
+
+    Args:
+        marked: `partition`, `place` and `mark` as `marked_writes` returns them, and `kept`: the row has a value.
+
+    Returns:
+        One row for each partition and place: `partition` int, `place` binary, `mark` binary, `rows` bigint, and `keys`
+        bigint: rows with a value.
+    """
+    return marked.groupBy("partition", "place").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(F.col("kept").cast("bigint")).alias("keys"),
+        F.max("mark").alias("mark"),
+    )
+
+
+def _stored(rows: DataFrame) -> DataFrame:
+    """Return the records with a key as a store has them: with metadata in front of each value."""
+    metadata = F.coalesce("metadata", F.lit(NO_METADATA))
+    place = F.substring("metadata", INPUT_PLACE.start + 1, INPUT_PLACE.stop - INPUT_PLACE.start)
+    return rows.where(F.col("key").isNotNull()).select(
+        "partition",
+        "offset",
+        "key",
+        F.when(F.col("value").isNotNull(), F.concat(metadata, "value")).alias("value"),
+        F.substring("metadata", 1, _MARK_BYTES).alias("mark"),
+        F.when(has_input(F.col("metadata")), place).alias("place"),
     )
 
 
@@ -175,7 +216,7 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
     # a task for each partition, save where two fall on one: hence more of them than partitions
     shuffled = read_rows(source, topic).repartition(count * (8 if count <= _FEW_PARTITIONS else 2), "partition")
     seen = Observation()
-    kept = kept_writes(shuffled).observe(
+    kept = marked_writes(shuffled).observe(
         seen,
         F.count(F.lit(1)).alias("rows"),
         F.sum("records").alias("records"),
@@ -183,30 +224,26 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
     )
     (
         kept.sortWithinPartitions("partition", "key")
-        .select("partition", "key", "value", "mark", F.col("value").isNotNull().alias("kept"))
+        .select("partition", "key", "value", "place", "mark", F.col("value").isNotNull().alias("kept"))
         .write.option("maxRecordsPerFile", ROWS_PER_FILE)
         .parquet(f"file://{to}")
     )
     return {name: seen.get.get(name) or 0 for name in ("rows", "records", "without_metadata")}
 
 
-def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
-    """Return each partition's count of keys and highest mark, from what the driver finds in its folder."""
+def _summary(spark: SparkSession, rows: Path, expected: int) -> dict[int, list[Row]]:
+    """Return by partition what `highest_marks` has of each input, from what the driver finds in its folder."""
     listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
-    found = []
-    if listed:
-        summed = spark.read.parquet(f"file://{rows}").groupBy("partition")
-        found = summed.agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.sum(F.col("kept").cast("bigint")).alias("keys"),
-            F.max("mark").alias("mark"),
-        ).collect()
+    found = highest_marks(spark.read.parquet(f"file://{rows}")).collect() if listed else []
     if sum(row["rows"] for row in found) != expected:
         raise TargetError(
             f"of {expected} rows that the executors wrote to {rows} the driver finds "
             f"{sum(row['rows'] for row in found)}: {SHARED}. Nothing was replaced"
         )
-    return found
+    by_partition: dict[int, list[Row]] = {}
+    for row in found:
+        by_partition.setdefault(row["partition"], []).append(row)
+    return by_partition
 
 
 def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTable]]:
@@ -276,7 +313,7 @@ def _told(result: tuple[str, Any]) -> list[tuple[int, SnapshotTable]]:
 
 
 def _part(
-    number: int, topic: Topic, began_ms: int, found: Row | None, tables: dict[int, list[SnapshotTable]]
+    number: int, topic: Topic, began_ms: int, found: Sequence[Row], tables: dict[int, list[SnapshotTable]]
 ) -> SnapshotPartition:
     position = Position(
         source_offset=0,
@@ -285,9 +322,9 @@ def _part(
         epoch=0,
         changelog_id=topic.topic_id,
     )
-    mark = NO_METADATA if found is None or found["mark"] is None else bytes(found["mark"]).ljust(METADATA_BYTES, b"\0")
-    part = SnapshotPartition(number, advance(position, [mark], topic.ends[number]), tuple(tables.get(number, ())))
-    expected = 0 if found is None else found["keys"]
+    marks = [bytes(row["mark"]).ljust(METADATA_BYTES, b"\0") for row in found if row["mark"] is not None]
+    part = SnapshotPartition(number, advance(position, marks, topic.ends[number]), tuple(tables.get(number, ())))
+    expected = sum(row["keys"] for row in found)
     if part.keys != expected:
         raise ReadError(f"{topic.name} partition {number}: {expected} keys were read and {part.keys} written")
     return part

@@ -39,8 +39,9 @@ def read_changelog(source: Source) -> DataFrame:
     Returns:
         One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a
         tombstone), `timestamp` timestamp, `epoch` bigint, `source_offset` bigint, `expires_at_ms` bigint (0:
-        never), `tombstone` boolean. A record without a key, or without write metadata of this release's version, has
-        null in the three columns of write metadata.
+        never), `input` int (the place of the input that `source_offset` is of, null for an actor with one),
+        `tombstone` boolean. A record without a key, or without write metadata of this release's version, has null in
+        the four columns of write metadata.
 
     Raises:
         ReplayError: What `Source.describe` raises.
@@ -80,23 +81,31 @@ def with_metadata(records: DataFrame) -> DataFrame:
 
 
 def metadata_fields(metadata: Column) -> dict[str, Column]:
-    """Return the write metadata's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of null metadata."""
+    """Return the fields of write metadata.
+
+    Returns:
+        `epoch`, `source_offset` and `expires_at_ms` as bigints, null of null metadata, and `input` as an int: the place
+        of the input that the offset is of, null for an actor with one.
+    """
     found = {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
     found["source_offset"] = F.when(has_input(metadata), F.shiftright(found["source_offset"], INPUT_BITS)).otherwise(
         found["source_offset"]
     )
-    return found
+    return found | {"input": F.when(has_input(metadata), _place(metadata))}
 
 
 def input_of(metadata: Column) -> Column:
-    """Return the place of the input that a write came from, in the actor's declaration, as an int; null of null."""
-    place = F.conv(F.hex(F.substring(metadata, INPUT_PLACE.start + 1, 2)), 16, 10).cast("int")
-    return F.when(has_input(metadata), place).when(metadata.isNotNull(), 0)
+    """Return the place of the input that a write came from, 0 for an actor with one, as an int; null of null."""
+    return F.when(has_input(metadata), _place(metadata)).when(metadata.isNotNull(), 0)
 
 
 def has_input(metadata: Column) -> Column:
     """Tell whether write metadata says which of several inputs a write came from; null of null metadata."""
     return F.substring(metadata, 1, 1) == F.lit(bytes([INPUTS_VERSION]))
+
+
+def _place(metadata: Column) -> Column:
+    return F.conv(F.hex(F.substring(metadata, INPUT_PLACE.start + 1, 2)), 16, 10).cast("int")
 
 
 def _int64(raw: Column, first: int) -> Column:

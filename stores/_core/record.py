@@ -78,6 +78,11 @@ def with_epoch(metadata: bytes, epoch: int) -> bytes:
     return metadata[:1] + epoch.to_bytes(8, "big") + metadata[9:]
 
 
+def place_of(with_metadata: bytes) -> int | None:
+    """Return the place of the input that a write came from, None for an actor with one; the metadata isn't checked."""
+    return int.from_bytes(with_metadata[INPUT_PLACE], "big") if with_metadata[0] == INPUTS_VERSION else None
+
+
 def expires_at_ms(with_metadata: bytes) -> int:
     """Return when the value expires (Unix milliseconds), `NEVER` if it doesn't; the metadata isn't checked."""
     return int.from_bytes(with_metadata[17:25], "big", signed=True)

@@ -27,9 +27,11 @@ def advance(position: Position, newest: Iterable[bytes], next_offset: int) -> Po
     """
     epoch, offsets = position.epoch, list(position.offsets)
     for metadata in map(decode_metadata, newest):
+        if metadata.epoch:
+            # An input that only older owners read has a place too: neither order nor chunks change the result.
+            offsets += [0] * (metadata.input + 1 - len(offsets))
         if metadata.epoch > epoch:
             epoch, offsets = metadata.epoch, [0] * len(offsets)
         if metadata.epoch == epoch > 0:
-            offsets += [0] * (metadata.input + 1 - len(offsets))
             offsets[metadata.input] = max(offsets[metadata.input], metadata.source_offset + 1)
     return replace(position.at(offsets), changelog_offset=next_offset, epoch=epoch)

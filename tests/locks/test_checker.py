@@ -16,6 +16,9 @@ from tests.locks.nodes import Verdict, check_nodes
 from tests.locks.plan import Kind
 from tests.locks.resource import Accepted, Resource
 
+# The first check compiles Go.
+pytestmark = pytest.mark.timeout(900)
+
 LOCK = Kind("lock", "lock", ttl_s=5.0)
 OK = Verdict(illegal=(), undecided=())
 ILLEGAL = Verdict(illegal=("node",), undecided=())

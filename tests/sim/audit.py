@@ -101,8 +101,8 @@ class Audit:
         self._present: set[str] = set()
         self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
         self.batches: dict[str, CommitBatch] = {}
-        self._echoed: defaultdict[int, set[int]] = defaultdict(set)
-        self._put_aside: defaultdict[int, set[int]] = defaultdict(set)
+        self._echoed: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        self._put_aside: defaultdict[TopicPartition, set[int]] = defaultdict(set)
         self._ids: dict[str, object] = {}
         self._messages: dict[object, str] = {}
         own_order = app.STORES if app.PARKED in stores else stores
@@ -172,6 +172,9 @@ class Audit:
         if (now.epoch, now.transaction) <= (before.epoch, before.transaction):
             self.violated(f"one owner: {source} commits {now} after {before}: the epoch or its number isn't higher")
         log, held = self._input_of(source, input_id)
+        if held is not self._inputs[source]:
+            # It was under way while the input was re-created.
+            self._inputs[source].is_first = False
         if owner != before.owner:
             held.retired.add(before.owner)
         if owner in held.retired or owner.generation < before.owner.generation:
@@ -420,21 +423,23 @@ class Audit:
         topic, partition = log.name
         for record in log.history[_first_at(log.history, base) :]:
             if topic == app.ECHO:
-                offset, _, _ = record.value.partition(b" ")
-                self._echoed[partition].add(int(offset) if offset.isdigit() else -1)
+                source, offset = app.origin(record)
+                self._echoed[source].add(offset)
             elif topic == app.changelog(app.PARKED) and record.value is not None:
                 # What waits has no output yet. Its place is written with what else its commit writes.
-                self._put_aside[partition].add(json.loads(record.value)["offset"])
+                waiting = json.loads(record.value)
+                self._put_aside[TopicPartition(waiting["topic"], partition)].add(waiting["offset"])
             elif topic in self._ordered and record.transaction is None:
-                offset = decode_metadata(_metadata(record)).source_offset
-                if offset not in self._echoed[partition] and self._owes(partition, offset):
-                    self.violated(f"order: {log.name} has the write of input {offset} before its output")
+                metadata = decode_metadata(_metadata(record))
+                source, offset = TopicPartition(self._topics[metadata.input], partition), metadata.source_offset
+                if offset not in self._echoed[source] and self._owes(source, offset):
+                    self.violated(f"order: {log.name} has the write of {source} offset {offset} before its output")
 
-    def _owes(self, partition: int, offset: int) -> bool:
+    def _owes(self, source: TopicPartition, offset: int) -> bool:
         """Whether a write that says that it comes from there must have an output. A turn's names what is before it."""
-        if offset < self._inputs[TopicPartition(app.INPUT, partition)].highest:
+        if offset < self._inputs[source].highest:
             return False
-        history = self._cluster.log(TopicPartition(app.INPUT, partition)).history
+        history = self._cluster.log(source).history
         index = _first_at(history, offset)
         return index < len(history) and history[index].offset == offset and app.owes_echo(history[index])
 
@@ -445,7 +450,7 @@ class Audit:
         held = self._inputs[source]
         held.spans = held.spans or [(committed.offset, committed.offset)]
         for record in self.owed(source, committed.offset):
-            done = self._echoed[source.partition] | self._put_aside[source.partition]
+            done = self._echoed[source] | self._put_aside[source]
             if record.offset >= held.highest and record.offset not in done:
                 self.violated(f"at least once: {source} is committed to {committed}, {record.offset} has no output")
         held.highest = max(held.highest, committed.offset)

@@ -361,7 +361,7 @@ class Nemesis:
         try:
             epoch = cluster.transactions.init_producer_id(name, random.choice((4.0, 20.0)))
             # Who reads what isn't committed would take its records for inputs.
-            logs = [log for log in cluster.logs() if self._world.is_exactly_once or log.name.topic != app.INPUT]
+            logs = [log for log in cluster.logs() if self._world.is_exactly_once or log.name.topic not in app.INPUTS]
             logs = [random.choice(logs) for _ in range(2)]
             for log in logs:
                 cluster.produce_in_transaction(name, epoch, log.name, [(b"foreign", b"never to be seen", ())])

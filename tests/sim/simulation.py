@@ -59,7 +59,7 @@ from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Network
 from tests.sim.inputs import Inputs
-from tests.sim.merging import refolded
+from tests.sim.merging import refolded, repeated
 from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, FOLDED, Node, World
@@ -449,7 +449,8 @@ class Simulation:
             if self._is_given_up(source):
                 audit.counted["given up"] += 1
             elif len(self._world.inputs) > 1:
-                for violation in refolded(self._world, source.partition):
+                check = refolded if self._world.is_exactly_once else repeated
+                for violation in check(self._world, source.partition):
                     audit.violated(violation)
             elif self._world.is_exactly_once:
                 self._check_exactly_once(source)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 import tests.sim.fakes.source as source
-from actors._core.group.members import Member
+from actors._core.group import assign, placement
+from actors._core.group.members import Member, TaskId
 from actors.runtime.task.task import Task
 from actors.runtime.worker import Worker
 from tests.sim.planted import MAX_SEEDS, Patch, Planted
@@ -48,6 +50,17 @@ def commit_what_may_be_anothers(patch: Patch) -> None:
     patch.setattr(Worker, "_drop", lambda *_: None)
 
 
+def believe_the_older_claim(patch: Patch) -> None:
+    """Of two members that claim a task the one of the older generation has it."""
+    original = assign.last_owners
+
+    def last_owners(members: Sequence[Member]) -> dict[TaskId, int]:
+        return original([replace(member, generation=-member.generation) for member in members])
+
+    patch.setattr(assign, "last_owners", last_owners)
+    patch.setattr(placement, "last_owners", last_owners)
+
+
 def start_anew(patch: Patch) -> None:
     """Tasks that stay are started anew."""
     patch.setattr(Worker, "_goes_on", lambda *_: False)
@@ -58,6 +71,7 @@ PLANTED = (
     Planted(give_at_once, "handed over"),
     Planted(claim_nothing_that_leaves, "handed over", SLOW),
     Planted(commit_what_may_be_anothers, "one owner", SLOW, check_phases=False),
+    Planted(believe_the_older_claim, "handed over", first_seed=10),
     Planted(start_anew, "kept"),
 )
 

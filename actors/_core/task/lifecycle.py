@@ -1,12 +1,12 @@
 """The states of a task, and the only transitions between them.
 
-A task owns one partition of one actor. It begins when its partition is assigned, and takes over:
+A task owns one partition number of one actor's inputs. It begins when its partition is assigned, and takes over:
 
-    FENCING     a new producer starts: open transactions of the task's transactional id end, and the former holder of
-                the id can't commit any more
+    FENCING     the worker's own transaction ends, if its outcome isn't known
     CONFIRMING  the group still knows this worker by (member id, generation). Asked after FENCING: an answer from
                 before it may be outdated
-    LOOKING     reads the group's committed offset, the changelogs' bounds, the positions on disk
+    LOOKING     waits for what former owners left open, ends what the dead left; reads the group's committed offsets,
+                the changelogs' bounds, the positions on disk
     RESTORING   applies the changelogs' tails to the stores
     CLAIMING    a transaction raises the ownership epoch and records it
     RUNNING     handles records; writes and outputs are held in memory

@@ -1,7 +1,7 @@
 """What a takeover decides from the facts it gathered.
 
-The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them. Three
-questions are answered here, from facts alone:
+The facts are read when no open transaction of an earlier owner can change the committed offsets, and the group refuses
+its later ones. Three questions are answered here, from facts alone:
 
 1. Can the store on disk catch up, must it be rebuilt, or has the changelog lost records that the store has? The topic
    id in the last commit identifies the changelog: a topic that was deleted and created again keeps only its name.

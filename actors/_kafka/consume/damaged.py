@@ -27,6 +27,7 @@ _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
 _DELTA_PLACE = 23
 _HEADER_BYTES = 61
+NO_TIMESTAMP = -1
 
 
 class Flawed(list[Any]):
@@ -152,6 +153,13 @@ def _read_bytes(buffer: bytearray, at: int) -> tuple[bytes | None, int]:
     if at + length > len(buffer):
         raise CorruptRecordException(f"{length} bytes are announced where {len(buffer) - at} are left")
     return (None, at) if length < 0 else (bytes(buffer[at : at + length]), at + length)
+
+
+def dated(record: Any) -> Any:
+    """Return a record that has a timestamp: -1 if its format has none, as Kafka's own client does."""
+    if record.timestamp is not None:
+        return record
+    return _DefaultRecordPy(record.offset, NO_TIMESTAMP, record.timestamp_type, record.key, record.value, [])
 
 
 def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> Unreadable:

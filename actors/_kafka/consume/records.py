@@ -24,9 +24,10 @@ from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record import default_records
 from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.consume.damaged import FetchedBytes, Flawed, damage, extent, gunzip, salvaged, uncompressible
+from actors._kafka.consume.damaged import FetchedBytes, Flawed, damage, dated, extent, gunzip, salvaged, uncompressible
 from actors.errors import UnreadableLogError
 from actors.ports import LogRecord, TopicPartition, Unreadable
 
@@ -99,7 +100,7 @@ class _Batch:
 
     def __iter__(self) -> Iterator[_Chunk]:
         try:
-            records = chain(self._batch)
+            records = map(dated, self._batch) if type(self._batch) is LegacyRecordBatch else chain(self._batch)
             while chunk := list(islice(records, CHUNK_RECORDS)):
                 yield _Chunk(chunk)
         except UnsupportedCodecError:

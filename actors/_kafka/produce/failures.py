@@ -33,7 +33,7 @@ administrator can change those, and then the brokers take the same records."""
 
 
 class TransportFaultError(Exception):
-    """A transactional request got no answer."""
+    """A coordinator didn't answer a request of a transaction."""
 
 
 class ProducerOverError(Exception):

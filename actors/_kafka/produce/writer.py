@@ -6,8 +6,9 @@
     EndTxn             the outcome
 
 Transactions of version 2 (KIP-890) raise the producer epoch with each transaction, so that brokers refuse what arrives
-late. In those of version 1 a late request can reach the next transaction. So a transactional request without an answer
-is never sent again: `fence` comes first, which raises the epoch.
+late. In those of version 1 a late request can reach the next transaction. So if a coordinator doesn't answer, its
+request isn't sent again: `fence` comes first, which raises the epoch. A `Produce` without an answer is sent again, with
+the same sequence numbers, by which the leader recognises a repeat.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class BatchWriter(ABC):
     """`actors.ports.Writer` over a broker, with what both guarantees share.
 
     `batch_bytes` returns how large a batch a topic takes; `wall_ms` the time of records whose handler gave none, in
-    Unix milliseconds. `transactional_id` is None at least once.
+    Unix milliseconds. `transactional_id` is None at least once. `if_shared` says how another process can have come to
+    the same transactional id, and what to do then.
     """
 
     connection: Connection
@@ -94,6 +96,7 @@ class BatchWriter(ABC):
     compression: str | None
     commit_deadline_s: float
     wall_ms: Callable[[], int] = machine_ms
+    if_shared: str = "stop the other process"
     _client: AIOKafkaClient | None = field(default=None, init=False)
     _throttle: Throttle | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
@@ -345,7 +348,11 @@ class BatchWriter(ABC):
     def _unknown(self, error: Exception) -> OutcomeUnknownError:
         what = f"commit of {self._name}"
         if isinstance(error, ProducerOverError) and getattr(error.__cause__, "errno", None) in FENCED:
-            return FencedError(f"{what}: {error}: another process has its transactional id, or it was too slow")
+            return FencedError(
+                f"{what}: {error}: another process uses transactional id {self._name}, or the brokers ended its "
+                f"transaction after {self.transaction_timeout_ms / 1000:g} s. Nothing is lost: the task takes over "
+                f"again. If it happens again and again, {self.if_shared}"
+            )
         name = self._name if self.transactional_id else ""
         missing = lacking(error, self.connection.principal, WRITE, name=name)
         if missing:

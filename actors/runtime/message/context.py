@@ -36,7 +36,7 @@ class Context:
     Attributes:
         key: the message's key, decoded; None for a message without one, which only actors without state by key get.
         topic, partition, offset: where it came from.
-        timestamp_ms: its timestamp, Unix milliseconds.
+        timestamp_ms: its timestamp, Unix milliseconds; -1 if it has none.
         headers: its headers, (name, bytes) in order.
         expired_in: the store, while its `on_expire` is called for a key; unset for messages.
     """
@@ -88,7 +88,7 @@ class Context:
 
     @property
     def timestamp_ms(self) -> int:
-        """The message's timestamp in Unix milliseconds."""
+        """The message's timestamp in Unix milliseconds; -1 if it has none."""
         return self._record.timestamp
 
     @property
@@ -186,8 +186,7 @@ class Context:
             check_placement(target, raw_key, partition, timestamp_ms)
         if timestamp_ms is None:
             came_ms = self._record.timestamp
-            # A record of message format 0 has None, one that was produced without a timestamp -1.
-            timestamp_ms = came_ms if came_ms is not None and came_ms >= 0 else None
+            timestamp_ms = came_ms if came_ms >= 0 else None
         place = target.partitioner if partition is None else partition
         state.outputs.append(new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from actors._core.logs import Reminders, reason_of
 from actors.errors import (
+    ActorsError,
     AskTimeoutError,
     HandlerFailedError,
     NewerProgramError,
@@ -19,7 +21,7 @@ from actors.errors import (
     UnreadableRecordError,
     show_bytes,
 )
-from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.ports import InputRecord, Output, TopicPartition, Unreadable
 from stores.errors import StoreError
 
 NULL_KEY = "the key is null, and the actor's state lives with keys"
@@ -32,6 +34,22 @@ _NEWER = b'{"v":'
 The entries of this release are JSON objects without a field `v`. A release that changes their meaning writes `v` first.
 An entry that begins with it is neither acted on nor removed, and its partition stops.
 """
+
+
+class PartlyFailedError(ActorsError):
+    """A message can't be handled for some of the actors that it is for.
+
+    If it is skipped, it is for these alone.
+
+    Attributes:
+        failures: why, by actor.
+        kept: what was sent for the others.
+    """
+
+    def __init__(self, failures: Mapping[str, Exception], kept: Sequence[Output]) -> None:
+        self.failures = failures
+        self.kept = kept
+        super().__init__("; ".join(map(str, failures.values())))
 
 
 def as_record_error(
@@ -60,6 +78,18 @@ def as_record_error(
     failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error
     return failed
+
+
+def failures_of(actor: str, failed: RecordError, source: TopicPartition, record: InputRecord) -> dict[str, RecordError]:
+    """Return by actor why a message can't be handled: all of it by `actor`, if not only some others' parts failed."""
+    cause = failed.__cause__
+    if not isinstance(cause, PartlyFailedError):
+        return {actor: failed}
+    found: dict[str, RecordError] = {}
+    for name, error in cause.failures.items():
+        found[name] = HandlerFailedError.about(record, source, str(error))
+        found[name].__cause__ = error
+    return found
 
 
 def lasting(error: BaseException) -> str:

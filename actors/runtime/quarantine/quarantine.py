@@ -448,8 +448,12 @@ def _written_by(with_metadata: bytes) -> int:
     return written_by(decode_metadata(with_metadata), summary_of(with_metadata[METADATA_BYTES:]).home_offset)
 
 
-def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:
+def send_dead_letter(
+    spec: ActorSpec, state: TaskState, record: InputRecord, *, actor: str = "", reason: str, attempts: int
+) -> None:
     """Send a message that can't be handled to the actor's dead-letter topic, if it has one, in the commit.
+
+    `actor` is whom it can't be handled for, if that isn't the actor itself.
 
     Raises:
         RecordTooLargeError: it doesn't fit into the topic with the headers that say why.
@@ -464,7 +468,7 @@ def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, 
         (ERROR_HEADER, reason.encode()),
         (ORIGIN_HEADER, f"{source.topic}/{source.partition}/{record.offset}".encode()),
         (ATTEMPTS_HEADER, str(attempts).encode()),
-        (ACTOR_HEADER, spec.name.encode()),
+        (ACTOR_HEADER, (actor or spec.name).encode()),
     ]
     size = len(record.key or b"") + len(record.value or b"")
     size += sum(len(name) + len(data or b"") for name, data in headers)

@@ -1,8 +1,8 @@
 """Brings a store to the end of its changelog.
 
-The end is the high watermark as it is after the task's transactional id was fenced: whatever an earlier owner
-committed lies before it, and nobody but this task writes behind it. Reading is read-committed, so what lies before it
-and isn't given belongs to an aborted transaction, or is a marker.
+The end is the high watermark, read after the stable committed offsets: whatever an earlier owner committed lies before
+it, and nobody but this task writes behind it. Reading is read-committed, so what lies before it and isn't given belongs
+to an aborted transaction, or is a marker.
 
 A store without a position may begin from a snapshot, whose content is that of the log up to an offset. It counts as a
 checkpoint from the moment before its maker began to read: too old a one isn't taken, and like any other checkpoint it

@@ -1,7 +1,7 @@
 """The worker's open stores.
 
-A store stays open when its partition goes elsewhere: rebalances are eager, most partitions come back at once, and all
-that a kept store saves is reading the disk. It takes part in the takeover like one that was just opened.
+A store stays open when its partition goes elsewhere: the partition may come back, and all that a kept store saves is
+reading the disk. It takes part in the takeover like one that was just opened.
 """
 
 from __future__ import annotations

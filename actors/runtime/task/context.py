@@ -127,8 +127,8 @@ class TaskContext:
     async def confirm(self) -> None:
         """Ask the group whether the partition is still ours.
 
-        A takeover calls it twice: before the fence, so that a zombie doesn't fence the new owner; and after the fence,
-        where the answer counts.
+        A takeover calls it twice: before the fence, so that a worker that isn't a member ends without one; and after
+        the fence, which may take long: only that answer counts.
 
         Raises:
             MigratedError: it isn't.

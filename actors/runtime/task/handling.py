@@ -20,7 +20,15 @@ from actors.errors import (
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.message.context import Context, enter_message
-from actors.runtime.message.failures import NULL_KEY, NULL_VALUE, as_record_error, undecodable, unreadable
+from actors.runtime.message.failures import (
+    NULL_KEY,
+    NULL_VALUE,
+    PartlyFailedError,
+    as_record_error,
+    failures_of,
+    undecodable,
+    unreadable,
+)
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
@@ -199,9 +207,7 @@ class Handling:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.
             self.parked.park(state, record, failed, attempts)
         else:
-            where = f"{failed.topic}[{failed.partition}] offset {failed.offset}"
-            logger.error("%s: %s: skipped after %d attempts", where, failed.reason, attempts, exc_info=failed.__cause__)
-            self._send_dead_letter(state, record, failed, attempts)
+            self._skip(state, record, failed, attempts)
         self._consume(state, record, internal)
         if self.spec.answers is not None:
             self.spec.answers.failed(state, record, failed.reason)
@@ -219,12 +225,23 @@ class Handling:
             raise failed
         self.give_up(state, record.original or record, failed, 1)
 
-    def _send_dead_letter(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
+    def _skip(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
+        """Log what is skipped, for each actor that it is skipped for, and send the others what is for them."""
+        where = f"{failed.topic}[{failed.partition}] offset {failed.offset}"
+        if isinstance(failed.__cause__, PartlyFailedError):
+            state.outputs += failed.__cause__.kept
+        for actor, one in failures_of(self.spec.name, failed, state.source, record).items():
+            logger.error("%s: %s: skipped after %d attempts", where, one.reason, attempts, exc_info=one.__cause__)
+            self._send_dead_letter(state, record, actor, one, attempts)
+
+    def _send_dead_letter(
+        self, state: TaskState, record: InputRecord, actor: str, failed: RecordError, attempts: int
+    ) -> None:
         """Send what is skipped to the dead letters, if the policy wants that; one that doesn't fit is only logged."""
         if not self.spec.on_error.dead_letters:
             return
         try:
-            send_dead_letter(self.spec, state, record, reason=describe(failed), attempts=attempts)
+            send_dead_letter(self.spec, state, record, actor=actor, reason=describe(failed), attempts=attempts)
         except RecordTooLargeError as error:
             logger.error("%s offset %d: no dead letter: %s", state.source, record.offset, error)
 

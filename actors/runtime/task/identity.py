@@ -77,11 +77,19 @@ def grown_error(spec: ActorSpec, topic: str, count: int, handled: str = "") -> I
     `handled` says what was handled in other partitions than its state, as a sentence with a space behind it.
     """
     how = "given more" if count > spec.partition_count else "re-created with fewer"
+    other = f"{how} partitions than {spec.partition_count}, it has {count}"
+    was = f"topic {topic}, the input of actor {spec.name}, was {other}"
+    stopped = f"The actor's partitions are stopped, nothing of them is lost. {handled}"
+    if not spec.stores:
+        others = ", ".join(name for name in spec.topics if name != topic)
+        return InputGrownError(
+            f"{was}: keys have other partitions now than in its other inputs, {others}. {stopped}Have all inputs "
+            "with one number of partitions, and restart all workers"
+        )
     return InputGrownError(
-        f"topic {topic}, the input of actor {spec.name}, was {how} partitions than {spec.partition_count}, it has "
-        f"{count}: keys have other partitions now than their state. The actor's partitions are stopped, nothing of "
-        f"them is lost. {handled}Stop all workers, then carry the state over to {count} partitions, with a new input "
-        "topic and app id: see docs/how-to/snapshots.md, 'Another cluster, another number of partitions'"
+        f"{was}: keys have other partitions now than their state. {stopped}Stop all workers, then carry the state over "
+        f"to {count} partitions, with a new input topic and app id: see docs/how-to/snapshots.md, 'Another cluster, "
+        "another number of partitions'"
     )
 
 

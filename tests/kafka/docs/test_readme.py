@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import collections
 import json
@@ -16,31 +15,12 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from dev.kafka import free_port
 from tests import documents
+from tests.documents import program
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, unique
 
 MODULE = "examples.run_commands"
 INPUT, OUTPUT = "raw-data", "runs"
 GUIDE = "docs/how-to/local-broker.md"
-
-
-def program(source: str) -> list[str]:
-    """What the code does: without comments, docstrings and the broker's address."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [line for line in body if not is_text(line) and not is_import_of_os(line)]
-        if isinstance(node, ast.keyword) and node.arg == "broker":
-            node.value = ast.Constant("kafka://…")
-    return [ast.unparse(statement) for statement in tree.body]
-
-
-def is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def is_import_of_os(node: ast.AST) -> bool:
-    return isinstance(node, ast.Import) and [name.name for name in node.names] == ["os"]
 
 
 def python_blocks(markdown: str) -> list[str]:

@@ -17,6 +17,7 @@ from tests.kafka.helpers import (
     make_topics,
     producing,
     read_all,
+    send,
     unique,
 )
 
@@ -123,6 +124,79 @@ async def test_payments_are_counted_once_by_their_order_although_workers_are_kil
         return not await read_all(brokers, f"{name}-add_up-{name}-payments-repartition")
 
     await eventually(is_purged, what=third.log)
+
+
+COUNTS = {"payments": 2, "orders": 4, "customers": 3}
+
+
+def key_of(topic: str, number: int) -> str:
+    """The key of the record with this number: of a payment it is neither its order's nor its customer's."""
+    keys = {"payments": f"payment-{number}", "orders": f"order-{number % 11}", "customers": f"customer-{number % 7}"}
+    return keys[topic]
+
+
+def value_of(topic: str, number: int) -> bytes:
+    more = {"order": key_of("orders", number), "customer": key_of("customers", number)} if topic == "payments" else {}
+    return json.dumps({"number": number, **more}).encode()
+
+
+async def has_each_key_once(brokers: str, name: str, sent: int) -> None:
+    """Compare what was counted of each order and each customer with what was sent."""
+    found: dict[str, list[list[int]]] = defaultdict(list)
+    for record in await read_all(brokers, f"{name}-out"):
+        found[record.key.decode()].append(json.loads(record.value))
+    assert len(found) == 11 + 7
+    for key, seen in found.items():
+        topic = "orders" if key.startswith("order") else "customers"
+        wanted = [number for number in range(sent) if key_of(topic, number) == key]
+        # One state for what comes of both inputs: a key is in the same partition of both.
+        assert [count for count, _, _ in seen] == list(range(1, 2 * len(wanted) + 1))
+        assert [number for _, is_payment, number in seen if not is_payment] == wanted
+        assert sorted(number for _, is_payment, number in seen if is_payment) == wanted
+
+
+async def test_a_topic_is_read_by_two_keys_beside_inputs_with_other_numbers_of_partitions(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name, sent = unique("keys"), 0
+    for topic, partitions in COUNTS.items():
+        await make_topics(brokers, f"{name}-{topic}", partitions=partitions)
+    await make_topics(brokers, f"{name}-out", partitions=1)
+
+    async def send_all(count: int) -> None:
+        """Send as many payments, orders and customers."""
+        nonlocal sent
+        for topic, partitions in COUNTS.items():
+            numbers = range(sent, sent + count)
+            records = [(key_of(topic, number).encode(), value_of(topic, number)) for number in numbers]
+            await send(brokers, f"{name}-{topic}", records, partitions=partitions)
+        sent += count
+
+    async def has_all() -> bool:
+        return len(await read_all(brokers, f"{name}-out")) >= 4 * sent
+
+    def worker(folder: str) -> WorkerProcess:
+        made = WorkerProcess("tests.kafka.apps.two_keys_app", brokers, tmp_path / folder, APP_NAME=name)
+        workers.append(made.start())
+        return made
+
+    first = worker("w0")
+    await send_all(100)
+    await eventually(has_all, what=first.log)
+    await send_all(200)
+    first.kill()
+    second, third = worker("w1"), worker("w2")
+    await send_all(100)
+    await eventually(has_all, deadline_s=90, what=lambda: second.log() + third.log())
+    second.kill()
+    await send_all(100)
+    await eventually(has_all, deadline_s=90, what=third.log)
+
+    await has_each_key_once(brokers, name, sent)
+    async with producing(brokers) as producer:
+        for actor, partitions in (("join_orders", 4), ("join_customers", 3)):
+            topic = f"{name}-{actor}-{name}-payments-repartition"
+            assert len(await producer.partitions_for(topic)) == partitions
 
 
 async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys_is_told(

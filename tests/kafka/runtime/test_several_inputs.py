@@ -79,3 +79,31 @@ async def test_messages_of_two_inputs_are_counted_once_although_workers_are_kill
         for side in (b"left", b"right"):
             wanted = [value for its_key, value in records(0, sent) if its_key == key]
             assert [value for _, from_, value in found[key] if from_ == side] == wanted
+
+
+async def test_the_example(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
+    await make_topics(brokers, "orders", "payments", "settled", partitions=PARTITIONS)
+    keys = [b"o%d" % number for number in range(40)]
+
+    def start(folder: str) -> WorkerProcess:
+        worker = WorkerProcess("examples.order_payments", brokers, tmp_path / folder)
+        workers.append(worker.start())
+        return worker
+
+    async def has_settled(count: int) -> bool:
+        return len(await read_all(brokers, "settled")) >= count
+
+    first = start("w0")
+    await send(brokers, "orders", [(key, b'{"cents": 100}') for key in keys[:20]], partitions=PARTITIONS)
+    await send(brokers, "payments", [(key, b'{"cents": 60}') for key in keys], partitions=PARTITIONS)
+    await send(brokers, "payments", [(key, b'{"cents": 40}') for key in keys[:10]], partitions=PARTITIONS)
+    await eventually(lambda: has_settled(10), what=first.log)
+    first.kill()
+    second = start("w1")
+    await send(brokers, "orders", [(key, b'{"cents": 60}') for key in keys[20:]], partitions=PARTITIONS)
+    await send(brokers, "payments", [(key, b'{"cents": 50}') for key in keys[10:20]], partitions=PARTITIONS)
+    await eventually(lambda: has_settled(40), deadline_s=90, what=second.log)
+    found = [(record.key, json.loads(record.value)) for record in await read_all(brokers, "settled")]
+    paid = {number: (100, 100) if number < 10 else (100, 110) if number < 20 else (60, 60) for number in range(40)}
+    wanted = [(keys[number], {"due": due, "paid": cents}) for number, (due, cents) in paid.items()]
+    assert sorted(found, key=lambda one: one[0]) == sorted(wanted, key=lambda one: one[0])

@@ -27,6 +27,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("end", [WorkerProcess.terminate, WorkerProcess.kill], ids=["stopped", "killed"])
 async def test_workers_are_upgraded_one_by_one_and_back(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess], former: Path, end: object

@@ -28,6 +28,7 @@ async def coordinator(brokers: str, kind: object, name: str) -> int:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)
 async def test_commits_outlive_coordinators_that_die_in_the_middle(
     tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -21,6 +21,9 @@ from tests.documents import ROOT, block
 from tests.kafka import forked
 from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, read_all, send, unique
 
+# Each command of a page has two minutes.
+pytestmark = pytest.mark.timeout(900)
+
 PAGE = "docs/how-to/disasters.md"
 STORE = "totals"
 PARTITIONS = 2

@@ -21,8 +21,10 @@ PARTITIONS = 6
 PACE_S = 0.005
 SESSION_S = 6.0
 LONGEST_PAUSE_S = 0.4
-"""Of a partition that doesn't move, on a machine with other work; alone it is less than 0.1 s. A takeover takes longer
-than that, and comes after the next heartbeat of each worker."""
+"""Of a partition that doesn't move. The goal is 0.1 s. The limit is larger because the figure has more in it: the
+worker that joins starts a Python process, three workers and a broker share the machine with other tests, and a reader
+sees a whole commit interval at once. On two busy cores the figure is up to 0.3 s. A partition that moves stands still
+for 0.8 s or more: the limit tells the two apart."""
 LONGEST_TAKEOVER_S = SESSION_S + 4.0
 
 

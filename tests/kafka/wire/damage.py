@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,6 +57,23 @@ def produce_unchecked(patch: Patch, world: World) -> None:
         return ends
 
     patch.setattr(writer, "append", unchecked)
+
+
+def records_before_offsets(patch: Patch, world: World) -> None:
+    """The records are appended before the coordinator has taken the offsets."""
+    add_offsets, append = TransactionWriter._add_offsets, writer.append
+    left: list[Callable[[], Awaitable[None]]] = []
+
+    async def later(*args: Any) -> None:
+        left.append(partial(add_offsets, *args))
+
+    async def first(*args: Any, **options: Any) -> dict[TopicPartition, int]:
+        ends = await append(*args, **options)
+        await left.pop()()
+        return ends
+
+    patch.setattr(TransactionWriter, "_add_offsets", later)
+    patch.setattr(writer, "append", first)
 
 
 def requests_sent_again(patch: Patch, world: World) -> None:
@@ -180,6 +198,42 @@ def transactions_of_the_dead_left_open(patch: Patch, world: World) -> None:
         """Wait for the time-out."""
 
     patch.setattr(former_owners, "_end_of_dead", nothing)
+
+
+def end_of_the_living(patch: Patch, world: World) -> None:
+    """A takeover ends the last owner's transaction without a look at whether the group has it."""
+    end_of_dead = former_owners._end_of_dead
+
+    class Nobody:
+        async def knows(self, member_id: str) -> bool:
+            return False
+
+    async def end(_: Any, log: Any, owners: Any) -> None:
+        await end_of_dead(Nobody(), log, owners)
+
+    patch.setattr(former_owners, "_end_of_dead", end)
+
+
+def missed_generation_unnoticed(patch: Patch, world: World) -> None:
+    """A worker that missed a generation keeps its tasks."""
+
+    def note(self: KafkaSource) -> None:
+        self._generation = self.identity().generation
+
+    patch.setattr(KafkaSource, "_note_generation", note)
+
+
+def forgotten_keeps_its_tasks(patch: Patch, world: World) -> None:
+    """A worker that the group has forgotten joins as one that stays."""
+
+    def keeps(self: KafkaSource) -> bool:
+        self._assignor.kept = True
+        self._events.joining()
+        return True
+
+    missed_generation_unnoticed(patch, world)
+    patch.setattr(KafkaSource, "_forgotten", lambda _: None)
+    patch.setattr(KafkaSource, "_keeps", keeps)
 
 
 def restored_to_the_last_stable_offset(patch: Patch, world: World) -> None:

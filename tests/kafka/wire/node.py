@@ -21,14 +21,33 @@ from tests.kafka.wire.world import ACTOR, MAX_RECORD_BYTES, PROGRESS_S, Stores, 
 class Node:
     """One process. Its clients are `{name}-actors`, `{name}-control` and the task's producer."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        *,
+        instance_id: str | None = None,
+        session_ms: int = 6000,
+        rebalance_ms: int = 10_000,
+    ) -> None:
         self.name = name
+        self._settings = GroupSettings(
+            group=world.group,
+            instance_id=instance_id,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=300,
+            rebalance_timeout_ms=rebalance_ms,
+            isolation_level="read_committed",
+            fetch_bytes=1_000_000,
+            max_poll_records=None,
+        )
         self.stores = Stores()
         self.failures: list[BaseException] = []
         self._world = world
         self._connection = Connection((world.proxy.bootstrap,), client_id=name)
         self._open = contextlib.AsyncExitStack()
         self._worker: Worker | None = None
+        self._source: KafkaSource | None = None
 
     @property
     def producer(self) -> str:
@@ -39,6 +58,11 @@ class Node:
     def task(self) -> Task | None:
         """Its task, while it has the partition."""
         return None if self._worker is None else next(iter(self._worker.tasks), None)
+
+    @property
+    def generation(self) -> int:
+        """The group's generation as its consumer knows it, -1 while it is no member."""
+        return -1 if self._source is None else self._source.identity().generation
 
     async def __aenter__(self) -> Node:
         world = self._world
@@ -58,7 +82,7 @@ class Node:
             task_log=committer.new_log,
             on_failure=self.failures.append,
         )
-        sink.source = source = await self._join(worker)
+        self._source = sink.source = source = await self._join(worker)
         self._open.push_async_callback(source.close)
         dispatcher = asyncio.create_task(worker.run())
         dispatcher.add_done_callback(self._dispatched)
@@ -75,19 +99,14 @@ class Node:
         world = self._world
         return await KafkaSource.open(
             self._connection,
-            GroupSettings(
-                group=world.group,
-                instance_id=None,
-                session_timeout_ms=6000,
-                heartbeat_interval_ms=300,
-                rebalance_timeout_ms=10_000,
-                isolation_level="read_committed",
-                fetch_bytes=1_000_000,
-                max_poll_records=None,
-            ),
+            self._settings,
             [world.input],
             ActorAssignor(
-                instance_id="", address="", actors={world.input: ACTOR}, on_disk=dict, leaving=lambda: worker.leaving
+                instance_id=self._settings.instance_id or "",
+                address="",
+                actors={world.input: ACTOR},
+                on_disk=dict,
+                leaving=lambda: worker.leaving,
             ),
             SourceEvents(
                 joining=worker.joining,

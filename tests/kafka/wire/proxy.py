@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiokafka.protocol.commit import OffsetCommitRequest_v3
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest_v0, AddPartitionsToTxnRequest_v0, EndTxnRequest_v0
 
@@ -44,6 +45,7 @@ class Api(enum.IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     JOIN_GROUP = 11
@@ -127,6 +129,9 @@ class Exchange:
             return self.answer(0, code, None, -1, "", -1)
         if api == Api.ADD_PARTITIONS_TO_TXN:
             return self.answer(0, [(topic, [(number, code) for number in parts]) for topic, parts in self.asked.topics])
+        if api == Api.OFFSET_COMMIT:
+            topics = [(topic, [(part, code) for part, *_ in parts]) for topic, parts in self.asked.topics]
+            return self.answer(0, topics)
         if api == Api.PRODUCE:
             parts = {topic: [part for part, *_ in parts] for topic, parts, _ in self.asked.topics}
             return self.produced({topic: (numbers, code) for topic, numbers in parts.items()})
@@ -377,6 +382,7 @@ _REQUESTS: dict[tuple[int, int], Any] = {
     for kind in (
         ProduceRequest_v9,
         ProduceRequest_v12,
+        OffsetCommitRequest_v3,
         OffsetFetchRequest_v7,
         FindCoordinatorRequest_v1,
         InitProducerIdRequest_v3,

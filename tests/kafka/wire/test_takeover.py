@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors._core.task.lifecycle import State
-from tests.kafka.helpers import eventually, producing
+from tests.kafka.helpers import eventually, producing, read_all
 from tests.kafka.wire import damage
 from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without
 from tests.kafka.wire.proxy import Api, Gate, Hold, answered, forward, lose_request, swallow_request
@@ -130,6 +130,26 @@ async def test_a_zombie_emits_nothing(world: World, monkeypatch: Patch, removed:
         assert await world.damage(owner) == []
 
 
+@with_and_without(damage.records_before_offsets)
+async def test_a_worker_that_lost_its_partition_appends_nothing(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """Its offsets are refused first. What it appended would hold back the new owner's restore until it is aborted."""
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    before = await world.member()
+    former = await world.owner("a", before.identity).start(limit=1)
+    await former.did(1)
+    await before.leave()
+    identity = (await world.member()).identity
+    former.feed.allow(2)
+    await eventually(lambda: former.running.state is State.CLOSED, deadline_s=PROGRESS_S, what=repr(former.task))
+    appended = await read_all(world.brokers, world.changelog, isolation="read_uncommitted")
+    assert_damage([f"{record.value!r} is appended" for record in appended if record.value.endswith(b"1a")], removed)
+    owner = await world.owner("b", identity).start()
+    assert await world.damage(owner) == []
+
+
 @pytest.mark.parametrize(
     ("api", "removed"),
     [
@@ -190,6 +210,34 @@ async def test_a_dead_owners_transaction_is_ended_at_once(
     assert_damage([] if took_s < DEAD_S else [f"the takeover took {took_s:.1f} s"], removed)
     owner.feed.allow(None)
     assert await world.damage(owner) == []
+
+
+@with_and_without(damage.end_of_the_living)
+async def test_a_living_owner_ends_its_transaction_itself(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """Its commit goes through while another worker waits for the offset to become stable."""
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    member = await world.member()
+    living = await world.owner("a", member.identity).start(limit=0)
+    await living.runs()
+    gate, epoch = Gate(), living.running.epoch
+    ends = world.proxy.on(Api.END_TXN, gate, client=living.producer)
+    living.feed.allow(1)
+    await ends.was_hit()
+    owner = world.owner("b", member.identity)
+    looks = world.proxy.on(Api.OFFSET_FETCH, forward, client="b-control", times=None)
+    await owner.start(limit=0)
+    await looks.was_hit(2)
+    gate.open()
+    await living.did(1)
+    found = [] if living.running.epoch == epoch else ["the commit failed: another worker ended its transaction"]
+    assert_damage(found, removed)
+    await living.stop()
+    if removed is None:
+        owner.feed.allow(None)
+        assert await world.damage(owner) == []
 
 
 @with_and_without(damage.fenced_is_migrated)

@@ -23,7 +23,8 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.writer import TransactionWriter
+from actors._kafka.produce.ordered import OrderedWriter
+from actors._kafka.produce.writer import BatchWriter, TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.committer import Committer, Membership
@@ -34,6 +35,7 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.task.task import Task
 from stores._core.record import METADATA_BYTES
+from stores.folder import if_copied
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
@@ -225,6 +227,8 @@ class World:
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
+        self.is_exactly_once = True
+        self.transactional_id: str | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
@@ -282,18 +286,24 @@ class World:
     # --- what an owner is made of ----------------------------------------------------------------------------------
 
     def id_of(self, owner: str) -> str:
-        """The transactional id of an owner."""
-        return f"{self.name}:worker:{owner}"
+        """The transactional id of an owner: its own, unless all have one."""
+        return self.transactional_id or f"{self.name}:worker:{owner}"
 
-    def writer(self, connection: Connection) -> TransactionWriter:
+    def writer(self, connection: Connection) -> BatchWriter:
+        common: dict[str, Any] = {
+            "connection": connection,
+            "group": self.group,
+            "batch_bytes": lambda topic: MAX_RECORD_BYTES,
+            "compression": None,
+            "commit_deadline_s": self.commit_deadline_s,
+        }
+        if not self.is_exactly_once:
+            return OrderedWriter(**common)
         return TransactionWriter(
-            connection=connection,
             transactional_id=self.id_of(connection.client_id),
-            group=self.group,
-            batch_bytes=lambda topic: MAX_RECORD_BYTES,
-            compression=None,
             transaction_timeout_ms=self.transaction_timeout_ms,
-            commit_deadline_s=self.commit_deadline_s,
+            if_shared=if_copied("/data/copy"),
+            **common,
         )
 
     def services(self, connection: Connection, control: ControlPlane, stores: Any, sink: Any) -> TaskServices:
@@ -317,11 +327,16 @@ class World:
             address="",
             # Each record is a transaction of its own.
             policy=CommitPolicy(interval_s=0.0, max_bytes=1 << 30),
-            rules=StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False),
+            rules=StartRules(
+                ResetPolicy.EARLIEST,
+                exactly_once=self.is_exactly_once,
+                allow_reprocessing=False,
+                allow_lost_input=False,
+            ),
             backoff=Backoff(),
             queue_records=1000,
             checkpoint_refresh_s=3600.0,
-            transactional_id=self.id_of(worker),
+            transactional_id=self.id_of(worker) if self.is_exactly_once else "",
         )
 
     def spec(self, owner: str) -> ActorSpec:

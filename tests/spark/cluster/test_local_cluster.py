@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEADLINE_S = 400.0
+pytestmark = pytest.mark.timeout(900)
 SPARK = Path(pyspark.__file__).parent
 # every operator that starts a Python worker has one of these in its name
 PYTHON_NODES = ("Python", "Pandas", "ArrowEval", "MapInArrow")

@@ -11,6 +11,7 @@ import pytest
 from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import FINE, held_point, judge
+from spark_replay.comparison.report import _fact
 from spark_replay.fold.fold import last_writes
 from spark_replay.sources.brokers.topic import Topic
 from stores._core.record import encode_metadata
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = "partition int, offset bigint, key binary, value binary, metadata binary"
-HELD = "partition int, claimed int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint"
+HELD = (
+    "partition int, claimed int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, "
+    "input int"
+)
 NOW_MS = 1_000
 END = 100
 
@@ -54,11 +58,12 @@ class Case:
     contested: bool = False
 
 
-def other(epoch: int, source_offset: int) -> Write:
-    return Write(epoch, source_offset, "x", key="other")
+def other(epoch: int, source_offset: int, *, key: str = "other", input: int | None = None) -> Write:
+    return Write(epoch, source_offset, "x", key=key, input=input)
 
 
 OLD = Write(3, 50, "old")
+SECOND = Write(3, 50, "old", input=1)
 CASES = [
     Case(
         "the newer owner's offsets are of another input",
@@ -66,6 +71,48 @@ CASES = [
         OLD,
         "never_committed",
         "committed_write_missing",
+    ),
+    Case(
+        "the newer owner had come less far in another input",
+        {1: other(5, 3, input=0), 2: Write(5, 4, "new", input=0)},
+        SECOND,
+        "never_committed",
+        "committed_write_missing",
+    ),
+    Case(
+        "the newer owner has the first input only",
+        {1: other(5, 3), 2: other(5, 4, key="third"), 3: Write(5, 4, "new")},
+        SECOND,
+        "never_committed",
+        "committed_write_missing",
+    ),
+    Case(
+        "the newer owner had the same one of two inputs",
+        {1: other(5, 90, input=0), 2: other(5, 49, key="third", input=1), 3: Write(5, 51, "new", input=1)},
+        SECOND,
+        "stale_owner",
+        "stale_owner",
+    ),
+    Case(
+        "the same offset of another input",
+        {1: Write(3, 50, "log", input=0)},
+        SECOND,
+        "never_committed",
+        "committed_write_missing",
+    ),
+    Case(
+        "a higher offset of another input says nothing",
+        {1: Write(3, 49, "log", input=0)},
+        SECOND,
+        "never_committed",
+        "committed_write_missing",
+    ),
+    Case(
+        "newer than all of the same one of two inputs",
+        {1: Write(3, 49, "log", input=1)},
+        SECOND,
+        "never_committed",
+        "never_committed",
     ),
     Case(
         "the newer owner had the same input",
@@ -151,16 +198,16 @@ CASES = [
 
 def judged(spark: SparkSession, rows: DataFrame) -> DataFrame:
     kept = [
-        (number, number, b"key", case.held.value, case.held.source_offset, case.held.epoch, case.held.expires_at_ms)
-        for number, case in enumerate(CASES)
-        if case.held is not None
+        (number, number, b"key", held.value, held.source_offset, held.epoch, held.expires_at_ms, held.input)
+        for number, held in enumerate(case.held for case in CASES)
+        if held is not None
     ]
     # the other keys are held as they should be
     fine = [
-        (number, number, b"other", write.value, write.source_offset, write.epoch, 0)
+        (number, number, write.key.encode(), write.value, write.source_offset, write.epoch, 0, write.input)
         for number, case in enumerate(CASES)
         for write in case.log.values()
-        if write.key == "other"
+        if write.key != "key"
     ]
     encoded = [(*row[:3], str(row[3]).encode(), *row[4:]) for row in kept + fine]
     held = Held(
@@ -197,7 +244,14 @@ def test_causes(spark: SparkSession, is_complete: bool):
         contested=frozenset(number for number, case in enumerate(CASES) if case.contested),
     )
     suspects = judged(spark, rows).where(f"kind not in {FINE}")
-    found = name_causes(suspects, rows, everything, known).select("partition", "key", "cause").collect()
+    found = name_causes(suspects, rows, everything, known).collect()
     assert {bytes(row["key"]) for row in found} == {b"key"}
     named = {CASES[row["partition"]].name: row["cause"] for row in found}
     assert named == {case.name: case.complete if is_complete else case.compacted for case in CASES}
+    told = {CASES[row["partition"]].name: _fact(row) for row in found}
+    assert told["the newer owner had an earlier input"] == (
+        "what is held is of epoch 3 and input 50; epoch 5 had handled input 49"
+    )
+    assert told["the newer owner had the same one of two inputs"] == (
+        "what is held is of epoch 3 and offset 50 of input 1; epoch 5 had handled offset 49 of input 1"
+    )

@@ -84,6 +84,19 @@ def test_each_damage_of_a_log(spark: SparkSession, brokers: str):
     assert sorted(by_task) == ["epochs", "metadata", "source_offsets"]
 
 
+def test_offsets_of_each_input_grow_and_an_example_names_the_input(spark: SparkSession, brokers: str):
+    log = named_log(brokers)
+    places = ((0, 90), (1, 20), (0, 91), (1, 19), (1, 21))
+    writes = [replace(by(NEW, offset, "a", "1"), input=place) for place, offset in places]
+    extend(brokers, log, *(Transaction((write,)) for write in writes))
+    found = check(spark, brokers, log)["source_offsets"]
+    [example] = found.examples
+    assert (found.count, example.split(" key a ")[1]) == (
+        1,
+        "is of offset 19 of input 1, behind one of offset 20 of input 1",
+    )
+
+
 @pytest.mark.parametrize("reaches_back", [True, False])
 def test_outputs_without_an_input(spark: SparkSession, brokers: str, reaches_back: bool):
     """Of a compacted input nobody knows what it had; outputs of before its first record aren't judged."""

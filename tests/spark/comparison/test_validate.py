@@ -365,3 +365,33 @@ def test_manifest_that_cannot_be_read(spark: SparkSession, brokers: str, log: Lo
     (folder / "worker-1" / MANIFEST).write_text(manifest)
     with pytest.raises(ExportError, match=MANIFEST):
         validate_exports(kafka(spark, brokers, log.topic), against=folder)
+
+
+@pytest.fixture(scope="module")
+def two_inputs(brokers: str) -> Log:
+    writes = [put(f"key-{n}", "now", source_offset=n // 2, epoch=7, input=n % 2) for n in range(40)]
+    return write_log(brokers, [Transaction(tuple(writes))])
+
+
+@pytest.mark.parametrize("has_input", [True, False], ids=["now", "of an earlier release"])
+def test_an_export_of_an_actor_with_two_inputs_is_equal(
+    spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path, has_input: bool
+):
+    export = Export.of(two_inputs)
+    export.has_input = has_input
+    report = validate_exports(kafka(spark, brokers, two_inputs.topic), against=export.write(tmp_path / "exports"))
+    assert (report.mismatches, report.counts["equal"]) == (0, 40)
+
+
+def test_the_same_offset_of_another_input_is_another_write(
+    spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path
+):
+    export = Export.of(two_inputs)
+    export.has_input = True
+    export.replace(b"key-8", input=1)
+    report = validate_exports(kafka(spark, brokers, two_inputs.topic), against=export.write(tmp_path / "exports"))
+    [example] = report.examples["different"]
+    assert (report.mismatches, example.seen, example.cause) == (1, "input differs", "never_committed")
+    assert example.log is not None
+    assert example.export is not None
+    assert [(side["source_offset"], side["input"]) for side in (example.log, example.export)] == [(4, 0), (4, 1)]

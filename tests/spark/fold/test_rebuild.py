@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_replay import AsOf, TargetError, UnknownTopicError, kafka, read_changelog, rebuild_state, write_rebuild
+from spark_replay.fold.rebuild import read_rebuild
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import (
@@ -19,6 +20,7 @@ from tests.spark.helpers import (
     Log,
     Transaction,
     Write,
+    as_earlier_releases,
     fold,
     put,
     random_transactions,
@@ -146,3 +148,20 @@ def test_overwrite_replaces_a_rebuild_when_the_new_one_is_complete(
     write_rebuild(kafka(spark, brokers, other), to=to, overwrite=True)
     assert json.loads((to / "_rebuild.json").read_text())["changelog"] == other
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
+
+
+def test_a_rebuild_says_the_input_of_each_write_and_one_of_an_earlier_release_none(
+    spark: SparkSession, brokers: str, tmp_path: Path
+):
+    writes = [put(f"key-{n}", "x", source_offset=n, input=None if n < 5 else n % 2) for n in range(20)]
+    written = write_log(brokers, [Transaction(tuple(writes))])
+    write_rebuild(kafka(spark, brokers, written.topic), to=tmp_path / "new")
+    expected = {write.key: (write.source_offset, write.input) for write in writes}
+
+    def found(folder: Path) -> dict[bytes, tuple[int, int | None]]:
+        rows = read_rebuild(spark, folder).collect()
+        return {bytes(row["key"]): (row["source_offset"], row["input"]) for row in rows}
+
+    assert found(tmp_path / "new") == expected
+    as_earlier_releases(tmp_path / "new")
+    assert found(tmp_path / "new") == {key: (offset, None) for key, (offset, _) in expected.items()}

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_replay import TargetError, plan_recompute, recompute_actor
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, read_all, unique
+from spark_replay import (
+    InputError,
+    LogTooShortError,
+    TargetError,
+    kafka,
+    plan_recompute,
+    recompute_actor,
+    write_rebuild,
+)
+from spark_replay.recompute.plan import Recompute
+from spark_replay.recompute.report import Recomputed
+from stores._core.record import METADATA_HEADER, encode_metadata
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, read_all, send, unique
+from tests.spark.helpers import cut_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,10 +110,14 @@ def world(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPathFa
     sys.path.remove(str(folder))
 
 
-def counts(spark: SparkSession, world: World, module: str) -> dict[str, dict[str, int]]:
+def recomputed(spark: SparkSession, world: World, module: str) -> Recomputed:
     brokers, _, folder = world
     spark.sparkContext.addPyFile(str(folder / f"{module}.py"))
-    found = recompute_actor(spark, plan_recompute(spark, brokers, module))
+    return recompute_actor(spark, plan_recompute(spark, brokers, module))
+
+
+def counts(spark: SparkSession, world: World, module: str) -> dict[str, dict[str, int]]:
+    found = recomputed(spark, world, module)
     return {
         store: {kind: count for kind, count in kinds.items() if count} for store, kinds in found.by_store.items()
     } | {"records": {"all": found.records}}
@@ -114,7 +130,14 @@ def test_all_inputs_are_replayed_in_the_order_of_their_timestamps(spark: SparkSe
 
 def test_other_code_differs(spark: SparkSession, world: World) -> None:
     module = module_of(world, "(2 * value if ctx.key == 'k1' and ctx.topic.endswith('left') else value)", suffix="-v2")
-    assert counts(spark, world, module)["sums"] == {"equal": 7, "different": 1}
+    found = recomputed(spark, world, module)
+    assert {kind: count for kind, count in found.by_store["sums"].items() if count} == {"equal": 7, "different": 1}
+    [one] = found.differences
+    assert one.log is not None
+    assert one.recomputed is not None
+    # The last record of the key is the same on both sides, and of the first input.
+    assert one.log["source_offset"] == one.recomputed["source_offset"]
+    assert (one.log["input"], one.recomputed["input"]) == (0, 0)
 
 
 def test_what_is_read_of_each_input_is_said(spark: SparkSession, world: World, tmp_path: Path) -> None:
@@ -125,7 +148,7 @@ def test_what_is_read_of_each_input_is_said(spark: SparkSession, world: World, t
         (f"{name}-{side}", number, "committed") for side in ("left", "right") for number in range(PARTITIONS)
     ]
     assert plan.offsets >= 300
-    with pytest.raises(TargetError, match="doesn't say which input a write came from"):
+    with pytest.raises(TargetError, match="a state doesn't say how far the others had been handled"):
         plan_recompute(spark, brokers, module_of(world), from_state=tmp_path)
 
 
@@ -152,3 +175,70 @@ def test_a_record_that_came_after_later_ones_of_another_input_differs_only_where
         worker.kill()
     found = counts(spark, world, module_of(world))
     assert found == {"sums": {"equal": 8}, "lines": {"equal": 5, "different": 3}, "records": {"all": 306}}
+
+
+REKEYED = """
+    from actors import App, Context
+
+    app = App({name!r}, broker={url!r})
+    orders = app.topic("{name}-orders", key_type=str, value_type=dict)
+    payments = app.topic("{name}-payments", key_type=str, value_type=dict)
+    sums, joined = app.store("sums", key_type=str), app.store("joined", key_type=str)
+
+
+    @app.actor(payments, by="order", stores=[sums])
+    async def add_up(ctx: Context, value: dict) -> None: ...
+
+
+    @app.actor(orders, payments, by={{payments: "order"}}, stores=[joined])
+    async def join(ctx: Context, value: dict) -> None: ...
+"""
+
+
+async def handled_and_deleted(brokers: str, name: str, actor: str, store: str, place: int | None) -> None:
+    """Leave what workers leave: a state of 5 payments read by another key, of whose records they deleted 3."""
+    topic, changelog = f"{name}-{actor}-{name}-payments-repartition", f"{name}-{store}-changelog"
+    await make_topics(brokers, topic, changelog, partitions=1)
+    await send(brokers, topic, [(b"o", b"{}")] * 5, partitions=1)
+    async with producing(brokers) as producer:
+        headers = [(METADATA_HEADER, encode_metadata(1, 4, input=place))]
+        await producer.send_and_wait(changelog, b"1", b"o", partition=0, headers=headers)
+    await cut_log(brokers, topic, {0: 3})
+
+
+def test_what_is_said_of_inputs_by_another_key_whose_records_workers_have_deleted(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    brokers, _, folder = world
+    name = unique("rekeyed")
+    module = name.replace("-", "_")
+    (folder / f"{module}.py").write_text(textwrap.dedent(REKEYED).format(name=name, url=f"kafka://{brokers}"))
+    asyncio.run(make_topics(brokers, f"{name}-orders", partitions=1))
+    asyncio.run(handled_and_deleted(brokers, name, "add_up", "sums", None))
+    asyncio.run(handled_and_deleted(brokers, name, "join", "joined", 1))
+    gone = (
+        "begins at offset 3, not 0: the inputs before are gone. Workers delete from this topic what they have handled"
+    )
+    with pytest.raises(InputError, match=f"{gone}.*Begin with the state of that point or a later one"):
+        plan_recompute(spark, brokers, module, actor="add_up")
+    with pytest.raises(InputError, match=f"{gone}.*Actors with several inputs can't begin with a state"):
+        plan_recompute(spark, brokers, module, actor="join")
+    # Each remedy, as printed.
+    write_rebuild(kafka(spark, brokers, f"{name}-sums-changelog"), to=tmp_path / "sums")
+    assert starts(plan_recompute(spark, brokers, module, actor="add_up", from_state=tmp_path)) == [5]
+    assert starts(plan_recompute(spark, brokers, module, actor="add_up", accept_missing_input=True)) == [3]
+    assert starts(plan_recompute(spark, brokers, module, actor="join", accept_missing_input=True)) == [0, 3]
+    with pytest.raises(TargetError, match="Leave it out"):
+        plan_recompute(spark, brokers, module, actor="join", from_state=tmp_path)
+    # Of the records behind the state some are deleted, and they may have written nothing.
+    topic = f"{name}-add_up-{name}-payments-repartition"
+    asyncio.run(send(brokers, topic, [(b"o", b"{}")] * 3, partitions=1))
+    asyncio.run(cut_log(brokers, topic, {0: 7}))
+    with pytest.raises(LogTooShortError, match=r"begins at offset 7, after the state's 5.*--accept-missing-input"):
+        plan_recompute(spark, brokers, module, actor="add_up", from_state=tmp_path)
+    accepted = plan_recompute(spark, brokers, module, actor="add_up", from_state=tmp_path, accept_missing_input=True)
+    assert starts(accepted) == [7]
+
+
+def starts(plan: Recompute) -> list[int]:
+    return [start for one in plan.inputs for start in one.starts]

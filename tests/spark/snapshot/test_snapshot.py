@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,19 +46,27 @@ def changelog(app: str) -> str:
     return f"{unique(f'{app}-store')}-changelog"
 
 
-def owners(seed: int, *, count: int, epoch: int = 1) -> list[Transaction]:
-    """Commits of owners in growing epochs, some aborted, and what another program wrote in between."""
+def owners(seed: int, *, count: int, epoch: int = 1, inputs: Sequence[int] = (1,)) -> list[Transaction]:
+    """Commits of owners in growing epochs, some aborted, and what another program wrote in between.
+
+    Each owner has the next of the numbers of `inputs`, from the first one again behind the last.
+    """
     chance = random.Random(seed)
     transactions, offset = [], 0
     for _ in range(count):
         if chance.random() < 0.1:
             epoch, offset = epoch + 1, max(0, offset - chance.randint(0, 30))
+        has = inputs[epoch % len(inputs)]
         writes = []
         for name in chance.sample(range(60), k=chance.randint(1, 8)):
             value = None if chance.random() < 0.3 else chance.randbytes(chance.randint(0, 20)).hex()
             write = put(
                 f"key-{name}", value, source_offset=offset, epoch=epoch, expires_at_ms=chance.choice([0, 0, 5, 2**42])
             )
+            if has > 1:
+                place = chance.randrange(has)
+                metadata = encode_metadata(epoch, offset // (place + 1), write.expires_at_ms, input=place)
+                write = replace(write, headers=((METADATA_HEADER, metadata),))
             if chance.random() < 0.1:
                 write = replace(write, headers=chance.choice([(), (("other", b"x"),), ((METADATA_HEADER, b"short"),)]))
             elif chance.random() < 0.1:
@@ -96,13 +105,20 @@ def log(brokers: str) -> Log:
     return write_log(brokers, owners(7, count=60))
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("seed", "inputs"), [(1, (1,)), pytest.param(2, (1,), marks=pytest.mark.nightly), (3, (2,)), (4, (1, 3, 1))]
+)
 def test_a_snapshot_and_the_tail_are_the_changelog(
-    spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    spark: SparkSession,
+    brokers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    inputs: tuple[int, ...],
 ):
     monkeypatch.setattr(writing, "ROWS_PER_FILE", 7)
     monkeypatch.setattr(restore, "LOOK_BACK", 2)
-    log = write_log(brokers, owners(seed, count=60))
+    log = write_log(brokers, owners(seed, count=60, inputs=inputs))
     source = source_of(spark, brokers, log.topic)
     began_ms, asked_ms, describe = writing.now_ms(), [], KafkaSource.describe
 
@@ -117,7 +133,7 @@ def test_a_snapshot_and_the_tail_are_the_changelog(
     assert done.records == sum(write.key is not None for write in log.records)
     assert done.without_metadata > 0
     before = [restored(log, number, cut.topic_id, store=MemoryStore())[0].position for number in range(PARTITIONS)]
-    asyncio.run(append(brokers, log, owners(seed + 10, count=15, epoch=9)))
+    asyncio.run(append(brokers, log, owners(seed + 10, count=15, epoch=9, inputs=inputs)))
     folder, keys = SnapshotFolder(tmp_path / "snapshots", app="app"), 0
     for number in range(PARTITIONS):
         store = RocksStore.open(tmp_path / str(number))

@@ -48,24 +48,32 @@ class App:
     sent: list[tuple[bytes, bytes]]
     partitions: int = PARTITIONS
     counted_before: int = 0
+    module: str = MODULE
+    actor: str = "count"
+    inputs: tuple[str, ...] = ("in",)
+
+    @property
+    def topics(self) -> list[str]:
+        return [f"{self.name}-{name}" for name in self.inputs]
 
     @property
     def changelog(self) -> str:
         return f"{self.name}-counts-changelog"
 
     def make(self) -> App:
-        asyncio.run(make_topics(self.brokers, f"{self.name}-in", f"{self.name}-out", partitions=self.partitions))
+        asyncio.run(make_topics(self.brokers, *self.topics, f"{self.name}-out", partitions=self.partitions))
         return self
 
     def send(self, count: int) -> None:
         choice = random.Random(len(self.sent))
-        more = [(choice.choice(KEYS), b"x") for _ in range(count)]
-        asyncio.run(send(self.brokers, f"{self.name}-in", more, partitions=self.partitions))
-        self.sent += more
+        for topic in self.topics:
+            more = [(choice.choice(KEYS), b"x") for _ in range(count)]
+            asyncio.run(send(self.brokers, topic, more, partitions=self.partitions))
+            self.sent += more
 
     def worker(self, folder: str, **environment: str) -> WorkerProcess:
         worker = WorkerProcess(
-            MODULE,
+            self.module,
             self.brokers,
             self.folder / folder,
             APP_NAME=self.name,
@@ -109,9 +117,12 @@ class App:
         assert report.partitions_without_export == []
 
 
+JOIN = {"module": "tests.kafka.apps.join_app", "actor": "join", "inputs": ("left", "right")}
+
+
 @pytest.fixture
-def app(brokers: str, tmp_path: Path) -> Iterator[App]:
-    made = App(unique("snapshot"), brokers, tmp_path, [], []).make()
+def app(request: pytest.FixtureRequest, brokers: str, tmp_path: Path) -> Iterator[App]:
+    made = App(unique("snapshot"), brokers, tmp_path, [], [], **getattr(request, "param", {})).make()
     yield made
     for worker in made.started:
         worker.kill()
@@ -136,10 +147,11 @@ def restored(worker: WorkerProcess) -> int:
 
 
 def owns_all(app: App, worker: WorkerProcess) -> None:
-    found = f"actor count owns {app.name}-in"
+    found = f"actor {app.actor} owns {app.topics[0]}"
     asyncio.run(eventually(lambda: worker.log().count(found) >= app.partitions, what=lambda: worker.log()[-3000:]))
 
 
+@pytest.mark.parametrize("app", [{}, JOIN], ids=["one input", "two inputs"], indirect=True)
 def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
     snapshots = snapshot_with_a_tail(app, spark)
     parts = [snapshots.find("counts", number) for number in range(PARTITIONS)]

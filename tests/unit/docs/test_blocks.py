@@ -52,6 +52,8 @@ RUN_ELSEWHERE = {
     "README.md#Example": "tests/kafka/docs/test_readme.py",
     "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
     "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
+    "docs/reference/actors.md#Several inputs": "tests/unit/docs/test_examples.py",
+    "docs/reference/actors.md#Several inputs/2": "tests/unit/docs/test_examples.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
@@ -59,10 +61,7 @@ RUN_ELSEWHERE = {
     "docs/how-to/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
 }
 OTHERS_COMMANDS = {
-    "java": "Kafka's own tool",
-    "kafka-topics.sh": "Kafka's own tool",
-    "kafka-consumer-groups.sh": "Kafka's own tool",
-    "kafka-log-dirs.sh": "Kafka's own tool",
+    **dict.fromkeys(("java", "kafka-topics.sh", "kafka-consumer-groups.sh", "kafka-log-dirs.sh"), "Kafka's own tool"),
     **dict.fromkeys(("cd", "cp", "export", "mkdir", "rm", "source"), "of the shell"),
     "make": "the project's own targets",
     "spark-submit": "Spark's own tool; what follows the program's name is checked",

@@ -1,6 +1,8 @@
 """The examples on the test driver. Each has a test on a real broker too."""
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,6 @@ from examples.bank_accounts import app as bank
 from examples.cart_reminders import Checkout, Put, Shopper, reminders
 from examples.cart_reminders import app as cart_app
 from examples.cart_reminders import orders as cart_orders
-from examples.order_payments import Account as OrderAccount
-from examples.order_payments import Order, Payment, accounts, orders, payments, settled
-from examples.order_payments import app as order_payments
 from examples.order_saga import Place, Process, Stock, Supply, charge, results
 from examples.order_saga import app as saga
 from examples.rate_limiter import Bucket, Take
@@ -26,6 +25,7 @@ from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
 from examples.webhooks import Delivered, Endpoint, Event, post
 from examples.webhooks import app as webhooks
+from tests.documents import ROOT, block, program
 
 
 def test_run_commands_runs_each_once():
@@ -179,15 +179,16 @@ def test_readers_are_told_of_parcels_until_they_have_arrived():
         assert [(sent.key, sent.value) for sent in driver.outputs(statuses)] == [("p1", None)]
 
 
-def test_orders_meet_their_payments_whichever_comes_first():
-    with ActorTestDriver(order_payments, partitions=2) as driver:
-        driver.send(orders, key="o1", value=Order(100))
-        driver.send(payments, key="o2", value=Payment(70))
-        driver.send(payments, key="o1", value=Payment(60))
-        driver.crash(keep_disk=False)
-        assert driver.items(accounts) == {"o1": OrderAccount(100, 60), "o2": OrderAccount(None, 70)}
-        driver.send(orders, key="o2", value=Order(50))
-        driver.send(payments, key="o1", value=Payment(40))
-        found = {sent.key: sent.value for sent in driver.outputs(settled)}
-        assert found == {"o1": OrderAccount(100, 100), "o2": OrderAccount(50, 70)}
-        assert driver.items(accounts) == {}
+def test_the_page_has_the_example_and_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shown = block("docs/reference/actors.md", "Several inputs").code
+    example = (ROOT / "examples" / "order_payments.py").read_text()
+    assert program(shown) == program(example)
+    assert program(shown.replace("+=", "=")) != program(example)
+    (tmp_path / "order_payments.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        names = block("docs/reference/actors.md", "Several inputs", 2).run({})
+        [test] = [test for name, test in names.items() if name.startswith("test_")]
+        test()
+    finally:
+        sys.modules.pop("order_payments", None)

@@ -7,6 +7,7 @@ from aiokafka.consumer import fetcher
 from aiokafka.consumer.subscription_state import Assignment
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
@@ -84,6 +85,23 @@ def test_after_a_part_the_next_offset_is_behind_its_last_record():
         some, has_more = records.take(limit)
         assert (len(some), has_more) == (limit, True)
         assert records.next_fetch_offset == some[-1].offset + 1
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+@pytest.mark.parametrize(("magic", "timestamps"), [(0, [-1, -1, -1]), (1, [5, -1, 7])])
+def test_records_of_older_formats_have_timestamps(magic, timestamps, compression):
+    builder = LegacyRecordBatchBuilder(magic, compression, 1 << 20)
+    for offset, timestamp in enumerate(timestamps):
+        builder.append(offset, timestamp=timestamp if magic else None, key=b"k", value=b"v%d" % offset)
+    raw = builder.build()
+    if compression:
+        # The broker gives compressed messages the offset of the last one.
+        raw[0:8] = (2).to_bytes(8, "big")
+    for begin in (0, 1):
+        taken, _ = drained(fetched(raw, begin, (), RAW), lambda: 2)
+        assert [(one.timestamp, *plain(one)) for one in taken] == [
+            (timestamp, offset, b"k", b"v%d" % offset, ()) for offset, timestamp in enumerate(timestamps)
+        ][begin:]
 
 
 # --- what can't be read ----------------------------------------------------------------------------------------------

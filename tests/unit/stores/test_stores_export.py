@@ -39,8 +39,9 @@ def at(offset: int) -> Position:
     return Position(offset, offset * 2, 3, 4, "topic-id")
 
 
-def raw(value: bytes, offset: int, expires_at_ms: int = 0) -> bytes:
-    return pack(">BQqq", 1, 4, offset, expires_at_ms) + value
+def raw(value: bytes, offset: int, expires_at_ms: int = 0, place: int | None = None) -> bytes:
+    version, packed = (1, offset) if place is None else (2, offset << 16 | place)
+    return pack(">BQqq", version, 4, packed, expires_at_ms) + value
 
 
 def export(folder: Path, to: Path, store: str = "seen", **others):
@@ -60,7 +61,7 @@ def folder(tmp_path):
     """Partition 0 with 5 keys, 1 empty with a position, 2 without a position, 3 with no database in it."""
     opened = DataFolder.open(tmp_path / "data", app="dispatcher")
     writes = {
-        0: [(b"k%d" % n, raw(b"v%d" % n, n, n * 10)) for n in range(5)],
+        0: [(b"k%d" % n, raw(b"v%d" % n, n, n * 10, None if n < 3 else n - 3)) for n in range(5)],
         1: [(b"gone", None)],
         2: None,
     }
@@ -86,6 +87,7 @@ def test_files_and_manifest_hold_what_the_store_holds(folder, tmp_path, monkeypa
         "source_offset": "int64",
         "epoch": "int64",
         "expires_at_ms": "int64",
+        "input": "int32",
     }
     assert table.to_pylist() == [
         {
@@ -95,6 +97,7 @@ def test_files_and_manifest_hold_what_the_store_holds(folder, tmp_path, monkeypa
             "source_offset": n,
             "epoch": 4,
             "expires_at_ms": n * 10,
+            "input": None if n < 3 else n - 3,
         }
         for n in range(5)
     ]

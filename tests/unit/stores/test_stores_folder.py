@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from stores.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from stores.folder import DataFolder
+from stores.folder import DataFolder, if_copied
 from stores.rocks import RocksStore
 
 ROOT = Path(__file__).parents[3]
@@ -124,6 +126,20 @@ def test_what_is_on_disk(folder):
     (folder.path / "stores" / "empty").mkdir()
     assert folder.partitions_on_disk("seen") == [2, 10]
     assert folder.stores_on_disk() == ["locks", "seen"]
+
+
+def test_a_copy_of_a_folder_gets_an_id_of_its_own_by_the_remedy_that_the_error_names(tmp_path):
+    with closing(DataFolder.open(tmp_path / "one", app="app")) as one:
+        make_database(one, "sums", 0)
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        with closing(DataFolder.open(tmp_path / "two", app="app")) as two:
+            assert two.id == one.id
+        assert f"the data folder {two.path}" in if_copied(two.path)
+        assert "delete worker.json" in if_copied(two.path)
+        (tmp_path / "two" / "worker.json").unlink()
+        with closing(DataFolder.open(tmp_path / "two", app="app")) as two:
+            assert two.id not in ("", one.id)
+            assert two.partitions_on_disk("sums") == [0]
 
 
 def test_discard_deletes_one_partition(folder):

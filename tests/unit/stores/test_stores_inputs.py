@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.runtime.state.restore import stored_writes
 from stores._core.record import (
     INPUT_PLACE,
     MAX_INPUTS,
+    METADATA_HEADER,
     Position,
     WriteMetadata,
     decode_metadata,
@@ -20,8 +22,10 @@ from stores._core.record import (
     with_epoch,
 )
 from stores._core.replay import NO_METADATA, advance
+from tests.logs import Record
 
 AT = Position(source_offset=5, changelog_offset=9, wall_time_ms=1, epoch=3, changelog_id="x")
+NOTHING = Position(source_offset=0, changelog_offset=0, wall_time_ms=1, epoch=0, changelog_id="x")
 
 
 @given(st.integers(0, 2**60), st.integers(-1, 2**46), st.integers(0, 2**60), st.integers(0, MAX_INPUTS - 1))
@@ -68,3 +72,23 @@ def test_a_replay_moves_the_offset_of_each_input() -> None:
     newer = advance(AT.at([5, 8]), [encode_metadata(2, 99, input=0), encode_metadata(4, 2, input=1)], 30)
     assert (newer.offsets, newer.epoch) == ((0, 3), 4)
     assert advance(AT, [encode_metadata(3, 1, input=2)], 30).offsets == (5, 0, 2)
+
+
+owned = st.builds(
+    encode_metadata, st.integers(0, 3), st.integers(0, 9), st.sampled_from((0, 5)), input=st.none() | st.integers(0, 3)
+)
+
+
+@given(st.lists(owned, max_size=12), st.randoms(), st.integers(1, 5))
+def test_a_replay_depends_neither_on_the_order_of_inputs_nor_on_chunks(metadata, random, size) -> None:
+    records = [Record(n, b"k", b"v", ((METADATA_HEADER, raw),)) for n, raw in enumerate(metadata)]
+    _, newest = stored_writes(records)
+    at_once = advance(NOTHING, newest, len(records))
+    random.shuffle(newest)
+    assert advance(NOTHING, newest, len(records)) == at_once
+    in_chunks = NOTHING
+    for first in range(0, len(records), size):
+        _, newest = stored_writes(records[first : first + size])
+        in_chunks = advance(in_chunks, newest, min(first + size, len(records)))
+    if records:
+        assert in_chunks == at_once

@@ -70,7 +70,7 @@ def test_the_timestamps_of_sends_and_tells_are_those_that_were_given():
 
 @pytest.mark.parametrize(
     ("came_ms", "given_ms", "sent_ms"),
-    [(STAMP_MS, None, STAMP_MS), (STAMP_MS, 5, 5), (0, None, 0), (-1, None, None), (None, None, None)],
+    [(STAMP_MS, None, STAMP_MS), (STAMP_MS, 5, 5), (0, None, 0), (-1, None, None)],
 )
 def test_an_output_has_the_time_of_its_message_or_the_one_that_is_given(came_ms, given_ms, sent_ms):
     app = an_app()
@@ -81,7 +81,7 @@ def test_an_output_has_the_time_of_its_message_or_the_one_that_is_given(came_ms,
         ctx.send(out, key=ctx.key, value=value, timestamp_ms=given_ms)
 
     with ActorTestDriver(app) as driver:
-        # As from a log of message format 0, which the driver can't send.
+        # As from a producer that sends no timestamps, which the driver can't be.
         driver._cluster.log(TopicPartition("in", 0)).append(b"a", b"x", timestamp_ms=came_ms, headers=())
         driver.settle()
         [sent] = driver.outputs(out)

@@ -54,7 +54,7 @@ def merged(inputs: list[list[int]]) -> list[tuple[int, int]]:
     return found
 
 
-@given(st.lists(st.lists(st.integers(0, 5), max_size=8), min_size=2, max_size=2), st.integers(1, 8))
+@given(st.lists(st.lists(st.integers(-1, 5), max_size=8), min_size=2, max_size=2), st.integers(1, 8))
 def test_the_lowest_head_goes_first(inputs: list[list[int]], size: int) -> None:
     world = World()
     for index, timestamps in enumerate(inputs):
@@ -62,6 +62,14 @@ def test_the_lowest_head_goes_first(inputs: list[list[int]], size: int) -> None:
             world.inbox.put(index, records(*timestamps[start : start + size], start=start))
     assert taken(world.inbox) == merged(inputs)
     assert world.inbox.queued == 0
+
+
+def test_records_without_a_timestamp_go_first_and_hold_no_other_input_up() -> None:
+    world = World()
+    world.inbox.put(0, records(7, 8))
+    world.inbox.put(1, records(-1, -1, 9, -1))
+    # An undated record comes right behind the one before it.
+    assert taken(world.inbox) == [(1, -1), (1, -1), (0, 7), (0, 8), (1, 9), (1, -1)]
 
 
 def test_by_default_an_input_that_has_nothing_here_isnt_waited_for() -> None:

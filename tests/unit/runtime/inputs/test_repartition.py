@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import App, ConfigurationError, Context, HandlerFailedError
+from actors import App, ConfigurationError, Context, HandlerFailedError, OnError
 from actors._core.partitioner import MURMUR2
+from actors._core.task.policy import Then
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
@@ -151,6 +152,117 @@ def test_a_function_that_raises_follows_the_policy_too() -> None:
         driver.send(world.payments, key="ada", value=Payment("o1", 5))
         [parked] = driver.parked("payments-repartition")
         assert "ZeroDivisionError" in str(parked.error)
+
+
+class TwoReaders(World):
+    """Payments that a second actor counts by their amount, which all have; 13 it tells nobody."""
+
+    def __init__(self, then: Then, **options: Any) -> None:
+        policy = OnError(then=then, **options)
+        super().__init__("order_id", on_error=policy)
+        self.cents = self.app.store("cents", value_type=int)
+
+        def amount(payment: Payment) -> str | None:
+            return None if payment.cents == 13 else str(payment.cents)
+
+        @self.app.actor(self.payments, by=amount, stores=[self.cents], on_error=policy)
+        async def count(ctx: Context, payment: Payment) -> None:
+            self.cents.set(ctx.key, self.cents.get(ctx.key, 0) + 1)
+
+
+def test_what_is_skipped_for_one_actor_comes_to_the_others_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = TwoReaders("skip", dead_letters=True)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        for payment in (Payment(None, 5), Payment("o1", 13), Payment(None, 13), Payment("o1", 5)):
+            driver.send(world.payments, key="ada", value=payment)
+        driver.crash(keep_disk=False)
+        assert (driver.items(world.sums), driver.items(world.cents)) == ({"o1": 18}, {"5": 2})
+        for actor, wanted in (("add_up", [None, None]), ("count", ["o1", None])):
+            letters = driver.dead_letters(actor)
+            assert [(letter.key, letter.value.order_id) for letter in letters] == [("ada", order) for order in wanted]
+            whys = [dict(letter.headers)["fa-error"].decode() for letter in letters]
+            assert all(why.endswith(f"NoKeyError: by= of actor {actor} gives no key for it") for why in whys)
+        assert driver.dead_letters("payments-repartition") == []
+    logged = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert logged == [
+        f"payments[0] offset {offset}: by= of actor {actor} gives no key for it: skipped after 1 attempts"
+        for offset, actor in [(0, "add_up"), (1, "count"), (2, "add_up"), (2, "count")]
+    ]
+
+
+def test_what_is_skipped_is_a_dead_letter_with_the_types_of_the_topic_that_it_came_from() -> None:
+    app = App("shop", store="memory://")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    payments = app.topic("payments", key_type=int, value_type=Payment)
+    policy = OnError(then="skip", dead_letters=True)
+
+    @app.actor(orders, payments, by={payments: "order_id"}, on_error=policy)
+    async def join(ctx: Context, value: int | Payment) -> None:
+        """Take all."""
+
+    with ActorTestDriver(app) as driver:
+        driver.send(payments, key=7, value=Payment(None, 40))
+        assert [(letter.key, letter.value) for letter in driver.dead_letters(join)] == [(7, Payment(None, 40))]
+
+
+def test_what_is_skipped_for_one_actor_is_tried_as_often_as_all_else() -> None:
+    tries: list[str] = []
+
+    def flaky(payment: Payment) -> str:
+        tries.append(payment.order_id or "")
+        if tries.count(tries[-1]) < int(tries[-1]):
+            raise ConnectionError("not yet")
+        return tries[-1]
+
+    world, policy = World(flaky, on_error=OnError(retries=2, then="skip")), OnError(retries=2, then="skip")
+    cents = world.app.store("cents", value_type=int)
+
+    @world.app.actor(world.payments, by=lambda payment: str(payment.cents), stores=[cents], on_error=policy)
+    async def count(ctx: Context, payment: Payment) -> None:
+        cents.set(ctx.key, cents.get(ctx.key, 0) + 1)
+
+    with ActorTestDriver(world.app) as driver:
+        for times in ("1", "3", "4"):
+            driver.send(world.payments, key="ada", value=Payment(times, 5))
+        assert (tries, driver.items(world.sums), driver.items(cents)) == (
+            ["1", *["3"] * 3, *["4"] * 3],
+            {"1": 5, "3": 5},
+            {"5": 3},
+        )
+
+
+def test_what_is_parked_for_one_actor_is_held_back_from_the_others_until_it_is_retried() -> None:
+    is_mended = False
+
+    def order_of(payment: Payment) -> str | None:
+        return "o0" if payment.order_id is None and is_mended else payment.order_id
+
+    world = World(order_of, on_error="park")
+    cents = world.app.store("cents", value_type=int)
+
+    @world.app.actor(world.payments, by=lambda payment: str(payment.cents), stores=[cents], on_error="park")
+    async def count(ctx: Context, payment: Payment) -> None:
+        cents.set(ctx.key, cents.get(ctx.key, 0) + 1)
+
+    with ActorTestDriver(world.app) as driver:
+        driver.send(world.payments, key="ada", value=Payment(None, 5))
+        driver.send(world.payments, key="ada", value=Payment("o1", 5))
+        driver.send(world.payments, key="bob", value=Payment("o1", 5))
+        assert (driver.items(world.sums), driver.items(cents)) == ({"o1": 5}, {"5": 1})
+        assert [(one.key, one.attempts) for one in driver.parked("payments-repartition")] == [("ada", 1), ("ada", 0)]
+        is_mended = True
+        driver.retry_parked("payments-repartition", "ada")
+        assert (driver.items(world.sums), driver.items(cents)) == ({"o0": 5, "o1": 10}, {"5": 3})
+        assert driver.parked("payments-repartition") == []
+
+
+def test_what_stops_for_one_actor_is_held_back_from_the_others() -> None:
+    world = TwoReaders("stop")
+    with ActorTestDriver(world.app) as driver:
+        with pytest.raises(HandlerFailedError, match="by= of actor add_up gives no key for it") as raised:
+            driver.send(world.payments, key="ada", value=Payment(None, 5))
+        assert "NoKeyError" in repr(raised.value.__cause__.__cause__)
+        assert (driver.items(world.sums), driver.items(world.cents)) == ({}, {})
 
 
 @pytest.mark.parametrize(

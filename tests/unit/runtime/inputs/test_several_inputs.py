@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 
 from actors import Actor, App, ConfigurationError, Context, HandlerFailedError, OnError, receive
 from actors._core.task.commit import parse_mark
-from actors.ports import TopicPartition
+from actors._core.task.lifecycle import State
+from actors.errors import InputGrownError
+from actors.ports import Identity, TopicPartition
 from actors.testing import ActorTestDriver
 from stores._core.record import METADATA_BYTES, decode_metadata
+from tests.sim.fakes.cluster import SimKafka
 
 
 class Order(msgspec.Struct, tag=True):
@@ -224,6 +229,11 @@ def test_timers_go_to_the_first_inputs_handler() -> None:
         assert fired == [("orders", "late", 3)]
 
 
+async def soon(call: Callable[[], Any]) -> None:
+    """Call what needs a running loop."""
+    call()
+
+
 def declared(*topics: str, partitioner: str | None = None) -> App:
     app = App("shop", store="memory://")
     inputs = [app.topic(name, key_type=str, value_type=str) for name in topics]
@@ -239,6 +249,82 @@ def declared(*topics: str, partitioner: str | None = None) -> App:
 def test_a_topic_is_listed_once() -> None:
     with pytest.raises(ConfigurationError, match="topic orders is listed twice"):
         declared("orders", "payments", "orders")
+
+
+GROWN = ["orders", "payments"]
+
+
+def grow(driver: ActorTestDriver, name: str) -> None:
+    """Give a topic a third partition, as an operator does."""
+    cluster: Any = driver._cluster
+    SimKafka.grow_topic(cluster, name, 3)
+
+
+@pytest.mark.parametrize("learns", ["from the client", "from the leader", "in a takeover"])
+@pytest.mark.parametrize("name", GROWN)
+def test_whichever_input_grows_under_a_worker_the_tasks_stop_and_nothing_is_lost(name: str, learns: str) -> None:
+    world = World()
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        driver.send(world.orders, key="a", value=Order(1))
+        worker: Any = driver._worker
+        process: Any = driver._process
+        grow(driver, name)
+        given = list(worker._source.source.partitions)
+        if learns == "in a takeover":
+            for number in range(2):
+                worker.lost(TopicPartition("orders", number), "it is looked for again")
+        elif learns == "from the client":
+            worker.grown({name: 3})
+        else:
+            given.append(TopicPartition(name, 2))
+        if learns != "in a takeover":
+            process.spawn(soon(lambda: worker.assigned(Identity("driver", 1), given)), name="assigned")
+        why = f"topic {name}, .* was given more partitions than 2, it has 3: keys"
+        with pytest.raises(InputGrownError, match=why) as told:
+            driver.send(world.payments, key="a", value=Payment(1))
+        assert "than their state" in str(told.value)
+        assert "docs/how-to/snapshots.md" in str(told.value)
+        driver._run(asyncio.sleep(1.0))
+        assert [task.state for task in worker.tasks] == [State.REFUSED] * 2
+        assert world.seen == [("orders", 0, world.seen[0][2])]
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_whichever_input_has_grown_a_task_that_takes_over_is_refused(name: str) -> None:
+    """As of a worker that learned of its inputs' partitions before."""
+    world = World()
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        driver.send(world.orders, key="a", value=Order(1))
+        driver._kill()
+        grow(driver, name)
+        driver._start()
+        with pytest.raises(InputGrownError, match=f"topic {name}, .* was given more partitions than 2, it has 3: keys"):
+            driver.send(world.payments, key="a", value=Payment(1))
+        assert len(world.seen) == 1
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_whichever_input_has_grown_a_worker_doesnt_start_again(name: str) -> None:
+    world = World()
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        driver.send(world.orders, key="a", value=Order(1))
+        grow(driver, name)
+        counts = ", ".join(f"{one} {3 if one == name else 2}" for one in GROWN)
+        with pytest.raises(ConfigurationError, match=rf"different numbers of partitions \({counts}\).*snapshots.md"):
+            driver.restart()
+
+
+def test_inputs_of_an_actor_without_state_are_given_partitions_together() -> None:
+    app = declared("orders", "payments")
+    with ActorTestDriver(app, partitions=2) as driver:
+        driver._kill()
+        grow(driver, "payments")
+        driver._start()
+        with pytest.raises(InputGrownError, match=r"in its other inputs, orders\. .*Have all inputs with one number"):
+            driver.settle()
+        with pytest.raises(ConfigurationError) as told:
+            driver.restart()
+        assert "state" not in str(told.value)
 
 
 def test_inputs_have_one_partitioner() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -17,18 +18,19 @@ from actors.coordination import coordination
 from actors.coordination.messages import Acquire
 from actors.errors import BrokerUnavailableError
 from actors.ports import OwnerRecord
-from actors.runtime.observe.status import HistogramStatus, RestoreStatus
+from actors.runtime.observe.status import HistogramStatus, RestoreStatus, WorkerStatus
 from actors.testing import ActorTestDriver
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard import waiting
 from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskKey
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
-from actors.web.dashboard.waiting import Waiting
+from actors.web.dashboard.waiting import TaskWaiting, Waiting
 from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 from tests.browser import statuses
 from tests.browser.statuses import NOW_MS, copy, picture, seen, task
+from tests.unit.runtime.observe.test_meters import seen as status_of
 
 if TYPE_CHECKING:
     from actors.web.queries.service import QueryService
@@ -163,6 +165,37 @@ def test_each_input_is_told_with_the_partition_that_is_most_behind() -> None:
     ]
     assert 'id="i-payments"' in page(statuses.joined(), "take_order")
     assert 'id="inputs"' not in page(statuses.quiet(), "take_order")
+
+
+async def test_actors_that_forward_a_topic_by_another_key_are_listed_with_their_inputs() -> None:
+    app = App("shop", store="memory://")
+    payments = app.topic("payments", key_type=str, value_type=str)
+
+    @app.actor(payments, by=str.upper)
+    async def add_up(ctx: Context, value: str) -> None: ...
+
+    def told() -> tuple[WorkerStatus, dict[str, Any]]:
+        with ActorTestDriver(app) as driver:
+            driver.send(payments, key="ada", value="o1")
+            return status_of(driver), {spec.name: spec for spec in driver._specs}
+
+    class Here(Cluster):
+        actors: ClassVar[dict[str, Any]]
+
+    status, Here.actors = await asyncio.to_thread(told)
+    status = replace(status, worker="here", address="http://here")
+    waits = Waiting(tasks=[TaskWaiting(actor=one.actor, partition=one.partition) for one in status.tasks])
+
+    async def report() -> Report:
+        return Report(status, waits)
+
+    found = await Group("shop", report)._look(cast("QueryService", Here()))
+    rows = {row.name: (row.running, row.partitions, [one.topic for one in row.inputs]) for row in build(found).actors}
+    assert rows == {
+        "add_up": (3, 3, ["shop-add_up-payments-repartition"]),
+        "payments-repartition": (3, 3, ["payments"]),
+    }
+    assert {"payments-repartition", "add_up"} <= set(re.findall(r">([\w-]+)</a>", page(found)))
 
 
 def test_copies_have_a_column_where_there_are_any() -> None:
