@@ -83,6 +83,7 @@ def test_a_longer_grace_opens_no_window_that_was_closed():
             after.order(driver, "a", 10, at_s)
             driver.crash(keep_disk=False)
         assert after.sent(driver) == [("a", 0, 10, 1), ("a", 20, 30, 21)]
+        assert driver.items(after.sales.rows)["a", BEGIN_MS, BEGIN_MS + 10_000] == 1
 
 
 def test_a_shorter_grace_closes_at_once_what_is_older():
