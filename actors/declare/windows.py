@@ -42,12 +42,14 @@ def window_store(
         )
     if not isinstance(grace, timedelta) or grace < timedelta(0):
         raise ConfigurationError(f"window store {name}: grace={grace!r}: give a timedelta of 0 or more")
-    length = timedelta(milliseconds=windows.longest_ms) + grace
+    # What a record does to sliding windows follows from those that end up to a length before it.
+    lengths = 2 if isinstance(windows, Sliding) else 1
+    length = lengths * timedelta(milliseconds=windows.longest_ms) + grace
     kept = max(LEAST_RETENTION, length) if retention is None else retention
     if not isinstance(kept, timedelta) or kept < length:
         raise ConfigurationError(
-            f"window store {name}: retention={kept!r}: windows take records for {length}, their length and grace: keep "
-            "them at least as long"
+            f"window store {name}: retention={kept!r}: windows are needed for {length}, "
+            f"{'twice ' if lengths == 2 else ''}their length and grace: keep them at least as long"
         )
     if isinstance(windows, Session) and (aggregate is None or aggregate.merge is None):
         raise ConfigurationError(

@@ -6,8 +6,9 @@
     "e" close segment key    nothing: a window of that row closes at that stream time; where closes are asked for
     "m"                      `Progress`: stream time, and how far windows are closed and removed
 
-Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress, in MessagePack.
-Times and segments are 8 bytes, big-endian. The key is last, so that it needs no length.
+Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
+the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
+key is last, so that it needs no length.
 """
 
 from __future__ import annotations
@@ -26,18 +27,24 @@ _KEY_AT = 1 + _WORD
 _CLOSE_KEY_AT = 1 + 2 * _WORD
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, frozen=True):
     """How far the windows of a partition have come.
 
     Attributes:
         stream_ms: the largest timestamp seen, -1 before the first.
         closed: the row of the last aligned window whose close was handled, empty before the first.
-        closed_ms: stream time up to which such closes were handled.
+        closed_end_ms: windows that end up to then are closed whatever the grace: it was shorter before.
+        layout: the windows that the rows are made for, "" before the first.
+        grace_ms: the grace period by which windows were closed so far, -1 before the first.
+        has_entries: whether each list with a window to close has an entry for it.
     """
 
     stream_ms: int = -1
     closed: bytes = b""
-    closed_ms: int = -1
+    closed_end_ms: int = -1
+    layout: str = ""
+    grace_ms: int = -1
+    has_entries: bool = False
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
@@ -56,19 +63,20 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+_decode_rest = msgspec.msgpack.Decoder(tuple[bytes, int, str, int, bool]).decode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
 VALUE, LIST, PROGRESS = b"v", b"l", b"p"
 
 
 def encode_progress(progress: Progress) -> bytes:
     """Return the value of the row `PROGRESS_KEY`."""
-    return PROGRESS + _encode(progress)
+    rest = (progress.closed, progress.closed_end_ms, progress.layout, progress.grace_ms, progress.has_entries)
+    return PROGRESS + progress.stream_ms.to_bytes(_WORD, signed=True) + _encode(rest)
 
 
 def decode_progress(raw: bytes) -> Progress:
     """Return what `encode_progress` was given."""
-    return _decode_progress(raw[1:])
+    return Progress(int.from_bytes(raw[1:_KEY_AT], signed=True), *_decode_rest(raw[_KEY_AT:]))
 
 
 def encode_list(held: list[Held]) -> bytes:

@@ -73,7 +73,8 @@ def as_record_error(
     if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
         raise error
     timer = getattr(record, "timer", None)
-    called = "" if timer is None else f", called by its timer {timer!r},"
+    by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"
+    called = f", called by {by}," if by else ""
     reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {reason_of(error)}"
     failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error

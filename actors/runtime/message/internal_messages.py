@@ -22,6 +22,8 @@ class InternalRecord:
         id: what identifies the message for whoever sees it twice; by default its topic, partition and offset.
         timer: the timer's name if it is one.
         tag: what its id has behind the topic's name if that is made of topic, partition and offset.
+        what: what its handler is called by, for people; "" if its key says enough.
+        is_input: whether it is an input record that waited: its timestamp is one of the input.
     """
 
     offset: int
@@ -32,6 +34,8 @@ class InternalRecord:
     id: str | None = None
     timer: str | None = None
     tag: str = ""
+    what: str = ""
+    is_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

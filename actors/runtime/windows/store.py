@@ -57,6 +57,7 @@ class WindowStore(Generic[K, V]):
         retention_ms: how long a window can be read after its start, by stream time.
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
+        kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class WindowStore(Generic[K, V]):
             self._segment_ms = max(windows.gap_ms, -(-retention_ms // SEGMENTS))
         else:
             self._segment_ms = max(windows.longest_ms, 1)
+        # The last millisecond of sliding windows and sessions belongs to them.
+        self.kept_ms = retention_ms if self._aligned is not None else retention_ms + 1
 
     def __repr__(self) -> str:
         return f"<WindowStore {self.name}: {self.windows}>"
@@ -253,6 +256,18 @@ class WindowStore(Generic[K, V]):
         held = self._lists(overlay, raw_key, at_ms - kind.gap_ms, LAST_MS, state)
         merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
         return not time.is_open(self, merged.window)
+
+    @property
+    def layout(self) -> str:
+        """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
+        return f"{self.windows}" if self._aligned is not None else f"{self.windows}, {self._segment_ms} ms a list"
+
+    def first_entries(self, overlay: Overlay) -> Iterator[tuple[int, bytes]]:
+        """Return (close, entry) of the next close of each list."""
+        for row, raw in overlay.items(b"k", b"l"):
+            next_ms = self.next_close_ms(decode_list(raw))
+            if next_ms is not None:
+                yield next_ms, close_key(next_ms, time_of(row), key_of(row))
 
     def closing_ms(self, row: bytes) -> int:
         """Return the stream time from which on the window of a row is closed, or that an entry names."""

@@ -36,6 +36,7 @@ from actors._core.windows.rows import (
     list_key,
     time_of,
 )
+from actors.errors import NewerVersionError
 from actors.ports import Clock, InputRecord
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
@@ -71,6 +72,8 @@ class _Closing:
         floor_ms: windows that begin (sessions: end) before don't wait for their close.
         committed_floor_ms: the same, as of the newest commit that was begun.
         dropped_ms: what begins (ends) up to then is removed from the disk.
+        closed_end_ms: windows that end up to then are closed whatever the grace.
+        has_entries: whether each list with a window to close has an entry for it.
     """
 
     store: WindowStore[Any, Any]
@@ -83,6 +86,8 @@ class _Closing:
     floor_ms: float = math.inf
     committed_floor_ms: float = math.inf
     dropped_ms: int = -1
+    closed_end_ms: int = -1
+    has_entries: bool = False
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""
@@ -139,8 +144,9 @@ class TaskWindows:
             self._closings[store] = _Closing(store, held[store], prefix, bytes([prefix[0] + 1]))
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self.stream_ms
+        self._is_restricted = False
         for closing in self._closings.values():
-            progress = self._progress(closing.store)
+            progress = self._begin(closing)
             closing.start = progress.closed + b"\x00" if progress.closed else closing.prefix
             self._look_for_next(closing)
             closing.committed_floor_ms = closing.floor_ms
@@ -150,15 +156,20 @@ class TaskWindows:
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Tell whether a window still takes records."""
+        if self._is_restricted and window.end_ms <= self._closings[store].closed_end_ms:
+            return False
         return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
-        return int(min(self.stream_ms - store.retention_ms, self._closings[store].floor_ms - 1))
+        return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
 
     def time_of(self, ctx: Context) -> int:
-        """Return the time by which a message belongs to windows."""
-        return ctx.timestamp_ms
+        """Return the time by which a message belongs to windows: no later than stream time.
+
+        A timer may have the time of a clock that is ahead of the records.
+        """
+        return max(0, min(ctx.timestamp_ms, self.stream_ms))
 
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows."""
@@ -186,7 +197,7 @@ class TaskWindows:
             RecordError: its timestamp is missing, or so far in the future that it would close windows that are in use.
         """
         record = ctx._record
-        if isinstance(record, InternalRecord):
+        if isinstance(record, InternalRecord) and not record.is_input:
             return
         at_ms = record.timestamp
         if at_ms is None or at_ms < 0:
@@ -240,8 +251,16 @@ class TaskWindows:
             closing.committed_floor_ms = closing.floor_ms
         if self.stream_ms <= self._written_ms:
             return
-        for store in self._closings:
-            self._write(store, msgspec.structs.replace(self._progress(store), stream_ms=self.stream_ms), self._state)
+        for store, closing in self._closings.items():
+            progress = msgspec.structs.replace(
+                self._progress(store),
+                stream_ms=self.stream_ms,
+                closed_end_ms=closing.closed_end_ms,
+                layout=store.layout,
+                grace_ms=store.grace_ms,
+                has_entries=closing.has_entries,
+            )
+            self._write(store, progress, self._state)
         self._state.scope.release()
         self._written_ms = self.stream_ms
 
@@ -252,6 +271,36 @@ class TaskWindows:
 
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
+
+    def _begin(self, closing: _Closing) -> Progress:
+        """Compare what the rows are made for with what the program declares; return how far they have come.
+
+        Raises:
+            NewerVersionError: the rows are those of other windows.
+        """
+        store, progress = closing.store, self._progress(closing.store)
+        if progress.layout and progress.layout != store.layout:
+            raise NewerVersionError(
+                f"{self._state.home}: store {store.name} holds windows of {progress.layout}, and the program declares "
+                f"{store.layout}: run the program as it was, or give the windows a store of another name"
+            )
+        is_changed = (progress.grace_ms, progress.layout) != (store.grace_ms, store.layout)
+        closing.closed_end_ms = progress.closed_end_ms
+        if 0 <= progress.grace_ms < store.grace_ms:
+            inclusive = not isinstance(store.windows, AlignedWindows)
+            closed_ms = progress.stream_ms - progress.grace_ms - store.windows.idle_ms - inclusive
+            closing.closed_end_ms = max(closing.closed_end_ms, closed_ms)
+        self._is_restricted = self._is_restricted or closing.closed_end_ms >= 0
+        closing.has_entries = closing.prefix == b"e" and store.on_close_function is not None
+        if closing.has_entries and not progress.has_entries:
+            # The function is new, and lists that no record changes would never close.
+            for _, entry in store.first_entries(self._state.overlays[store.rows]):
+                store.rows.write_raw(self._state, entry, b"")
+            self._state.scope.release()
+        if is_changed or closing.has_entries != progress.has_entries:
+            # It goes with the next commit, whatever that is of.
+            self._written_ms = -1
+        return progress
 
     def _progress(self, store: WindowStore[Any, Any]) -> Progress:
         raw = self._state.overlays[store.rows].get(PROGRESS_KEY)
@@ -324,6 +373,7 @@ class TaskWindows:
             return False
         self._write(store, msgspec.structs.replace(progress, closed=row), state)
         found[:] = [(store.windows.starting(time_of(row)), raw[1:])]
+        self._name(ctx, store, found[0][0])
         return True
 
     def _consume_list(
@@ -340,6 +390,7 @@ class TaskWindows:
             if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
                 one.is_closed = True
                 found[:] = [(one.window, one.value)]
+                self._name(ctx, store, one.window)
                 store.rows.write_raw(state, list_row, encode_list(held))
         next_ms = store.next_close_ms(held)
         if next_ms is not None:
@@ -347,6 +398,12 @@ class TaskWindows:
             store.rows.write_raw(state, following, b"")
             self.expect(store, next_ms, following)
         return bool(found)
+
+    @staticmethod
+    def _name(ctx: Context, store: WindowStore[Any, Any], window: Window) -> None:
+        record = ctx._record
+        if isinstance(record, InternalRecord):
+            record.what = f"the close of the window {window.start_ms} to {window.end_ms} of store {store.name}"
 
     async def _call(self, store: WindowStore[Any, Any], found: list[tuple[Window, bytes]], ctx: Context) -> None:
         function = store.on_close_function
@@ -365,7 +422,7 @@ class TaskWindows:
         Stream time is committed by then. The changelog's own retention removes the records.
         """
         store = closing.store
-        gone_ms = int(min(self._written_ms - store.retention_ms, closing.committed_floor_ms - 1))
+        gone_ms = int(min(self._written_ms - store.kept_ms, closing.committed_floor_ms - 1))
         if gone_ms - closing.dropped_ms < max(1, store.retention_ms // DROPS) or gone_ms <= 0:
             return
         closing.held.drop(*store.rows_between(max(0, closing.dropped_ms), gone_ms))
