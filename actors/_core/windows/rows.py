@@ -161,7 +161,9 @@ def into_sliding(
     length = kind.longest_ms
     # Windows don't begin before 1970: what comes in the first `length` has the window [0, length] in common.
     own_start = max(0, at_ms - length)
-    near, starts = _around(held, at_ms, own_start), {one.start_ms for one in held}
+    near = _around(held, at_ms, own_start)
+    # The window behind the record before may be the own one: it is made once.
+    starts = {own_start, *(one.start_ms for one in held)}
     changed: list[Held] = []
 
     def add(start_ms: int, value: bytes | None, last_ms: int) -> None:
