@@ -340,7 +340,12 @@ class TaskWindows:
             if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
                 one.is_closed = True
                 found[:] = [(one.window, one.value)]
-                store.rows.write_raw(state, list_row, encode_list(held))
+        if found:
+            left = [one for one in held if not (one.is_closed and one.is_merged)]
+            if left:
+                store.rows.write_raw(state, list_row, encode_list(left))
+            else:
+                overlay.delete(list_row)
         next_ms = store.next_close_ms(held)
         if next_ms is not None:
             following = close_key(next_ms, segment, raw_key)
