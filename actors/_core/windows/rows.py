@@ -48,13 +48,22 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
-    """A window in a list: its bounds, its value, the time of its last record, and whether its close was handled."""
+    """A window in a list.
+
+    Attributes:
+        start_ms, end_ms: its bounds.
+        value: its value, encoded.
+        last_ms: the time of its last record.
+        is_closed: its close was handled.
+        is_merged: a later session has taken its place, and it is here for its close alone.
+    """
 
     start_ms: int
     end_ms: int
     value: bytes
     last_ms: int
     is_closed: bool = False
+    is_merged: bool = False
 
     @property
     def window(self) -> Window:
@@ -169,7 +178,9 @@ def into_sliding(
     length = kind.longest_ms
     # Windows don't begin before 1970: what comes in the first `length` has the window [0, length] in common.
     own_start = max(0, at_ms - length)
-    near, starts = _around(held, at_ms, own_start), {one.start_ms for one in held}
+    near = _around(held, at_ms, own_start)
+    # The window behind the record before may be the own one: it is made once.
+    starts = {own_start, *(one.start_ms for one in held)}
     changed: list[Held] = []
 
     def add(start_ms: int, value: bytes | None, last_ms: int) -> None:
@@ -200,7 +211,8 @@ def into_session(
     encoded.
     """
     gap = kind.gap_ms
-    merged = [one for one in held if one.end_ms >= at_ms - gap and one.start_ms <= at_ms + gap]
+    near = (one for one in held if one.end_ms >= at_ms - gap and one.start_ms <= at_ms + gap)
+    merged = [one for one in near if not one.is_merged]
     value, start_ms, end_ms = initial, at_ms, at_ms
     for one in merged:
         value = one.value if value is None else merge(value, one.value)
@@ -211,5 +223,5 @@ def into_session(
 def replaced(held: Sequence[Held], gone: Sequence[Held], new: Sequence[Held]) -> list[Held]:
     """Return a list with some windows taken out and others put in, or in the place of those that begin alike."""
     starts = {one.start_ms for one in new} | {one.start_ms for one in gone}
-    found: list[Any] = [one for one in held if one.start_ms not in starts]
+    found: list[Any] = [one for one in held if one.is_merged or one.start_ms not in starts]
     return sorted([*found, *new], key=lambda one: (one.end_ms, one.start_ms))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from msgspec import structs
+
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
 from actors._core.windows.rows import (
@@ -169,7 +171,8 @@ class WindowStore(Generic[K, V]):
                 return default
             raw = overlay.get(aligned_key(start_ms, raw_key))
             return default if raw is None else self._shown(raw[1:])
-        found = (one for one in self._lists(overlay, raw_key, start_ms, LAST_MS, state) if one.start_ms == start_ms)
+        held = self._lists(overlay, raw_key, start_ms, LAST_MS, state)
+        found = (one for one in held if one.start_ms == start_ms and not one.is_merged)
         return next((self._shown(one.value) for one in found), default)
 
     def set(self, key: K, value: V, window: Window | int | None = None) -> bool:
@@ -208,7 +211,8 @@ class WindowStore(Generic[K, V]):
         first_ms = max(from_ms, visible_ms + 1)
         if self._aligned is None:
             held = self._lists(overlay, raw_key, from_ms, LAST_MS if self._by_end else to_ms, state)
-            shown = (one for one in held if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
+            live = (one for one in held if not one.is_merged)
+            shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
             rows: Iterator[tuple[Window, bytes]] = ((one.window, one.value) for one in shown)
         else:
             rows = self._aligned_rows(self._aligned, overlay, raw_key, first_ms, min(to_ms, state.windows.stream_ms))
@@ -241,7 +245,7 @@ class WindowStore(Generic[K, V]):
             return
         for row, raw in overlay.items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
-                if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms:
+                if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
                     yield self.decode_key(key_of(row)), one.window, self._shown(one.value)
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
@@ -421,9 +425,13 @@ class WindowStore(Generic[K, V]):
 
         held = self._lists(overlay, raw_key, at_ms - kind.gap_ms, LAST_MS, state)
         session, gone = into_session(kind, held, at_ms, None, fold, merged)
-        if not state.windows.is_open(self, session.window):
+        time = state.windows
+        if not time.is_open(self, session.window):
             return []
-        self._write_lists(overlay, state, raw_key, held, gone, [session])
+        # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
+        due = [one for one in gone if not one.is_closed and not time.is_open(self, one.window)]
+        waiting = [] if self.on_close_function is None else [structs.replace(one, is_merged=True) for one in due]
+        self._write_lists(overlay, state, raw_key, held, gone, [*waiting, session])
         return [(session.window, self._shown(session.value))]
 
     def _write_lists(

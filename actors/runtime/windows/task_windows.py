@@ -391,7 +391,12 @@ class TaskWindows:
                 one.is_closed = True
                 found[:] = [(one.window, one.value)]
                 self._name(ctx, store, one.window)
-                store.rows.write_raw(state, list_row, encode_list(held))
+        if found:
+            left = [one for one in held if not (one.is_closed and one.is_merged)]
+            if left:
+                store.rows.write_raw(state, list_row, encode_list(left))
+            else:
+                overlay.delete(list_row)
         next_ms = store.next_close_ms(held)
         if next_ms is not None:
             following = close_key(next_ms, segment, raw_key)
