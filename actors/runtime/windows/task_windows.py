@@ -139,6 +139,7 @@ class TaskWindows:
             self._closings[store] = _Closing(store, held[store], prefix, bytes([prefix[0] + 1]))
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self.stream_ms
+        self._note_time()
         for closing in self._closings.values():
             progress = self._progress(closing.store)
             closing.start = progress.closed + b"\x00" if progress.closed else closing.prefix
@@ -178,6 +179,10 @@ class TaskWindows:
     def expect(self, store: WindowStore[Any, Any], close_ms: int, row: bytes) -> None:
         """Count on a window that closes at that stream time."""
         self._closings[store].expect(close_ms, row)
+
+    def advance(self, to_ms: int) -> None:
+        """Move stream time on without a record, for tests."""
+        self.stream_ms = max(self.stream_ms, to_ms)
 
     def arrived(self, ctx: Context) -> None:
         """Move stream time on to a record that is going to be handled.
@@ -247,11 +252,15 @@ class TaskWindows:
 
     def committed(self) -> None:
         """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
+        self._note_time()
         for closing in self._closings.values():
             self._drop(closing)
 
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
+
+    def _note_time(self) -> None:
+        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
 
     def _progress(self, store: WindowStore[Any, Any]) -> Progress:
         raw = self._state.overlays[store.rows].get(PROGRESS_KEY)
