@@ -306,6 +306,7 @@ class Setup:
         changelogs: Mapping[str, TopicInfo],
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
+        definition.check_windows()
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
