@@ -22,7 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_alike, input_spec, repartitions
+from actors._faust.inputs import check_alike, event_times, input_spec, repartitions
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -306,6 +306,7 @@ class Setup:
         changelogs: Mapping[str, TopicInfo],
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
+        definition.check_windows()
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
@@ -348,6 +349,7 @@ class Setup:
             max_task_idle_s=definition.max_task_idle.total_seconds(),
             forwarded=frozenset(definition.sources),
             windows=definition.windows,
+            event_times=event_times(definition),
             max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={

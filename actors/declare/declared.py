@@ -91,12 +91,6 @@ def _check_windows(name: str, options: Declaration) -> None:
         raise ConfigurationError(f'actor {name}: late={late!r}: it is "drop", "handle", or a topic of app.topic(...)')
     if late != "drop" and not options.windows:
         raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
-    closing = [store.name for store in options.windows if store.on_close_function is not None]
-    if options.concurrency > 1 and closing:
-        raise ConfigurationError(
-            f"actor {name}: window store {closing[0]} has on_close, whose calls have an order, and concurrency handles "
-            "messages side by side: leave one of the two out"
-        )
 
 
 def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: bool) -> None:

@@ -106,6 +106,19 @@ class ActorDefinition:
                 "under keys that tell them apart"
             )
 
+    def check_windows(self) -> None:
+        """Refuse an actor whose windows' closes would lose their order. Functions of `on_close` may be set late.
+
+        Raises:
+            ConfigurationError: naming the store.
+        """
+        closing = [store.name for store in self.windows if store.on_close_function is not None]
+        if self.concurrency > 1 and closing:
+            raise ConfigurationError(
+                f"actor {self.name}: window store {closing[0]} has on_close, whose calls have an order, and "
+                "concurrency handles messages side by side: leave one of the two out"
+            )
+
     def messages(self, topic: Any = None) -> MessageCodec:
         """Return how the messages of an input, the first by default, become bytes.
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from actors._core.backoff import Backoff
+from actors._core.event_time import EventTime
 from actors._core.group.members import Declared
 from actors._core.logs import Reminders
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
@@ -96,6 +97,7 @@ class ActorSpec:
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
         tombstones: whether a record with a null value is a message, None.
+        event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
         windows: its window stores, whose rows are in `stores` too.
         max_ahead_ms: how far timestamps may be ahead of the clock where there are windows.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
@@ -130,6 +132,7 @@ class ActorSpec:
     forwarded: frozenset[str] = frozenset()
     windows: tuple[WindowStore[Any, Any], ...] = ()
     max_ahead_ms: int = 0
+    event_times: Mapping[str, EventTime] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

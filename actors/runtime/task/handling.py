@@ -18,6 +18,7 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.inputs.event_times import MistimedRecord
 from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import (
@@ -71,6 +72,9 @@ class Handling:
             return
         if isinstance(record, MisplacedRecord):
             raise record.error
+        if isinstance(record, MistimedRecord):
+            await self._give_up_mistimed(state, record)
+            return
         parked, sent = self.parked, len(state.outputs)
         if internal is not None and identity(state.source, record) in self.dropped:
             logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
@@ -89,6 +93,19 @@ class Handling:
             await self.once(state, record, internal)
         except BaseException as error:
             await self.recover(state, record, error, sent, internal)
+
+    async def _give_up_mistimed(self, state: TaskState, record: MistimedRecord) -> None:
+        """Do what the policy says about a record whose time can't be told, or put it behind the parked ones of its key.
+
+        Raises:
+            RecordError: the partition has to stop in front of it.
+        """
+        original, parked = record.original, self.parked
+        refused = self.poisoned.get(identity(state.source, original))
+        if refused is not None:
+            self.give_up(state, original, refused, 1)
+        elif parked is None or not (parked.may_concern(original) and await parked.intercept(state, original, self)):
+            await self.recover(state, original, record.error, len(state.outputs))
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""

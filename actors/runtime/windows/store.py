@@ -7,7 +7,7 @@ windows. `actors._core.windows.rows` says how windows lie there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -41,10 +41,23 @@ K = TypeVar("K")
 V = TypeVar("V")
 OnClose = Callable[[Context, Window, Any], Awaitable[Any] | Any]
 Changed = list[tuple[Window, V]]
+Get = Callable[[bytes], bytes | None]
+"""Gives the value of a row, None where it isn't there."""
 
 SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
 LAST_MS = (1 << 63) - 1
+
+
+class ReadTime(Protocol):
+    """What a read has to know of time."""
+
+    @property
+    def stream_ms(self) -> int:
+        """Stream time, Unix milliseconds; -1 before the first record."""
+
+    def visible_ms(self, store: Any) -> int:
+        """Return up to which start (sessions: end) windows are past their retention."""
 
 
 class WindowStore(Generic[K, V]):
@@ -171,7 +184,7 @@ class WindowStore(Generic[K, V]):
                 return default
             raw = overlay.get(aligned_key(start_ms, raw_key))
             return default if raw is None else self._shown(raw[1:])
-        held = self._lists(overlay, raw_key, start_ms, LAST_MS, state)
+        held = self._lists(overlay.get, raw_key, start_ms, LAST_MS, state.windows)
         found = (one for one in held if one.start_ms == start_ms and not one.is_merged)
         return next((self._shown(one.value) for one in found), default)
 
@@ -207,17 +220,29 @@ class WindowStore(Generic[K, V]):
     ) -> Iterator[tuple[Window, Any]]:
         """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
         overlay, state, raw_key = self._place(key)
-        visible_ms = state.windows.visible_ms(self)
-        first_ms = max(from_ms, visible_ms + 1)
+        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows)
+        return ((window, self._shown(raw)) for window, raw in (reversed(found) if reverse else found))
+
+    def windows_between(
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime
+    ) -> list[tuple[Window, bytes]]:
+        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order."""
+        visible_ms = time.visible_ms(self)
+        if self._aligned is not None:
+            first_ms = max(from_ms, visible_ms + 1)
+            return list(self._aligned_rows(self._aligned, get, raw_key, first_ms, min(to_ms, time.stream_ms)))
+        held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
+        live = (one for one in held if not one.is_merged)
+        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
+        return sorted((one.window, one.value) for one in shown)
+
+    def behind(self, from_ms: int, to_ms: int, places: int) -> int | None:
+        """Return the start behind so many places of a key's windows from a time on; None if the span has no more."""
         if self._aligned is None:
-            held = self._lists(overlay, raw_key, from_ms, LAST_MS if self._by_end else to_ms, state)
-            live = (one for one in held if not one.is_merged)
-            shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
-            rows: Iterator[tuple[Window, bytes]] = ((one.window, one.value) for one in shown)
-        else:
-            rows = self._aligned_rows(self._aligned, overlay, raw_key, first_ms, min(to_ms, state.windows.stream_ms))
-        found = sorted(rows, reverse=reverse)
-        return ((window, self._shown(raw)) for window, raw in found)
+            end_ms = (max(0, from_ms) // self._segment_ms + places) * self._segment_ms
+            return end_ms if end_ms <= to_ms else None
+        starts = self._aligned.starts(from_ms, to_ms)
+        return starts[places] if len(starts) > places else None
 
     def fetch_all(
         self, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
@@ -257,7 +282,7 @@ class WindowStore(Generic[K, V]):
             return not any(time.is_open(self, window) for window in kind.holding(at_ms))
         if isinstance(kind, Sliding):
             return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
-        held = self._lists(overlay, raw_key, at_ms - kind.gap_ms, LAST_MS, state)
+        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
         merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
         return not time.is_open(self, merged.window)
 
@@ -377,23 +402,23 @@ class WindowStore(Generic[K, V]):
             state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
 
     def _aligned_rows(
-        self, kind: AlignedWindows, overlay: Overlay, raw_key: bytes, from_ms: int, to_ms: int
+        self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
     ) -> Iterator[tuple[Window, bytes]]:
         for start_ms in kind.starts(from_ms, to_ms):
-            raw = overlay.get(aligned_key(start_ms, raw_key))
+            raw = get(aligned_key(start_ms, raw_key))
             if raw is not None:
                 yield kind.starting(start_ms), raw[1:]
 
-    def _lists(self, overlay: Overlay, raw_key: bytes, from_ms: int, to_ms: int, state: TaskState) -> list[Held]:
+    def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
-        segment_ms, time = self._segment_ms, state.windows
+        segment_ms = self._segment_ms
         # No window begins, or ends, more than a millisecond behind the last record.
         visible_ms = time.visible_ms(self)
         first = max(0, from_ms, visible_ms + 1) // segment_ms
         last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
         found: list[Held] = []
         for segment in range(first, last + 1):
-            raw = overlay.get(list_key(segment, raw_key))
+            raw = get(list_key(segment, raw_key))
             if raw is not None:
                 found += decode_list(raw)
         return found
@@ -404,7 +429,7 @@ class WindowStore(Generic[K, V]):
         time, length = state.windows, kind.longest_ms
         if not time.is_open(self, Window(at_ms, at_ms + length)):
             return []
-        held = self._lists(overlay, raw_key, at_ms - 2 * length, at_ms + 1, state)
+        held = self._lists(overlay.get, raw_key, at_ms - 2 * length, at_ms + 1, time)
         near = [one for one in held if at_ms - 2 * length <= one.start_ms <= at_ms + 1]
         near.sort(key=lambda one: one.start_ms)
         changed = into_sliding(kind, near, at_ms, fold, lambda window: time.is_open(self, window))
@@ -423,7 +448,7 @@ class WindowStore(Generic[K, V]):
         def merged(one: bytes, two: bytes) -> bytes:
             return self.encode_value(merge(self.decode_value(one), self.decode_value(two)))
 
-        held = self._lists(overlay, raw_key, at_ms - kind.gap_ms, LAST_MS, state)
+        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
         session, gone = into_session(kind, held, at_ms, None, fold, merged)
         time = state.windows
         if not time.is_open(self, session.window):

@@ -145,6 +145,7 @@ class TaskWindows:
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self.stream_ms
         self._is_restricted = False
+        self._note_time()
         for closing in self._closings.values():
             progress = self._begin(closing)
             closing.start = progress.closed + b"\x00" if progress.closed else closing.prefix
@@ -189,6 +190,10 @@ class TaskWindows:
     def expect(self, store: WindowStore[Any, Any], close_ms: int, row: bytes) -> None:
         """Count on a window that closes at that stream time."""
         self._closings[store].expect(close_ms, row)
+
+    def advance(self, to_ms: int) -> None:
+        """Move stream time on without a record, for tests."""
+        self.stream_ms = max(self.stream_ms, to_ms)
 
     def arrived(self, ctx: Context) -> None:
         """Move stream time on to a record that is going to be handled.
@@ -266,6 +271,7 @@ class TaskWindows:
 
     def committed(self) -> None:
         """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
+        self._note_time()
         for closing in self._closings.values():
             self._drop(closing)
 
@@ -301,6 +307,9 @@ class TaskWindows:
             # It goes with the next commit, whatever that is of.
             self._written_ms = -1
         return progress
+
+    def _note_time(self) -> None:
+        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
 
     def _progress(self, store: WindowStore[Any, Any]) -> Progress:
         raw = self._state.overlays[store.rows].get(PROGRESS_KEY)
