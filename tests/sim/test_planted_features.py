@@ -162,7 +162,7 @@ def show_what_was_read_first(patch: Patch) -> None:
 
 def send_at_the_commits_time(patch: Patch) -> None:
     """Outputs have the time of their commit."""
-    edit = ("timestamp_ms = came_ms if came_ms is not None and came_ms >= 0 else None", "timestamp_ms = None")
+    edit = ("timestamp_ms = came_ms if came_ms >= 0 else None", "timestamp_ms = None")
     patch.setattr(Context, "send", rewritten(Context.send, edit))
 
 
