@@ -62,6 +62,7 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
         changelogs=changelogs,
         topic_names=["input", *(changelog.topic for changelog in changelogs.values())],
         concurrency=1,
+        event_times={},
     )
 
 
