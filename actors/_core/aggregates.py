@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from actors._core.outside import MALFORMED
+
 S = TypeVar("S")
 
 _REGISTERS = 1 << 11
@@ -52,9 +54,16 @@ class Aggregate(Generic[S]):
         return msgspec.msgpack.Encoder().encode
 
     def decoder(self) -> Callable[[bytes], S]:
-        """Return how bytes become a state."""
+        """Return how bytes become a state; it raises ValueError for those that aren't one."""
         decode: Callable[[bytes], S] = msgspec.msgpack.Decoder(self.state_type).decode
-        return decode
+
+        def state_of(raw: bytes) -> S:
+            try:
+                return decode(raw)
+            except MALFORMED as error:
+                raise ValueError(f"not a state of this aggregate, {error}: {raw[:50]!r}") from error
+
+        return state_of
 
 
 def count() -> Aggregate[int]:

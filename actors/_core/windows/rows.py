@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors._core.windows.kinds import Session, Sliding, Window
 
 PROGRESS_KEY = b"m"
@@ -84,8 +85,15 @@ def encode_progress(progress: Progress) -> bytes:
 
 
 def decode_progress(raw: bytes) -> Progress:
-    """Return what `encode_progress` was given."""
-    return Progress(int.from_bytes(raw[1:_KEY_AT], signed=True), *_decode_rest(raw[_KEY_AT:]))
+    """Return what `encode_progress` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return Progress(int.from_bytes(raw[1:_KEY_AT], signed=True), *_decode_rest(raw[_KEY_AT:]))
+    except MALFORMED as error:
+        raise ValueError(f"not the stream time of windows, {error}: {raw[:50]!r}") from error
 
 
 def encode_list(held: list[Held]) -> bytes:
@@ -94,8 +102,15 @@ def encode_list(held: list[Held]) -> bytes:
 
 
 def decode_list(raw: bytes) -> list[Held]:
-    """Return what `encode_list` was given."""
-    return _decode_list(raw[1:])
+    """Return what `encode_list` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _decode_list(raw[1:])
+    except MALFORMED as error:
+        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
 
 
 def aligned_key(start_ms: int, raw_key: bytes) -> bytes:
