@@ -17,10 +17,9 @@ _UNREACHED = 1 << 20
 _BLOOM_BITS_PER_KEY = 10
 _WAL_LIMIT_BYTES = 64 << 20
 _LOG_FILE_BYTES = 1 << 20
-_ARENA_BLOCK_BYTES = 128 << 10
-"""By how much a memtable grows. RocksDB's own megabyte for each family of each database would fill the memory that all
-share before anything is written."""
-_META_MEMTABLE_BYTES = 1 << 20
+_LEAST_MEMTABLE_BYTES, _MOST_MEMTABLE_BYTES = 512 << 10, 16 << 20
+_ARENA_BLOCKS, _MOST_ARENA_BLOCK_BYTES = 64, 128 << 10
+_META_MEMTABLE_BYTES, _META_ARENA_BLOCK_BYTES = 1 << 20, 4 << 10
 
 
 class RocksResources:
@@ -29,7 +28,9 @@ class RocksResources:
     Args:
         block_cache_bytes: blocks, indexes and filters that were read.
         write_buffer_bytes: memtables of all databases together; a database flushes when they are exceeded.
-        memtable_bytes: memtable of one database.
+        databases: how many may be open. An empty memtable takes memory in proportion to its most bytes, for its filter
+            and its first block. If all of them took much of `write_buffer_bytes`, each write would flush.
+        memtable_bytes: memtable of one database; by default twice its share, from 512 KiB to 16 MiB.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class RocksResources:
         *,
         block_cache_bytes: int = 128 << 20,
         write_buffer_bytes: int = 128 << 20,
-        memtable_bytes: int = 16 << 20,
+        databases: int = 1,
+        memtable_bytes: int | None = None,
     ) -> None:
-        self._memtable_bytes = memtable_bytes
+        share = 2 * write_buffer_bytes // max(1, databases)
+        self._memtable_bytes = memtable_bytes or max(_LEAST_MEMTABLE_BYTES, min(_MOST_MEMTABLE_BYTES, share))
         self._cache = Cache(block_cache_bytes)
         # A stall would hold the interpreter's lock, and with it the worker's heartbeats.
         self._write_buffers = WriteBufferManager(write_buffer_bytes, False)
@@ -71,6 +74,7 @@ class RocksResources:
         """
         data, meta = self.options(), self.options()
         meta.set_write_buffer_size(_META_MEMTABLE_BYTES)
+        meta.set_arena_block_size(_META_ARENA_BLOCK_BYTES)
         _no_filter(meta)
         if loading:
             _no_filter(data)
@@ -83,7 +87,8 @@ class RocksResources:
         options.set_write_buffer_manager(self._write_buffers)
         options.set_write_buffer_size(self._memtable_bytes)
         options.set_max_write_buffer_number(4)
-        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+        # RocksDB's own megabyte for each family of each database would fill the memory that all share.
+        options.set_arena_block_size(min(_MOST_ARENA_BLOCK_BYTES, self._memtable_bytes // _ARENA_BLOCKS))
         # A key that is new in each message is the common case: let the filters answer for it.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(0.02)

@@ -224,6 +224,7 @@ class ActorService(Service):  # type: ignore[misc]
         resources = RocksResources(
             block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
+            databases=sum(spec.partition_count * len(spec.stores) for spec in specs),
         )
         cluster = await self._control.cluster_id()
         cache = self._cache = StoreCache(

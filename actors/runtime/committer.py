@@ -26,7 +26,9 @@ from actors.runtime.cancellation import is_cancelled
 
 NOBODY = Identity("", -1)
 LOOK_AGAIN_S = 0.001
-"""How soon tasks look again where a transaction takes longer than the last one."""
+"""How soon tasks look again at least while a transaction is under way."""
+GATHER = 16
+"""The part of a commit's time that a transaction of several tasks waits for those that become ready with the first."""
 
 
 class Membership:
@@ -89,6 +91,8 @@ class Committer:
     longest_rest_s: float = 0.0
     _commit_s: float = field(default=0.0, init=False)
     _ready_s: float = field(default=0.0, init=False)
+    _began_s: float | None = field(default=None, init=False)
+    _taken: int = field(default=0, init=False)
     _waiting: deque[_Waiting] = field(default_factory=deque, init=False)
     _running: asyncio.Task[None] | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -121,8 +125,11 @@ class Committer:
 
     def ready_in_s(self) -> float:
         """See `actors.ports.TaskLog.ready_in_s`."""
-        left_s = self._ready_s - asyncio.get_running_loop().time()
-        return max(LOOK_AGAIN_S if self._running else 0.0, left_s)
+        now_s, began_s = asyncio.get_running_loop().time(), self._began_s
+        if began_s is None:
+            return max(0.0, self._ready_s - now_s)
+        # If it ended now, there would be a rest still.
+        return max(self._ready_s - now_s, rest_s(now_s - began_s, self._taken, self.longest_rest_s), LOOK_AGAIN_S)
 
     async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
         """See `actors.ports.TaskLog.commit`. If it is cancelled before its transaction began, nothing is sent."""
@@ -144,25 +151,26 @@ class Committer:
     async def _run(self) -> None:
         taken: list[_Waiting] = []
         try:
-            # What becomes ready in the same turn of the loop goes together.
-            await asyncio.sleep(0)
+            # What becomes ready at about the same time goes together.
+            await asyncio.sleep(self._commit_s / GATHER if self._taken > 1 else 0)
             now_s = asyncio.get_running_loop().time
             while taken := self._take():
-                began_s, count = now_s(), len(taken)
+                self._began_s, self._taken = began_s, count = now_s(), len(taken)
                 # About when it and the rest will be over.
                 usual_s = min(self._commit_s, self.longest_rest_s)
                 self._ready_s = began_s + usual_s + rest_s(usual_s, count, self.longest_rest_s)
                 async with self._turn:
                     await self._together(taken)
-                self._commit_s = now_s() - began_s
-                self._ready_s = now_s() + rest_s(self._commit_s, count, self.longest_rest_s)
+                self._commit_s, self._began_s = now_s() - began_s, None
+                # Not before the time that tasks wait for already: they go on together.
+                self._ready_s = max(self._ready_s, now_s() + rest_s(self._commit_s, count, self.longest_rest_s))
         except Exception as error:
             # A defect: it ends the tasks that wait, and they end the worker.
             for waiting in (*taken, *self._waiting):
                 if not waiting.receipt.done():
                     waiting.receipt.set_exception(error)
         finally:
-            self._running = None
+            self._running = self._began_s = None
 
     def _take(self) -> list[_Waiting]:
         """Return the batches of the next transaction: those that fit, at least one."""

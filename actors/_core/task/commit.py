@@ -88,4 +88,4 @@ def rest_s(commit_s: float, tasks: int, most_s: float) -> float:
     brokers grows with its tasks, so the more there are the longer the rest: few tasks have a short latency, many tasks
     with little to do share a commit.
     """
-    return min(most_s, commit_s * (0.5 + tasks / 5))
+    return min(most_s, commit_s * (0.5 + tasks / 20))

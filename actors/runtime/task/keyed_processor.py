@@ -209,7 +209,7 @@ class KeyedProcessor(TaskProcessor):
         if self._is_large():
             return 0.0
         now_s = self._clock.monotonic()
-        due_s = self._oldest_s + self._policy.interval_s
+        due_s = self._commit_at_s(now_s)
         if not self._pending and not self._inbox:
             due_s = min(due_s, now_s + self._rest_s())
         return due_s - now_s

@@ -61,6 +61,8 @@ logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
+MOST_INTERVALS = 4
+"""After how many commit intervals a task that handles without a break doesn't wait for other tasks' commits."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
 _ROUNDING_S = 0.001
@@ -467,8 +469,17 @@ class TaskProcessor:
         """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
         if self._is_suspect(self._at.next_offset):
             return 0.0
-        commit_s = self._oldest_s + self._policy.interval_s
-        return min(commit_s, self._clock.monotonic() + YIELD_EVERY_S)
+        now_s = self._clock.monotonic()
+        return min(self._commit_at_s(now_s), now_s + YIELD_EVERY_S)
+
+    def _commit_at_s(self, now_s: float) -> float:
+        """Return when what was handled is to be committed at the latest.
+
+        After the interval a task still waits for the end of its worker's commit and rest, for some intervals at most:
+        tasks that begin each at their own time share no commit.
+        """
+        interval_s, ready_s = self._policy.interval_s, now_s + self._context.log.ready_in_s()
+        return max(self._oldest_s + interval_s, min(self._oldest_s + MOST_INTERVALS * interval_s, ready_s))
 
     def _is_suspect(self, offset: int) -> bool:
         """Whether the broker refused a commit with messages behind this offset of the current input."""
@@ -487,7 +498,7 @@ class TaskProcessor:
         self._note_time()
         if is_careful:
             await self._commit_alone(record, self._messages.source)
-        elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
+        elif self._is_due() or self._is_large():
             await self._begin_commit()
             self._oldest_s = self._clock.monotonic()
 
@@ -511,6 +522,10 @@ class TaskProcessor:
             await self._context.log.fence()
             raise found from error
         self._poison.poisoned.pop(identity(source, record), None)
+
+    def _is_due(self) -> bool:
+        now_s = self._clock.monotonic()
+        return self._commit_at_s(now_s) <= now_s
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""

@@ -430,6 +430,18 @@ def test_databases_share_their_resources(tmp_path):
         store.close()
 
 
+def test_many_databases_that_hold_little_leave_the_shared_memory_free(tmp_path):
+    resources = RocksResources(write_buffer_bytes=4 << 20, databases=32)
+    stores = [RocksStore.open(tmp_path / str(n), resources=resources) for n in range(32)]
+    for store in stores:
+        store.apply([(b"k", b"x")], at(1))
+    used = resources.usage_bytes()[1]
+    assert used < 2 << 20, "writes would flush"
+    assert not [*tmp_path.rglob("*.sst")]
+    for store in stores:
+        store.close()
+
+
 def test_a_reader_opens_again_when_the_files_changed_meanwhile(closed_store, monkeypatch):
     told = [("m", 1), ("m", 2), ("m", 2), ("m", 2)]
     monkeypatch.setattr(rocks, "_version", lambda _: told.pop(0))
