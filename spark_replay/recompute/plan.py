@@ -66,6 +66,7 @@ class Recompute:
         until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
+        turns: By input, what goes first among records of one timestamp, lowest first.
     """
 
     brokers: str
@@ -77,6 +78,7 @@ class Recompute:
     changelogs: Mapping[str, Topic]
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
+    turns: tuple[int, ...] = ()
 
     @property
     def input(self) -> str:
@@ -185,6 +187,7 @@ def plan_recompute(
         changelogs={name: changelogs[name] for name in chosen},
         until_ms=facts.last_ms(ends_of_all) if replayer.follows_time else (None,) * len(ends_of_all[0]),
         from_state=folders,
+        turns=tuple(replayer.turns),
     )
 
 
