@@ -147,7 +147,7 @@ class History:
             return None
         if latest.start_ms <= at_ms:
             return latest.value
-        if self.is_forgotten(at_ms):
+        if at_ms < 0 or self.is_forgotten(at_ms):
             return None
         found = self._after(raw_key, latest.start_ms, at_ms)
         if found is None:

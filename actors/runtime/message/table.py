@@ -97,10 +97,14 @@ class Table(Store[K, V]):
                 latest value if that is as old, else `default`.
 
         Raises:
-            UsageError: `as_of` of a table without a history.
+            UsageError: `as_of` of a table without a history, or one that isn't a number.
         """
         if as_of is None:
             return super().get(key, default)
+        if not isinstance(as_of, int):
+            raise UsageError(
+                f"table {self.name}: as_of={as_of!r}: give Unix milliseconds, as in as_of=ctx.timestamp_ms"
+            )
         overlay, state, raw_key = self._place(key)
         history = self._history(state)
         raw = history.as_of(raw_key, self._latest(overlay, history, raw_key), as_of)

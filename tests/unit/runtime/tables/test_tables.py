@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -342,6 +342,22 @@ def on_orders_called(app: App, name: str, table: Any) -> None:
 def test_declarations_that_cant_be_meant(make: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         make(App("shop", broker="kafka://127.0.0.1:1"))
+
+
+def test_as_of_is_a_number() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    table = declared(app, history=HOUR)
+
+    @app.actor(orders, stores=[table])
+    async def wrong(ctx: Context, value: int) -> None:
+        assert table.get(ctx.key, as_of=-1) is None
+        table.get(ctx.key, as_of=datetime.now(UTC))  # type: ignore[arg-type]
+
+    with ActorTestDriver(app) as driver:
+        driver.send(table.topic, key="ada", value=Customer("Ada"))
+        with pytest.raises(HandlerFailedError, match=r"as_of=datetime.*give Unix milliseconds"):
+            driver.send(orders, key="ada", value=1)
 
 
 def test_as_of_needs_a_history() -> None:
