@@ -166,9 +166,10 @@ class ActorSpec:
         return tuple(store for store in self.stores if isinstance(store, Table))
 
     @property
-    def versioned(self) -> tuple[Table[Any, Any], ...]:
-        """Its tables with a history."""
-        return tuple(table for table in self.tables if table.history is not None)
+    def late_stores(self) -> list[str]:
+        """The stores for which messages may come too late: those of windows, and tables with a history."""
+        versioned = (table.name for table in self.tables if table.history is not None)
+        return [*(store.name for store in self.windows), *versioned]
 
     @property
     def wholly_read(self) -> frozenset[str]:

@@ -172,11 +172,7 @@ def plan_recompute(
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
     ends_of_all = [one.bounds for one in inputs]
-    if not any(map(any, ends_of_all)):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
-            "a worker ever run?"
-        )
+    _require_some(replayer, ends_of_all)
     return Recompute(
         brokers=brokers,
         kafka_options=options,
@@ -189,6 +185,15 @@ def plan_recompute(
         from_state=folders,
         turns=tuple(replayer.turns),
     )
+
+
+def _require_some(replayer: Any, ends: Sequence[Sequence[int]]) -> None:
+    """Check that something was handled."""
+    if not any(map(any, ends)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
 
 
 def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:

@@ -189,7 +189,7 @@ class History:
     def _clear(self, oldest: int, at_once: int) -> bool:
         """Remove rows of segments before `oldest`; tell whether none is left."""
         rows = self._rows
-        found = []
+        found: list[bytes] = []
         for row, _ in rows.items(segment_row(0, b""), segment_row(oldest, b"")):
             if len(found) == at_once:
                 break

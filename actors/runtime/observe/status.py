@@ -293,7 +293,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         refused_commands=meters.refused_commands,
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
-        late={store.name: meters.late.get(store.name, 0) for store in (*task.spec.windows, *task.spec.versioned)},
+        late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
