@@ -42,6 +42,7 @@ from actors.runtime.handlers.effect import Effect, EffectCall
 from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
 from actors.runtime.message.task_state import AnswerLater
 from actors.runtime.windows.store import WindowStore
 
@@ -78,6 +79,7 @@ __all__ = [
     "Sliding",
     "Store",
     "StoreOutsideHandlerError",
+    "Table",
     "TakeoverRefusedError",
     "Tumbling",
     "UndecodableRecordError",

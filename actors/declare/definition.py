@@ -18,6 +18,7 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.windows.store import WindowStore
 
@@ -27,10 +28,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class InputHandler:
-    """The handler of one of several inputs; with `tombstones` null values of this input are messages, None."""
+    """The handler of one of several inputs; with `tombstones` null values of this input are messages, None.
+
+    With `is_feed` it only writes the row of a table, and its messages aren't the actor's.
+    """
 
     handler: Callable[[Context, Any], Awaitable[Any]]
     tombstones: bool
+    is_feed: bool = False
 
     @classmethod
     def of(cls, actor: str, topic: Any, function: Any, wrap: Callable[[Any], Any]) -> InputHandler:
@@ -126,13 +131,17 @@ class ActorDefinition:
             ConfigurationError: the topic and the class's handlers don't fit together.
         """
         topic = self.topic if topic is None else topic
-        if isinstance(self.declared, type):
+        own = self.handlers.get(str(topic.get_topic_name()))
+        if isinstance(self.declared, type) and not (own is not None and own.is_feed):
             return message_codec(self.declared, topic)
         return function_codec(topic)
 
     def takes_tombstones(self, topic: Any) -> bool:
         """Tell whether null values of an input are messages."""
-        own = self.handlers.get(str(topic.get_topic_name()))
+        name = str(topic.get_topic_name())
+        own = self.handlers.get(name)
+        if self.table_fed_by(name) is not None:
+            return True
         if self.tombstones or isinstance(self.declared, type):
             return self.tombstones
         return takes_none(topic, self.declared) if own is None else own.tombstones
@@ -181,6 +190,15 @@ class ActorDefinition:
         return decorate
 
     @property
+    def tables(self) -> tuple[Table[Any, Any], ...]:
+        """Its tables."""
+        return tuple(store for store in self.stores if isinstance(store, Table))
+
+    def table_fed_by(self, topic: str) -> Table[Any, Any] | None:
+        """Return the table whose rows the records of an input write, None if it is no table's."""
+        return next((table for table in self.tables if table.topic_name == topic), None)
+
+    @property
     def topic_name(self) -> str:
         """The first input's name."""
         return str(self.topic.get_topic_name())
@@ -219,10 +237,12 @@ def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
         ConfigurationError: naming what both have.
     """
     for topic in set(new.topic_names) & set(other.topic_names):
+        remedy = "call both functions from one actor, or have both read it by a key, by="
+        if new.table_fed_by(topic) or other.table_fed_by(topic):
+            remedy = "as a table it is one actor's: let the other one read it through a view, app.view(topic)"
         raise ConfigurationError(
-            f"actor {new.name}: topic {topic} is the input of actor {other.name}, and a partition has "
-            "one owner: "
-            "call both functions from one actor, or have both read it by a key, by="
+            f"actor {new.name}: topic {topic} is the input of actor {other.name}, and a partition has one owner: "
+            f"{remedy}"
         )
     for store in new.stores:
         if store in other.stores:

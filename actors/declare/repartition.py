@@ -103,8 +103,12 @@ def repartition_topic(app_id: str, actor: str, topic: str) -> str:
     return f"{app_id}-{actor}-{topic}-repartition"
 
 
-def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError) -> list[Any]:
+def rekeyed(
+    app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError, *, like: Any = None
+) -> list[Any]:
     """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
+
+    The new keys are those of the first input that keeps its own, or else of the topic `like`, or text.
 
     Raises:
         ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
@@ -112,7 +116,7 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
     """
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
-    like = next((topic for topic in topics if topic.get_topic_name() not in keys), None)
+    like = next((topic for topic in topics if topic.get_topic_name() not in keys), like)
     key_options = {"key_type": str} if like is None else _keys_like(app, like)
     found = []
     for topic in topics:

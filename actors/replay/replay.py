@@ -45,6 +45,7 @@ from actors.runtime.committer import Membership
 from actors.runtime.inputs.event_times import EventTimes
 from actors.runtime.inputs.inbox import Inbox, InputQueue
 from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.message.table import turns_of
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
@@ -174,6 +175,11 @@ class Replayer:
     def forwarded(self) -> Collection[str]:
         """Those of its inputs that are read by another key: workers write them, and delete what they have handled."""
         return self.definition.sources.keys()
+
+    @property
+    def turns(self) -> Sequence[int]:
+        """By input, what goes first among records of one timestamp, lowest first: see `ActorSpec.turns`."""
+        return turns_of([self.definition.table_fed_by(topic) is not None for topic in self.topics])
 
     @property
     def follows_time(self) -> bool:

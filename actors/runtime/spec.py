@@ -25,6 +25,7 @@ from actors.runtime.message.failures import REMIND_S
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.windows.store import WindowStore
@@ -158,6 +159,28 @@ class ActorSpec:
     def topic_names(self) -> list[str]:
         """The inputs, and the changelogs of all stores."""
         return [*self.topics, *(changelog.topic for changelog in self.changelogs.values())]
+
+    @property
+    def tables(self) -> tuple[Table[Any, Any], ...]:
+        """Its tables, each of which is fed by one of its inputs."""
+        return tuple(store for store in self.stores if isinstance(store, Table))
+
+    @property
+    def late_stores(self) -> list[str]:
+        """The stores for which messages may come too late: those of windows, and tables with a history."""
+        versioned = (table.name for table in self.tables if table.history is not None)
+        return [*(store.name for store in self.windows), *versioned]
+
+    @property
+    def wholly_read(self) -> frozenset[str]:
+        """The inputs that are read from their beginning where the group has no offset, whatever the reset policy."""
+        return self.forwarded | {table.topic_name for table in self.tables}
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """By input, what goes first among records of one timestamp, lowest first: see `turns_of`."""
+        tables = {table.topic_name for table in self.tables}
+        return turns_of([topic in tables for topic in self.topics])
 
     @property
     def is_partitioned(self) -> bool:

@@ -66,6 +66,7 @@ class Recompute:
         until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
+        turns: By input, what goes first among records of one timestamp, lowest first.
     """
 
     brokers: str
@@ -77,6 +78,7 @@ class Recompute:
     changelogs: Mapping[str, Topic]
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
+    turns: tuple[int, ...] = ()
 
     @property
     def input(self) -> str:
@@ -170,11 +172,7 @@ def plan_recompute(
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
     ends_of_all = [one.bounds for one in inputs]
-    if not any(map(any, ends_of_all)):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
-            "a worker ever run?"
-        )
+    _require_some(replayer, ends_of_all)
     return Recompute(
         brokers=brokers,
         kafka_options=options,
@@ -185,7 +183,17 @@ def plan_recompute(
         changelogs={name: changelogs[name] for name in chosen},
         until_ms=facts.last_ms(ends_of_all) if replayer.follows_time else (None,) * len(ends_of_all[0]),
         from_state=folders,
+        turns=tuple(replayer.turns),
     )
+
+
+def _require_some(replayer: Any, ends: Sequence[Sequence[int]]) -> None:
+    """Check that something was handled."""
+    if not any(map(any, ends)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
 
 
 def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:

@@ -93,7 +93,7 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
         rows = reduce(lambda left, right: left.unionAll(right), [*map(_ranked, inputs), *_kept(spark, plan)])
         # what the stores held comes before the first record
         rows = rows.repartition(max(1, len(plan.until_ms)), "partition").sortWithinPartitions(
-            "partition", F.col("store").isNull(), "rank_ms", "input", "offset"
+            "partition", F.col("store").isNull(), "rank_ms", _turn(plan), "offset"
         )
     else:
         # The source gives each partition as one of Spark's, in order.
@@ -139,6 +139,12 @@ def _ranked(records: DataFrame) -> DataFrame:
     """
     so_far = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
     return records.withColumn("rank_ms", F.max("timestamp_ms").over(so_far))
+
+
+def _turn(plan: Recompute) -> Column:
+    """Return what goes first among records of one timestamp."""
+    place = F.col("input")
+    return F.coalesce(*(F.when(place == one, F.lit(turn)) for one, turn in enumerate(plan.turns)), place)
 
 
 def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:

@@ -1,4 +1,4 @@
-"""`python -m tests.equivalence`: windows beside Kafka Streams, case by case. The last line is JSON."""
+"""`python -m tests.equivalence`: windows and tables beside Kafka Streams, case by case. The last line is JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import click
 from tests.equivalence.generate import KINDS, batches
 from tests.equivalence.judge import Judge
 from tests.equivalence.suite import run
+from tests.equivalence.table_cases import run_tables, table_batches
 
 SHOWN = 10
+TABLES_OF = 20
+"""One case of so many is a join with tables."""
 
 
 @click.command()
 @click.option("--cases", default=2_000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
-@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="Only these.")
+@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="Only these windows.")
 def main(cases: int, seed: int, kind: tuple[str, ...]) -> None:
     """Give records to both sides, and compare the results."""
+    tables = 0 if kind else cases // TABLES_OF
     with Judge.start() as judge:
-        outcome = run(judge, batches(seed, cases, kinds=kind or KINDS))
+        outcome = run(judge, batches(seed, cases - tables, kinds=kind or KINDS))
+        outcome = run_tables(judge, table_batches(seed, tables), outcome)
     for found in outcome.unexplained[:SHOWN]:
         click.echo(found)
     for name, number in sorted(outcome.known.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -63,22 +63,23 @@ class Judge:
 
     def ask(self, cases: Iterable[Case], *, store: str = MEMORY) -> list[list[list[Output]]]:
         """Return the outputs of each record of each case."""
-        return [self._ask(case, store) for case in cases]
+        return [self.answer(case.seed, _question(case, store)) for case in cases]
 
-    def _ask(self, case: Case, store: str) -> list[list[Output]]:
+    def answer(self, seed: str, question: Mapping[str, Any]) -> list[list[Any]]:
+        """Return the outputs of each record of a question, as the judge's Java classes describe both."""
         questions, answers = _open(self._process.stdin), _open(self._process.stdout)
         try:
-            questions.write(json.dumps(_question(case, store)) + "\n")
+            questions.write(json.dumps(question) + "\n")
             questions.flush()
             line = answers.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             log = Path(self._folder.name, "log").read_text()[-2000:]
-            raise JudgeError(f"the judge's JVM ended at case {case.seed}: {log}")
+            raise JudgeError(f"the judge's JVM ended at case {seed}: {log}")
         answer = json.loads(line)
         if isinstance(answer, dict):
-            raise JudgeError(f"Kafka Streams failed at case {case.seed}: {answer['error']}")
+            raise JudgeError(f"Kafka Streams failed at case {seed}: {answer['error']}")
         return [[tuple(output) for output in outputs] for outputs in answer]
 
 

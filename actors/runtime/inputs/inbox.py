@@ -153,7 +153,8 @@ class Inbox:
 class MergedInbox(Inbox):
     """The inbox of a task with several inputs.
 
-    `has_more` tells whether an input that has nothing here isn't at its end; `monotonic` returns seconds.
+    `has_more` tells whether an input that has nothing here isn't at its end; `monotonic` returns seconds. Of records of
+    one timestamp, that of the input with the lowest of `turns` goes first.
     """
 
     def __init__(
@@ -161,13 +162,14 @@ class MergedInbox(Inbox):
         limit: int,
         say_has_room: Callable[[], None],
         *,
-        inputs: int,
+        turns: Sequence[int],
         max_idle_s: float,
         has_more: Callable[[int], bool],
         monotonic: Callable[[], float],
     ) -> None:
         super().__init__(limit, say_has_room)
-        self.queues = [InputQueue() for _ in range(inputs)]
+        self.queues = [InputQueue() for _ in turns]
+        self._turns = turns
         self._max_idle_s = max_idle_s
         self._has_more = has_more
         self._monotonic = monotonic
@@ -196,13 +198,14 @@ class MergedInbox(Inbox):
 
     def take(self) -> tuple[int, Sequence[InputRecord]]:
         """Return the records that come next, all of one input, and which one that is."""
-        heads = [(queue.head().timestamp, place) for place, queue in enumerate(self.queues) if queue.batches]
-        _, first = min(heads)
-        others = [head for head in heads if head[1] != first]
+        turns = self._turns
+        heads = [(queue.head().timestamp, turns[at], at) for at, queue in enumerate(self.queues) if queue.batches]
+        _, turn, first = min(heads)
+        others = [head[:2] for head in heads if head[2] != first]
         queue = self.queues[first]
         if others:
             other = min(others)
-            records = queue.take_until(lambda record: (record.timestamp, first) > other)
+            records = queue.take_until(lambda record: (record.timestamp, turn) > other)
         else:
             records = queue.take_until(None)
         self._took(queue, len(records))

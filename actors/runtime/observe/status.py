@@ -111,7 +111,7 @@ class TaskStatus:
         parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
-        late: by window store, how many messages came too late for all their windows.
+        late: by window store, how many messages came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
     """
 
@@ -293,7 +293,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         refused_commands=meters.refused_commands,
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
-        late={store.name: meters.late.get(store.name, 0) for store in task.spec.windows},
+        late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),

@@ -44,6 +44,8 @@ RUN_ELSEWHERE = {
     "docs/reference/actors.md#Several inputs": "tests/unit/docs/test_examples.py",
     "docs/reference/actors.md#Several inputs/2": "tests/unit/docs/test_examples.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
+    "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
+    "docs/reference/tables.md#Joins of two tables": "tests/unit/docs/test_tables_page.py",
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",

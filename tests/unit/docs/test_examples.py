@@ -17,6 +17,10 @@ from examples.click_sessions import Visit as ClickVisit
 from examples.click_sessions import app as click_app
 from examples.click_sessions import clicks, sessions
 from examples.click_sessions import visits as click_visits
+from examples.enriched_orders import Customer, EnrichedOrder, customers, enriched, unknown
+from examples.enriched_orders import Order as CustomersOrder
+from examples.enriched_orders import app as enriched_app
+from examples.enriched_orders import orders as customers_orders
 from examples.failed_logins import Alert, Login, alerts, logins
 from examples.failed_logins import app as login_app
 from examples.order_saga import Place, Process, Stock, Supply, charge, results
@@ -269,3 +273,29 @@ def test_failed_logins_alert_once_for_three_within_ten_minutes():
         assert fail(20.6) == []
         assert [alert.failures for alert in fail(20.7)] == [3]
         assert fail(20.9) == []
+
+
+def test_orders_get_their_customer_as_of_their_time():
+    with ActorTestDriver(enriched_app, partitions=2) as driver:
+
+        def change(minute: int, city: str | None) -> None:
+            value = None if city is None else Customer("Ada", city)
+            driver.send(customers.topic, key="ada", value=value, timestamp_ms=NOON_MS + minute * MINUTE_MS)
+
+        def order(minute: int, cents: int) -> None:
+            at_ms = NOON_MS + minute * MINUTE_MS
+            driver.send(customers_orders, key=f"o{cents}", value=CustomersOrder("ada", cents), timestamp_ms=at_ms)
+
+        change(0, "Rome")
+        order(1, 1)
+        change(10, "Oslo")
+        order(9, 2)
+        order(10, 3)
+        driver.crash(keep_disk=False)
+        change(20, None)
+        order(19, 4)
+        order(20, 5)
+        assert [(sent.key, sent.value) for sent in driver.outputs(enriched)] == [
+            ("ada", EnrichedOrder(cents, "Ada", city)) for cents, city in enumerate(("Rome", "Rome", "Oslo", "Oslo"), 1)
+        ]
+        assert [sent.value.cents for sent in driver.outputs(unknown)] == [5]

@@ -23,8 +23,8 @@ import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 /**
  * Answers what Kafka Streams does with a case: one line of JSON in, one line of JSON out.
  *
- * <p>A case has {@code kind}, what the kind needs (see {@link WindowCase}), {@code store} ("memory" or "rocksdb") and
- * {@code records}, a list of {@code [key, value, timestamp_ms]} or {@code [key, value, timestamp_ms, input]}. The answer
+ * <p>A case has {@code kind}, what the kind needs (see {@link WindowCase} and {@link TableCase}), {@code store} ("memory"
+ * or "rocksdb") and {@code records}, a list of {@code [key, value, timestamp_ms]} or {@code [key, value, timestamp_ms, input]}. The answer
  * is a list with the outputs of each record, or an object with {@code error}.
  */
 public final class Judge {
@@ -53,7 +53,9 @@ public final class Judge {
     private static JsonNode judge(JsonNode asked, String stateDir) {
         ArrayNode outputs = JSON.createArrayNode();
         StreamsBuilder builder = new StreamsBuilder();
-        int inputs = WindowCase.build(asked, builder, outputs);
+        int inputs = TableCase.knows(asked)
+            ? TableCase.build(asked, builder, outputs)
+            : WindowCase.build(asked, builder, outputs);
         try (TopologyTestDriver driver = new TopologyTestDriver(builder.build(), config(asked, stateDir), Instant.EPOCH)) {
             List<TestInputTopic<String, Long>> topics = new ArrayList<>();
             for (int input = 0; input < inputs; input++) {
