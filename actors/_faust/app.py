@@ -157,6 +157,7 @@ class App(TableMethods, FaustApp):
         key_serializer: str | None = None,
         value_serializer: str | None = None,
         aggregate: Aggregate[Any] | None = None,
+        renamed_from: str | None = None,
     ) -> WindowStore[Any, Any]:
         """Declare windows over event time by key, kept as a store is.
 
@@ -171,11 +172,12 @@ class App(TableMethods, FaustApp):
             key_serializer: as of `store`.
             value_serializer: likewise.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
+            renamed_from: as of `store`.
 
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
-        rows = self.store(name, key_type=bytes, value_type=bytes)
+        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
         return window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
 

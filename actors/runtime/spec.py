@@ -190,7 +190,9 @@ class ActorSpec:
     @property
     def obeys_commands(self) -> bool:
         """Whether records with a command aren't messages: the actor has something that can be retried or dropped."""
-        return self.parked is not None or self.effects is not None or self.timers is not None
+        if self.parked is not None or self.effects is not None or self.timers is not None:
+            return True
+        return any(store.on_close_function is not None for store in self.windows)
 
     @property
     def needs_key(self) -> bool:

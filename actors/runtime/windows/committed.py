@@ -37,7 +37,13 @@ class CommittedTime:
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         """Return up to which start (sessions: end) windows are past their retention."""
-        return self.stream_ms - store.retention_ms
+        return self.stream_ms - store.kept_ms
+
+
+def committed_time(get: Callable[[bytes], bytes | None]) -> CommittedTime:
+    """Return the time of a window store; `get` gives the committed value of a row, None where it isn't there."""
+    raw = get(PROGRESS_KEY)
+    return CommittedTime((Progress() if raw is None else decode_progress(raw)).stream_ms)
 
 
 def read_windows(
@@ -52,8 +58,7 @@ def read_windows(
         from_ms: Unix milliseconds.
         to_ms: likewise.
     """
-    raw = get(PROGRESS_KEY)
-    time = CommittedTime((Progress() if raw is None else decode_progress(raw)).stream_ms)
+    time = committed_time(get)
     next_ms = None
     if not isinstance(store.windows, Session):
         # Sessions have few places, whatever the retention; no window of others begins later than that.

@@ -6,6 +6,9 @@ that it never goes back. A window that is closed by it takes no record any more,
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
 the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
 of each list, which is removed or moved on.
+
+Closes of all stores are handled in the order of the stream times at which they were due, and at these times: what a
+close adds to windows of another store doesn't depend on how far stream time has jumped.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 _Consume = Callable[[WindowStore[Any, Any], bytes, list[tuple[Window, bytes]], Context], bool]
+_Order = tuple[float, int]
 
 CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
@@ -88,6 +92,15 @@ class _Closing:
     dropped_ms: int = -1
     closed_end_ms: int = -1
     has_entries: bool = False
+
+    @property
+    def next_close(self) -> _Order:
+        """The place of the first close that isn't in hand."""
+        return self.next_ms, self.store.windows.longest_ms
+
+    def order_of(self, row: bytes) -> _Order:
+        """Return the place of a close among those of all stores; at one time, shorter windows are first."""
+        return self.store.closing_ms(row), self.store.windows.longest_ms
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""
@@ -244,11 +257,13 @@ class TaskWindows:
 
     def take(self) -> Sequence[InternalMessage]:
         """See `Punctuator.take`: the windows that end first go first."""
-        due: list[InternalMessage] = []
+        due: list[tuple[_Order, InternalMessage]] = []
         for closing in self._closings.values():
             if closing.next_ms <= self.stream_ms:
                 self._take(closing, due)
-        return due
+        if len(self._closings) > 1:
+            due.sort(key=lambda one: one[0])
+        return [message for _, message in due]
 
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""
@@ -324,7 +339,7 @@ class TaskWindows:
             rows = self._state.overlays[closing.store.rows].items(closing.start, closing.end)
             closing.begins_at(next((row for row, _ in rows), None))
 
-    def _take(self, closing: _Closing, due: list[InternalMessage]) -> None:
+    def _take(self, closing: _Closing, due: list[tuple[_Order, InternalMessage]]) -> None:
         """Take rows that close, in order; of lists the windows that close before those of rows that are left."""
         store, limit_ms, first = closing.store, self.stream_ms, None
         taken: list[bytes] = []
@@ -335,10 +350,10 @@ class TaskWindows:
                 break
             taken.append(row)
         if closing.prefix == b"w":
-            found = [self._message(closing, row, self._consume_aligned) for row in taken]
+            found = [(closing.order_of(row), self._message(closing, row, self._consume_aligned)) for row in taken]
         else:
             entries = sorted({entry for row in taken for entry in self._entries(store, row, limit_ms)})
-            found = [self._message(closing, entry, self._consume_list) for entry in entries]
+            found = [(closing.order_of(row), self._message(closing, row, self._consume_list)) for row in entries]
         closing.waiting += len(found)
         if taken:
             closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
@@ -366,11 +381,20 @@ class TaskWindows:
         found: list[tuple[Window, bytes]] = []
         return InternalMessage(
             record,
-            partial(consume, store, row, found),
+            partial(self._in_turn, closing, partial(consume, store, row, found), row),
             closing.is_done,
             f"the close of a window of store {store.name}",
             partial(self._call, store, found),
         )
+
+    def _in_turn(self, closing: _Closing, consume: Callable[[Context], bool], row: bytes, ctx: Context) -> bool:
+        """Consume a close, unless another close has made a window that closes before: then it is taken again."""
+        if len(self._closings) > 1:
+            place = closing.order_of(row)
+            if any(other.next_close < place for other in self._closings.values()):
+                closing.expect(int(place[0]), row)
+                return False
+        return consume(ctx)
 
     def _consume_aligned(
         self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
@@ -424,9 +448,14 @@ class TaskWindows:
         if function is None:
             return
         (window, raw), ctx.key = found[0], store.decode_key(ctx._raw_key)
-        result = function(ctx, window, store.result(raw))
-        if inspect.isawaitable(result):
-            await result
+        reached_ms = self.stream_ms
+        self.stream_ms = min(reached_ms, store.windows.closes_ms(window, store.grace_ms) - 1)
+        try:
+            result = function(ctx, window, store.result(raw))
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            self.stream_ms = reached_ms
 
     # --- what has expired ------------------------------------------------------------------------------------------
 

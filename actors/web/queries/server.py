@@ -298,6 +298,7 @@ class QueryRoutes:
                 raw_key=key,
                 now_ms=held.now_ms,
                 stores={store: held.stores[store.name] for store in spec.stores},
+                windows=spec.windows,
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
