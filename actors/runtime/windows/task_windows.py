@@ -173,7 +173,10 @@ class TaskWindows:
         return max(0, min(ctx.timestamp_ms, self.stream_ms))
 
     def is_late(self, ctx: Context) -> bool:
-        """Tell whether a message is too late for all windows."""
+        """Tell whether a message is too late for all windows; those of timers and effects never are."""
+        record = ctx._record
+        if isinstance(record, InternalRecord) and not record.is_input:
+            return False
         at_ms, raw_key, state = self.time_of(ctx), ctx._raw_key, ctx._working("late")
         return all(store.is_late(raw_key, at_ms, state.overlays[store.rows], state) for store in self._closings)
 

@@ -45,6 +45,7 @@ RUN_ELSEWHERE = {
     "docs/reference/actors.md#Several inputs/2": "tests/unit/docs/test_examples.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Changes at most once per interval": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
