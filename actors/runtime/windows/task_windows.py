@@ -135,6 +135,7 @@ class TaskWindows:
         self._clock = clock
         self._meters = meters
         self._max_ahead_ms = max_ahead_ms
+        self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self._has_warned = False
         self._closings: dict[WindowStore[Any, Any], _Closing] = {}
         self.stream_ms = -1
@@ -175,6 +176,9 @@ class TaskWindows:
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows; those of timers and effects never are."""
         record = ctx._record
+        if record.timestamp >= self.stream_ms - self._longest_grace_ms:
+            # Hot: most are, and the window that ends last is open then.
+            return False
         if isinstance(record, InternalRecord) and not record.is_input:
             return False
         at_ms, raw_key, state = self.time_of(ctx), ctx._raw_key, ctx._working("late")
