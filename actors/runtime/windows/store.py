@@ -200,7 +200,7 @@ class WindowStore(Generic[K, V]):
         own = self._aligned.starting(self._start_of(window, state))
         if not state.windows.is_open(self, own):
             return False
-        self._write_aligned(overlay, state, own, raw_key, self.encode_value(value))
+        self._write_aligned(overlay, state, own, aligned_key(own.start_ms, raw_key), self.encode_value(value))
         return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
@@ -383,9 +383,10 @@ class WindowStore(Generic[K, V]):
             found = []
             for window in kind.holding(at_ms):
                 if time.is_open(self, window):
-                    raw = overlay.get(aligned_key(window.start_ms, raw_key))
+                    row = aligned_key(window.start_ms, raw_key)
+                    raw = overlay.get(row)
                     raw = fold(None if raw is None else raw[1:])
-                    self._write_aligned(overlay, state, window, raw_key, raw)
+                    self._write_aligned(overlay, state, window, row, raw)
                     found.append((window, self._shown(raw)))
         elif isinstance(kind, Sliding):
             found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
@@ -395,8 +396,7 @@ class WindowStore(Generic[K, V]):
             time.was_late(self)
         return found
 
-    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, raw_key: bytes, raw: bytes) -> None:
-        row = aligned_key(window.start_ms, raw_key)
+    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, row: bytes, raw: bytes) -> None:
         self.rows._write(overlay, state, row, VALUE + raw, None)
         if self.on_close_function is not None:
             state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
