@@ -82,10 +82,11 @@ def windowed(handler: Handler, late: Late) -> Handler:
         return handle
 
     async def divert(ctx: Context, value: Any) -> Any:
-        ctx._working("windows").windows.arrived(ctx)
-        if not ctx.late:
+        windows = ctx._working("windows").windows
+        windows.arrived(ctx)
+        if not windows.is_late(ctx):
             return await handler(ctx, value)
-        ctx._working("windows").windows.count_late()
+        windows.count_late()
         if late != "drop":
             ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
         return None

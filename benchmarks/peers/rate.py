@@ -27,20 +27,23 @@ class Rate:
         cpu_s_per_million: CPU seconds of all workers, user and kernel, per million of those records.
         max_rss_mb: The most memory that one worker held, MiB.
         started_s: From the start of the processes until the measurement could begin.
+        state_mb: What the state of all workers takes on disk when they have stopped, MiB; None where it isn't measured.
     """
 
     records_per_s: float
     cpu_s_per_million: float
     max_rss_mb: float
     started_s: float
+    state_mb: float | None = None
 
 
-async def measure(job: Job, folder: Path, workers: int, *, timeout_s: float) -> Rate:
+async def measure(job: Job, folder: Path, workers: int, *, timeout_s: float, weighs_state: bool = False) -> Rate:
     """Run `workers` processes from nothing to the end of the input.
 
     The clock starts when the group has a committed offset, and with several workers when all of them are members and
     every partition has one; it stops when the offsets have reached the input's end. What was committed before the
-    clock started doesn't count.
+    clock started doesn't count. With `weighs_state` the workers are stopped in an orderly way then, so that
+    what they hold in memory is on disk.
 
     Raises:
         TimeoutError: it took longer than `timeout_s`.
@@ -51,7 +54,12 @@ async def measure(job: Job, folder: Path, workers: int, *, timeout_s: float) -> 
     processes = [Worker(replace(job, instance=""), folder / f"worker-{number}") for number in range(workers)]
     try:
         async with asyncio.timeout(timeout_s):
-            return await _measure(job, processes)
+            found = await _measure(job, processes)
+        if not weighs_state:
+            return found
+        for process in processes:
+            process.stop()
+        return replace(found, state_mb=sum(process.state_mb for process in processes))
     finally:
         for process in processes:
             process.kill()

@@ -27,6 +27,7 @@ SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, QUIX, FAUST)
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
+WINDOWED = ("tumbling", "hopping", "session")
 
 _APPS = Path(__file__).resolve().parent / "apps"
 _QUIX_VERSION = "3.28.1"
@@ -46,7 +47,8 @@ class Job:
     Attributes:
         system: One of `SYSTEMS`.
         work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first); ours
-            also knows `table` (write and send each).
+            also knows `table` (write and send each). `tumbling`, `hopping` and `session` count in windows and
+            send each count that changed; only ours and Kafka Streams know them.
         guarantee: One of `GUARANTEES`.
         brokers: Addresses, separated by commas.
         app: Names the group, the topics that the system makes, and the transactions.
@@ -104,7 +106,7 @@ class Job:
             return self._java_command(folder)
         if self.system == QUIX:
             return [str(_quix_python()), str(_APPS / "quix_app.py")]
-        module = "ours" if self.system == OURS else "faust_app"
+        module = ("windows" if self.work in WINDOWED else "ours") if self.system == OURS else "faust_app"
         options = ["-A", f"benchmarks.peers.apps.{module}", "-D", str(folder)]
         return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
 

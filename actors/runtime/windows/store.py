@@ -200,7 +200,7 @@ class WindowStore(Generic[K, V]):
         own = self._aligned.starting(self._start_of(window, state))
         if not state.windows.is_open(self, own):
             return False
-        self._write_aligned(overlay, state, own, raw_key, self.encode_value(value))
+        self._write_aligned(overlay, state, own, aligned_key(own.start_ms, raw_key), self.encode_value(value))
         return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
@@ -383,9 +383,10 @@ class WindowStore(Generic[K, V]):
             found = []
             for window in kind.holding(at_ms):
                 if time.is_open(self, window):
-                    raw = overlay.get(aligned_key(window.start_ms, raw_key))
+                    row = aligned_key(window.start_ms, raw_key)
+                    raw = overlay.get(row)
                     raw = fold(None if raw is None else raw[1:])
-                    self._write_aligned(overlay, state, window, raw_key, raw)
+                    self._write_aligned(overlay, state, window, row, raw)
                     found.append((window, self._shown(raw)))
         elif isinstance(kind, Sliding):
             found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
@@ -395,8 +396,7 @@ class WindowStore(Generic[K, V]):
             time.was_late(self)
         return found
 
-    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, raw_key: bytes, raw: bytes) -> None:
-        row = aligned_key(window.start_ms, raw_key)
+    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, row: bytes, raw: bytes) -> None:
         self.rows._write(overlay, state, row, VALUE + raw, None)
         if self.on_close_function is not None:
             state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
@@ -411,16 +411,20 @@ class WindowStore(Generic[K, V]):
 
     def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
+        return [one for held in self._segments(get, raw_key, from_ms, to_ms, time).values() for one in held]
+
+    def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
+        """Return the same by segment."""
         segment_ms = self._segment_ms
         # No window begins, or ends, more than a millisecond behind the last record.
         visible_ms = time.visible_ms(self)
         first = max(0, from_ms, visible_ms + 1) // segment_ms
         last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
-        found: list[Held] = []
+        found: dict[int, list[Held]] = {}
         for segment in range(first, last + 1):
             raw = get(list_key(segment, raw_key))
             if raw is not None:
-                found += decode_list(raw)
+                found[segment] = decode_list(raw)
         return found
 
     def _into_sliding(
@@ -429,11 +433,11 @@ class WindowStore(Generic[K, V]):
         time, length = state.windows, kind.longest_ms
         if not time.is_open(self, Window(at_ms, at_ms + length)):
             return []
-        held = self._lists(overlay.get, raw_key, at_ms - 2 * length, at_ms + 1, time)
-        near = [one for one in held if at_ms - 2 * length <= one.start_ms <= at_ms + 1]
+        found = self._segments(overlay.get, raw_key, at_ms - 2 * length, at_ms + 1, time)
+        near = [one for held in found.values() for one in held if at_ms - 2 * length <= one.start_ms <= at_ms + 1]
         near.sort(key=lambda one: one.start_ms)
         changed = into_sliding(kind, near, at_ms, fold, lambda window: time.is_open(self, window))
-        self._write_lists(overlay, state, raw_key, held, [], changed)
+        self._write_lists(overlay, state, raw_key, found, [], changed)
         changed.sort(key=lambda one: one.start_ms)
         return [(one.window, self._shown(one.value)) for one in changed]
 
@@ -448,7 +452,8 @@ class WindowStore(Generic[K, V]):
         def merged(one: bytes, two: bytes) -> bytes:
             return self.encode_value(merge(self.decode_value(one), self.decode_value(two)))
 
-        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
+        found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
+        held = [one for part in found.values() for one in part]
         session, gone = into_session(kind, held, at_ms, None, fold, merged)
         time = state.windows
         if not time.is_open(self, session.window):
@@ -456,7 +461,7 @@ class WindowStore(Generic[K, V]):
         # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
         due = [one for one in gone if not one.is_closed and not time.is_open(self, one.window)]
         waiting = [] if self.on_close_function is None else [structs.replace(one, is_merged=True) for one in due]
-        self._write_lists(overlay, state, raw_key, held, gone, [*waiting, session])
+        self._write_lists(overlay, state, raw_key, found, gone, [*waiting, session])
         return [(session.window, self._shown(session.value))]
 
     def _write_lists(
@@ -464,35 +469,39 @@ class WindowStore(Generic[K, V]):
         overlay: Overlay,
         state: TaskState,
         raw_key: bytes,
-        held: list[Held],
+        found: dict[int, list[Held]],
         gone: list[Held],
         changed: list[Held],
     ) -> None:
         """Write the lists of all segments in which windows went, came or changed."""
-        by_segment: dict[int, list[Held]] = {}
-        for one in held:
-            by_segment.setdefault(self.segment_of(one), []).append(one)
-        for segment in sorted({self.segment_of(one) for one in (*gone, *changed)}):
-            before = by_segment.get(segment, [])
-            new = [one for one in changed if self.segment_of(one) == segment]
-            after = replaced(before, [one for one in gone if self.segment_of(one) == segment], new)
+        gone_in, new_in = self._by_segment(gone), self._by_segment(changed)
+        for segment in sorted(gone_in.keys() | new_in.keys()):
+            before, new = found.get(segment, []), new_in.get(segment, [])
+            after = replaced(before, gone_in.get(segment, []), new)
             row = list_key(segment, raw_key)
             if not after:
                 overlay.delete(row)
                 continue
             self.rows._write(overlay, state, row, encode_list(after), None)
             if self.on_close_function is not None:
-                self._expect(overlay, state, row, before, after)
+                self._expect(overlay, state, row, before, new)
 
-    def _expect(
-        self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], after: list[Held]
-    ) -> None:
+    def _by_segment(self, held: Iterable[Held]) -> dict[int, list[Held]]:
+        found: dict[int, list[Held]] = {}
+        for one in held:
+            found.setdefault(self.segment_of(one), []).append(one)
+        return found
+
+    def _expect(self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], new: list[Held]) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""
-        now, had = self.next_close_ms(after), self.next_close_ms(before)
-        if now is not None and (had is None or now < had):
-            row = close_key(now, time_of(list_row), key_of(list_row))
-            self.rows._write(overlay, state, row, b"", None)
-            state.windows.expect(self, now, row)
+        now = self.next_close_ms(new)
+        if now is None or any(
+            not one.is_closed and self.windows.closes_ms(one.window, self.grace_ms) <= now for one in before
+        ):
+            return
+        row = close_key(now, time_of(list_row), key_of(list_row))
+        self.rows._write(overlay, state, row, b"", None)
+        state.windows.expect(self, now, row)
 
     def next_close_ms(self, held: Iterable[Held]) -> int | None:
         """Return when the next window of a list closes whose close wasn't handled; None if none is left."""

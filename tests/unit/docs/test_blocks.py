@@ -47,6 +47,7 @@ RUN_ELSEWHERE = {
     "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
     "docs/reference/tables.md#Joins of two tables": "tests/unit/docs/test_tables_page.py",
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Changes at most once per interval": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
