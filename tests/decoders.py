@@ -25,7 +25,7 @@ from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
-from actors._core.windows import rows
+from actors._core.windows import join_rows, rows
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -270,6 +270,9 @@ DECODERS: dict[str, Decoder] = {
         (ValueError,),
     ),
     "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
+    "decode_chunk": Decoder(
+        join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
+    ),
     **{
         f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))
         for name, made in (("sum", aggregates.sum()), ("mean", aggregates.mean()), ("top_n", aggregates.top_n(2)))

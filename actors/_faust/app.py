@@ -30,6 +30,7 @@ from actors.declare.declared import (
     takes_tombstones,
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
+from actors.declare.joins import Joins
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
@@ -60,7 +61,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class App(FaustApp):
+class App(Joins, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
