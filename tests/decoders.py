@@ -25,7 +25,7 @@ from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
-from actors._core.windows import rows, versions
+from actors._core.windows import join_rows, rows, versions
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -273,6 +273,9 @@ DECODERS: dict[str, Decoder] = {
     "decode_mark": Decoder(versions.decode_mark, (msgspec.msgpack.encode((5, 6, 7)),), (ValueError,)),
     "decode_versions": Decoder(
         versions.decode_versions, (msgspec.msgpack.encode([(1, 2, b"v"), (2, 3, None)]),), (ValueError,)
+    ),
+    "decode_chunk": Decoder(
+        join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
     ),
     **{
         f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))

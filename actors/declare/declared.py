@@ -22,7 +22,7 @@ from actors.runtime.handlers.dedupe import Identify
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
@@ -46,7 +46,7 @@ class Declaration:
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
     by: Any = None
-    windows: tuple[WindowStore[Any, Any], ...] = ()
+    windows: tuple[TimedStore, ...] = ()
     late: Any = "drop"
 
 

@@ -20,7 +20,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.windows.closes import TimedStore
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -80,7 +80,7 @@ class ActorDefinition:
     more_topics: tuple[Any, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
-    windows: tuple[WindowStore[Any, Any], ...] = ()
+    windows: tuple[TimedStore, ...] = ()
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)
 

@@ -28,7 +28,8 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.joins import JoinStore
 
 
 class TracedCall(Protocol):
@@ -99,7 +100,7 @@ class ActorSpec:
         commands: what admin commands are checked with; by default all are obeyed.
         tombstones: whether a record with a null value is a message, None.
         event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
-        windows: its window stores, whose rows are in `stores` too.
+        windows: its window stores, or that of its join, whose rows are in `stores` too.
         max_ahead_ms: how far timestamps may be ahead of the clock where there are windows.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
@@ -131,7 +132,7 @@ class ActorSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
     forwarded: frozenset[str] = frozenset()
-    windows: tuple[WindowStore[Any, Any], ...] = ()
+    windows: tuple[TimedStore, ...] = ()
     max_ahead_ms: int = 0
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
 
@@ -196,8 +197,12 @@ class ActorSpec:
 
     @property
     def needs_key(self) -> bool:
-        """Whether state lives with the messages' keys, so that a message without one can't be handled."""
-        return any(store.placement == "key" for store in self.stores)
+        """Whether state lives with the messages' keys, so that a message without one can't be handled.
+
+        A join knows what such a message matches: nothing.
+        """
+        is_join = any(isinstance(store, JoinStore) for store in self.windows)
+        return not is_join and any(store.placement == "key" for store in self.stores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,12 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.message.context import enter_message
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
+from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.overlay import MessageScope, Overlay
 from stores.memory import MemoryStore
+from stores.ports import PartitionStore
 
 RECORDS, KEYS, SPAN_MS = 20_000, 1_000, 600_000
 SECOND = timedelta(seconds=1)
@@ -118,9 +120,9 @@ def _of_windows(kind: Windows, *, closes: bool) -> tuple[TaskState, Handler]:
 
 def _state(
     stores: list[WindowStore[Any, Any]],
-) -> tuple[TaskState, dict[WindowStore[Any, Any], MemoryStore]]:
+) -> tuple[TaskState, dict[TimedStore, PartitionStore]]:
     scope, home = MessageScope(epoch=1, now_ms=time.time_ns() // 1_000_000), TopicPartition("events", 0)
-    held = {store: MemoryStore() for store in stores}
+    held: dict[TimedStore, PartitionStore] = {store: MemoryStore() for store in stores}
     state = TaskState(
         actor="count",
         source=home,

@@ -319,7 +319,9 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         # A store with nothing late has a count too: a rate begins with a sample.
         late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
-        windows=[_windows(store, stores.get(store.name)) for store in task.spec.windows],
+        windows=[
+            _windows(store, stores.get(store.name)) for store in task.spec.windows if isinstance(store, WindowStore)
+        ],
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -25,20 +25,8 @@ from typing import Any
 import msgspec
 
 from actors._core.logs import escaping
-from actors._core.windows.kinds import AlignedWindows, Window
-from actors._core.windows.rows import (
-    PROGRESS_KEY,
-    Progress,
-    close_key,
-    close_parts,
-    decode_list,
-    decode_progress,
-    encode_list,
-    encode_progress,
-    key_of,
-    list_key,
-    time_of,
-)
+from actors._core.windows.kinds import Window
+from actors._core.windows.rows import Progress
 from actors.errors import NewerVersionError
 from actors.ports import Clock, InputRecord
 from actors.runtime.message.context import Context
@@ -46,13 +34,13 @@ from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
+from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
 from actors.runtime.windows.store import WindowStore
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
-_Consume = Callable[[WindowStore[Any, Any], bytes, list[tuple[Window, bytes]], Context], bool]
-_Order = tuple[float, int]
+_Order = tuple[int | float, int]
 
 CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
@@ -69,7 +57,8 @@ class _Closing:
     Attributes:
         store: the store.
         held: its rows that are committed.
-        prefix, end: where the rows that close lie, and the first row behind them.
+        closes: how what closes lies there.
+        end: the first row behind those that close.
         next_ms: no window that isn't in hand closes before.
         start: no row that isn't in hand comes before.
         waiting: how many closes are in hand.
@@ -80,9 +69,9 @@ class _Closing:
         has_entries: whether each list with a window to close has an entry for it.
     """
 
-    store: WindowStore[Any, Any]
+    store: TimedStore
     held: PartitionStore
-    prefix: bytes
+    closes: Closes
     end: bytes
     next_ms: float = math.inf
     start: bytes = b""
@@ -96,11 +85,11 @@ class _Closing:
     @property
     def next_close(self) -> _Order:
         """The place of the first close that isn't in hand."""
-        return self.next_ms, self.store.windows.longest_ms
+        return self.next_ms, self.closes.length_ms
 
     def order_of(self, row: bytes) -> _Order:
         """Return the place of a close among those of all stores; at one time, shorter windows are first."""
-        return self.store.closing_ms(row), self.store.windows.longest_ms
+        return self.store.closing_ms(row), self.closes.length_ms
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""
@@ -127,7 +116,7 @@ class _Closing:
 
 
 class TaskWindows:
-    """The window stores of one partition, from a takeover to the next: a `Punctuator`.
+    """The window stores and joins of one partition, from a takeover to the next: a `Punctuator`.
 
     `state` is what is merged, which all messages share.
 
@@ -139,9 +128,9 @@ class TaskWindows:
 
     def __init__(
         self,
-        stores: Sequence[WindowStore[Any, Any]],
+        stores: Sequence[TimedStore],
         state: TaskState,
-        held: Mapping[WindowStore[Any, Any], PartitionStore],
+        held: Mapping[TimedStore, PartitionStore],
         *,
         clock: Clock,
         meters: TaskMeters,
@@ -153,19 +142,18 @@ class TaskWindows:
         self._max_ahead_ms = max_ahead_ms
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self._has_warned = False
-        self._closings: dict[WindowStore[Any, Any], _Closing] = {}
+        self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = -1
         for store in stores:
-            is_aligned = isinstance(store.windows, AlignedWindows)
-            prefix = b"w" if is_aligned else b"e"
-            self._closings[store] = _Closing(store, held[store], prefix, bytes([prefix[0] + 1]))
+            closes = closes_of(store)
+            self._closings[store] = _Closing(store, held[store], closes, bytes([closes.prefix[0] + 1]))
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self.stream_ms
         self._is_restricted = False
         self._note_time()
         for closing in self._closings.values():
             progress = self._begin(closing)
-            closing.start = progress.closed + b"\x00" if progress.closed else closing.prefix
+            closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
             self._look_for_next(closing)
             closing.committed_floor_ms = closing.floor_ms
             self._drop(closing)
@@ -178,7 +166,7 @@ class TaskWindows:
             return False
         return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
 
-    def visible_ms(self, store: WindowStore[Any, Any]) -> int:
+    def visible_ms(self, store: TimedStore) -> int:
         """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
         return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
 
@@ -205,12 +193,12 @@ class TaskWindows:
         for store in self._closings:
             self.was_late(store)
 
-    def was_late(self, store: WindowStore[Any, Any]) -> None:
+    def was_late(self, store: TimedStore) -> None:
         """Count a message that came too late for all its windows."""
         late = self._meters.late
         late[store.name] = late.get(store.name, 0) + 1
 
-    def expect(self, store: WindowStore[Any, Any], close_ms: int, row: bytes) -> None:
+    def expect(self, store: TimedStore, close_ms: int, row: bytes) -> None:
         """Count on a window that closes at that stream time."""
         self._closings[store].expect(close_ms, row)
 
@@ -290,7 +278,7 @@ class TaskWindows:
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
             )
-            self._write(store, progress, self._state)
+            write_progress(store, progress, self._state)
         self._state.scope.release()
         self._written_ms = self.stream_ms
 
@@ -312,17 +300,15 @@ class TaskWindows:
         store, progress = closing.store, self._progress(closing.store)
         if progress.layout and progress.layout != store.layout:
             raise NewerVersionError(
-                f"{self._state.home}: store {store.name} holds windows of {progress.layout}, and the program declares "
-                f"{store.layout}: run the program as it was, or give the windows a store of another name"
+                f"{self._state.home}: store {store.name} holds {closing.closes.contents} of {progress.layout}, and the "
+                f"program declares {store.layout}: run the program as it was, or {closing.closes.remedy}"
             )
         is_changed = (progress.grace_ms, progress.layout) != (store.grace_ms, store.layout)
         closing.closed_end_ms = progress.closed_end_ms
         if 0 <= progress.grace_ms < store.grace_ms:
-            inclusive = not isinstance(store.windows, AlignedWindows)
-            closed_ms = progress.stream_ms - progress.grace_ms - store.windows.idle_ms - inclusive
-            closing.closed_end_ms = max(closing.closed_end_ms, closed_ms)
+            closing.closed_end_ms = max(closing.closed_end_ms, closing.closes.closed_ms(progress))
         self._is_restricted = self._is_restricted or closing.closed_end_ms >= 0
-        closing.has_entries = closing.prefix == b"e" and store.on_close_function is not None
+        closing.has_entries = closing.closes.has_entries and store.on_close_function is not None
         if closing.has_entries and not progress.has_entries:
             # The function is new, and lists that no record changes would never close.
             for _, entry in store.first_entries(self._state.overlays[store.rows]):
@@ -336,12 +322,8 @@ class TaskWindows:
     def _note_time(self) -> None:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
 
-    def _progress(self, store: WindowStore[Any, Any]) -> Progress:
-        raw = self._state.overlays[store.rows].get(PROGRESS_KEY)
-        return Progress() if raw is None else decode_progress(raw)
-
-    def _write(self, store: WindowStore[Any, Any], progress: Progress, state: TaskState) -> None:
-        store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
+    def _progress(self, store: TimedStore) -> Progress:
+        return read_progress(store, self._state)
 
     def _look_for_next(self, closing: _Closing) -> None:
         """Find the first row that closes."""
@@ -352,114 +334,63 @@ class TaskWindows:
     def _take(self, closing: _Closing, due: list[tuple[_Order, InternalMessage]]) -> None:
         """Take rows that close, in order; of lists the windows that close before those of rows that are left."""
         store, limit_ms, first = closing.store, self.stream_ms, None
+        overlay = self._state.overlays[store.rows]
         taken: list[bytes] = []
-        for row, _ in self._state.overlays[store.rows].items(closing.start, closing.end):
+        for row, _ in overlay.items(closing.start, closing.end):
             closes_ms = store.closing_ms(row)
             if closes_ms > self.stream_ms or len(taken) >= CLOSES_AT_ONCE:
                 first, limit_ms = row, min(closes_ms, self.stream_ms)
                 break
             taken.append(row)
-        if closing.prefix == b"w":
-            found = [(closing.order_of(row), self._message(closing, row, self._consume_aligned)) for row in taken]
-        else:
-            entries = sorted({entry for row in taken for entry in self._entries(store, row, limit_ms)})
-            found = [(closing.order_of(row), self._message(closing, row, self._consume_list)) for row in entries]
+        rows = sorted({one for row in taken for one in closing.closes.due(overlay, row, limit_ms)})
+        found = [(closing.order_of(row), self._message(closing, row)) for row in rows]
         closing.waiting += len(found)
         if taken:
             closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
         closing.begins_at(first)
         due += found
 
-    def _entries(self, store: WindowStore[Any, Any], row: bytes, limit_ms: int) -> list[bytes]:
-        """Return the entries of a list's windows that close up to then; the entry itself, if there are none."""
-        _, segment, raw_key = close_parts(row)
-        raw = self._state.overlays[store.rows].get(list_key(segment, raw_key))
-        held = [] if raw is None else decode_list(raw)
-        closes = [store.windows.closes_ms(one.window, store.grace_ms) for one in held if not one.is_closed]
-        return [row, *(close_key(close_ms, segment, raw_key) for close_ms in closes if close_ms <= limit_ms)]
-
-    def _message(self, closing: _Closing, row: bytes, consume: _Consume) -> InternalMessage:
+    def _message(self, closing: _Closing, row: bytes) -> InternalMessage:
         store, home = closing.store, self._state.home
         digest = blake2b(row, digest_size=_ID_BYTES).hexdigest()
+        raw_key, at_ms = closing.closes.named(row)
         record = InternalRecord(
             offset=self._state.scope.source_offset,
-            timestamp=store.closing_ms(row) - store.grace_ms - 1 - store.windows.idle_ms,
-            key=key_of(row) if closing.prefix == b"w" else close_parts(row)[2],
+            timestamp=at_ms,
+            key=raw_key,
             value=None,
             id=f"{home.topic}-{home.partition}-closed-{store.name}-{digest}",
         )
-        found: list[tuple[Window, bytes]] = []
+        found: Found = []
         return InternalMessage(
             record,
-            partial(self._in_turn, closing, partial(consume, store, row, found), row),
+            partial(self._in_turn, closing, row, found),
             closing.is_done,
             f"the close of a window of store {store.name}",
-            partial(self._call, store, found),
+            partial(self._call, store, store.closing_ms(row) - 1, found),
         )
 
-    def _in_turn(self, closing: _Closing, consume: Callable[[Context], bool], row: bytes, ctx: Context) -> bool:
+    def _in_turn(self, closing: _Closing, row: bytes, found: Found, ctx: Context) -> bool:
         """Consume a close, unless another close has made a window that closes before: then it is taken again."""
         if len(self._closings) > 1:
             place = closing.order_of(row)
             if any(other.next_close < place for other in self._closings.values()):
                 closing.expect(int(place[0]), row)
                 return False
-        return consume(ctx)
-
-    def _consume_aligned(
-        self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
-    ) -> bool:
-        state = ctx._working("on_close")
-        progress = self._progress(store)
-        raw = state.overlays[store.rows].get(row)
-        if row <= progress.closed or raw is None or not isinstance(store.windows, AlignedWindows):
-            return False
-        self._write(store, msgspec.structs.replace(progress, closed=row), state)
-        found[:] = [(store.windows.starting(time_of(row)), raw[1:])]
-        self._name(ctx, store, found[0][0])
-        return True
-
-    def _consume_list(
-        self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
-    ) -> bool:
-        state = ctx._working("on_close")
-        overlay = state.overlays[store.rows]
-        overlay.delete(row)
-        closes_ms, segment, raw_key = close_parts(row)
-        list_row = list_key(segment, raw_key)
-        raw = overlay.get(list_row)
-        held = [] if raw is None else decode_list(raw)
-        for one in held:
-            if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
-                one.is_closed = True
-                found[:] = [(one.window, one.value)]
-                self._name(ctx, store, one.window)
-        if found:
-            left = [one for one in held if not (one.is_closed and one.is_merged)]
-            if left:
-                store.rows.write_raw(state, list_row, encode_list(left))
-            else:
-                overlay.delete(list_row)
-        next_ms = store.next_close_ms(held)
-        if next_ms is not None:
-            following = close_key(next_ms, segment, raw_key)
-            store.rows.write_raw(state, following, b"")
-            self.expect(store, next_ms, following)
-        return bool(found)
-
-    @staticmethod
-    def _name(ctx: Context, store: WindowStore[Any, Any], window: Window) -> None:
+        found.clear()
+        what = closing.closes.take(ctx._working("on_close"), row, found)
         record = ctx._record
-        if isinstance(record, InternalRecord):
-            record.what = f"the close of the window {window.start_ms} to {window.end_ms} of store {store.name}"
+        if what and isinstance(record, InternalRecord):
+            record.what = f"the close of {what} of store {closing.store.name}"
+        return bool(what)
 
-    async def _call(self, store: WindowStore[Any, Any], found: list[tuple[Window, bytes]], ctx: Context) -> None:
+    async def _call(self, store: TimedStore, open_ms: int, found: Found, ctx: Context) -> None:
         function = store.on_close_function
         if function is None:
             return
         (window, raw), ctx.key = found[0], store.decode_key(ctx._raw_key)
         reached_ms = self.stream_ms
-        self.stream_ms = min(reached_ms, store.windows.closes_ms(window, store.grace_ms) - 1)
+        self.stream_ms = min(reached_ms, open_ms)
         try:
             result = function(ctx, window, store.result(raw))
             if inspect.isawaitable(result):

@@ -35,6 +35,9 @@ from examples.sales_per_minute import Sale, Total, count_sale, late_sales, minut
 from examples.sales_per_minute import app as sales_app
 from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
+from examples.unpaid_orders import Order as PlacedOrder
+from examples.unpaid_orders import Payment, check_payment, orders, paid_orders, payments, unpaid_orders
+from examples.unpaid_orders import app as unpaid_app
 from examples.webhooks import Delivered, Endpoint, Event, post
 from examples.webhooks import app as webhooks
 from tests.documents import ROOT, block, program
@@ -235,6 +238,31 @@ def test_sales_per_minute_are_sent_once_and_late_ones_go_elsewhere():
         assert list(driver.windows(minutes, "berlin").values()) == [120, 7]
         driver.advance_stream_time(count_sale, NOON_MS + 3 * MINUTE_MS)
         assert [sent.value for sent in driver.outputs(totals)] == [Total(NOON_MS + MINUTE_MS, 7)]
+
+
+def test_orders_are_joined_with_payments_and_unpaid_ones_are_sent_once():
+    with ActorTestDriver(unpaid_app, partitions=2) as driver:
+
+        def at(minutes: float) -> int:
+            return NOON_MS + int(minutes * MINUTE_MS)
+
+        for key in ("paid", "unpaid", "early"):
+            driver.send(orders, key=key, value=PlacedOrder(500, at(0)))
+        driver.send(payments, key="p1", value=Payment("early", 100, at(-15)))
+        driver.send(payments, key="p2", value=Payment("paid", 500, at(15)))
+        driver.send(payments, key="p3", value=Payment("unpaid", 500, at(15) + 1))
+        sent = {(one.key, one.value.cents, one.timestamp_ms) for one in driver.outputs(paid_orders)}
+        assert sent == {("paid", 500, at(15)), ("early", 100, at(0))}
+        assert driver.outputs(unpaid_orders) == []
+        driver.advance_stream_time(check_payment, at(16))
+        assert driver.outputs(unpaid_orders) == []
+        driver.crash(keep_disk=False)
+        driver.advance_stream_time(check_payment, at(16) + 1)
+        for keep_disk in (True, False):
+            driver.crash(keep_disk=keep_disk)
+        assert [(one.key, one.value, one.timestamp_ms) for one in driver.outputs(unpaid_orders)] == [
+            ("unpaid", PlacedOrder(500, at(0)), at(0))
+        ]
 
 
 def test_click_sessions_merge_and_are_sent_once():
