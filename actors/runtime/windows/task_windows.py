@@ -52,7 +52,7 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 _Consume = Callable[[WindowStore[Any, Any], bytes, list[tuple[Window, bytes]], Context], bool]
-_Order = tuple[float, int]
+_Order = tuple[float, int, bytes]
 
 CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
@@ -96,11 +96,11 @@ class _Closing:
     @property
     def next_close(self) -> _Order:
         """The place of the first close that isn't in hand."""
-        return self.next_ms, self.store.windows.longest_ms
+        return self.next_ms, self.store.windows.longest_ms, self.start
 
     def order_of(self, row: bytes) -> _Order:
         """Return the place of a close among those of all stores; at one time, shorter windows are first."""
-        return self.store.closing_ms(row), self.store.windows.longest_ms
+        return self.store.closing_ms(row), self.store.windows.longest_ms, row
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""
