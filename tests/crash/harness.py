@@ -18,7 +18,8 @@ from tests.crash.checks import Findings, Run, check_readers, check_run, fold_acc
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
 from tests.crash.machine import SkippedError
-from tests.crash.world import EFFECTS_FILE, INPUTS, NAME, OUTPUTS, PAIRED, PARTITIONS, World
+from tests.crash.window_checks import WindowEvidence, WindowFindings, check_windows
+from tests.crash.world import CLICKS, EFFECTS_FILE, INPUTS, NAME, OUTPUTS, PAIRED, PARTITIONS, World
 
 logger = logging.getLogger("crash")
 
@@ -38,13 +39,15 @@ FLAWS = (
     "open_transactions",
 )
 CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "calls", "done")
+WINDOW_KINDS = ("spans", "sittings", "late", "merged")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run found. All counts but inputs, faults, the seconds and `happened` have to be 0.
 
-    `chores` is what was wrong with the second actor, empty if there was none; `happened` how often it did what.
+    `chores` is what was wrong with the second actor, `windows` with the one of windows, empty if there were none;
+    `happened` is how often they did what.
     """
 
     inputs: int
@@ -61,14 +64,15 @@ class Outcome:
     seconds: float
     chores: Mapping[str, int] = field(default_factory=dict)
     happened: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def flaws(self) -> dict[str, int]:
         """What was wrong or not tried, by name."""
-        counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores)
+        counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores) | dict(self.windows)
         found = {name: count for name, count in counts.items() if count}
         # A run that didn't try something says nothing of it.
-        kinds = CHORE_KINDS if self.chores else ()
+        kinds = (*(CHORE_KINDS if self.chores else ()), *(WINDOW_KINDS if self.windows else ()))
         return found | {f"never {kind}": 0 for kind in kinds if not self.happened.get(kind)}
 
     @property
@@ -79,8 +83,8 @@ class Outcome:
     def as_dict(self) -> dict[str, object]:
         """For the last line of the run."""
         found = asdict(self)
-        chores, happened = found.pop("chores"), found.pop("happened")
-        return {**found, **chores, "happened": happened}
+        chores, windows, happened = (found.pop(name) for name in ("chores", "windows", "happened"))
+        return {**found, **chores, **windows, "happened": happened}
 
 
 class StuckError(AssertionError):
@@ -120,13 +124,17 @@ async def run(
         await feeding
         await _settle(world)
         _all_alive(world, "the last fault")
-        chores = ChoreFindings({}) if is_streams else await _settle_chores(world)
+        chores, windows = ChoreFindings({}), WindowFindings({})
+        if not is_streams:
+            await _settle_windows(world)
+            chores = await _settle_chores(world)
+            windows = check_windows(await _window_evidence(world))
         views = 0 if is_streams else await wrong_views(world)
         findings = await _check(world)
         open_transactions = await _open_transactions(world)
     finally:
         world.end()
-    for example in findings.examples + chores.examples:
+    for example in findings.examples + chores.examples + windows.examples:
         logger.error("%s", example)
     return Outcome(
         inputs=world.sent,
@@ -142,7 +150,8 @@ async def run(
         slowest_recovery_s=round(slowest_s, 1),
         seconds=round(time.monotonic() - began_s, 1),
         chores=chores.counts,
-        happened=dict(chores.seen),
+        happened=dict(chores.seen + windows.seen),
+        windows=windows.counts,
     )
 
 
@@ -199,6 +208,23 @@ async def _settle_chores(world: World) -> ChoreFindings:
             break
     await asyncio.sleep(LATE_S)
     return check_chores(await _evidence(world))
+
+
+async def _settle_windows(world: World) -> None:
+    """Wait until all windows that are over have closed."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while check_windows(await _window_evidence(world)).is_waiting:
+        if time.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(0.3)
+
+
+async def _window_evidence(world: World) -> WindowEvidence:
+    return WindowEvidence(
+        clicks=await world.read(CLICKS),
+        finals=await world.read(f"{NAME}-finals"),
+        late=await world.read(f"{NAME}-late"),
+    )
 
 
 async def _evidence(world: World) -> Evidence:

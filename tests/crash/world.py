@@ -34,12 +34,17 @@ PARTITIONS = 6
 KEYS = 20_000
 ACCOUNTS = 1_000
 INPUTS_PER_CHORE = 10
-"""After so many inputs of the first actor there is a chore, and an order and a payment of any two accounts."""
+"""After so many inputs of the first actor there is a chore, an order and a payment of any two accounts, and a click."""
+CLICKS_BEGIN_S = 3_600
+"""How long before the run its clicks begin; their time goes on faster than the run's."""
 WORKERS = 3
 STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects")
+WINDOW_STORES = ("spans", "sittings")
+"""Their rows aren't keyed by the messages' keys, so that Spark's checks of keys and partitions don't fit them."""
 PAIRED = (f"{NAME}-orders", f"{NAME}-payments")
-INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED)
-OUTPUTS = (f"{NAME}-echo", f"{NAME}-said", f"{NAME}-joined")
+CLICKS = f"{NAME}-clicks"
+INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED, CLICKS)
+OUTPUTS = (f"{NAME}-echo", f"{NAME}-said", f"{NAME}-joined", f"{NAME}-finals", f"{NAME}-late")
 EFFECTS_FILE = "effects.txt"
 """Where the effects of the second actor write to, in the run's folder."""
 
@@ -59,6 +64,8 @@ class World:
     workers: list[WorkerProcess] = field(default_factory=list)
     sent: int = 0
     chores: int = 0
+    clicks: int = 0
+    clicks_begin_ms: int = field(default_factory=lambda: int((time.time() - CLICKS_BEGIN_S) * 1000))
 
     @classmethod
     async def create(cls, cluster: Cluster, folder: Path, seed: int, partitions: int, *, is_streams: bool) -> World:
@@ -94,7 +101,7 @@ class World:
     @property
     def changelogs(self) -> list[str]:
         """The changelogs, those of the first actor's store and of joined state first."""
-        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES)]
+        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES + WINDOW_STORES)]
 
     @property
     def running(self) -> list[WorkerProcess]:
@@ -130,6 +137,7 @@ class World:
                         for topic in PAIRED:
                             account = _account(self.chance.randrange(ACCOUNTS))
                             waiting.append(await self._send(producer, topic, account, self._value()))
+                        waiting.append(await self._send_click(producer))
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
                     waiting.clear()
@@ -147,6 +155,11 @@ class World:
     ) -> asyncio.Future:
         self.chores += 1
         return await self._send(producer, INPUTS[1], key, msgspec.json.encode(message), partition)
+
+    async def _send_click(self, producer: AIOKafkaProducer) -> asyncio.Future:
+        key, click = rules.click(self.clicks, self.clicks_begin_ms)
+        self.clicks += 1
+        return await self._send(producer, CLICKS, key, msgspec.json.encode(click))
 
     def _value(self) -> bytes:
         return b"%d" % self.chance.randrange(-1000, 1000)
@@ -171,7 +184,8 @@ class World:
     def fed(self) -> set[TopicPartition]:
         """The input partitions that have keys: of many partitions, some have none of the second actor's."""
         accounts = [_account(number) for number in range(ACCOUNTS)]
-        keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)), accounts, accounts)
+        chores, clicks = map(rules.chore_key, range(rules.CHORE_KEYS)), map(rules.click_key, range(rules.CLICK_KEYS))
+        keys = (map(_key, range(KEYS)), chores, accounts, accounts, clicks)
         return {
             TopicPartition(topic, partition_for(key, self.partitions))
             for topic, some in zip(self.inputs, keys, strict=False)

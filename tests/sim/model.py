@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +24,7 @@ from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 from tests.sim.versions import VersionsPart
 from tests.sim.views import ViewsPart
+from tests.sim.windows import WindowsPart
 
 if TYPE_CHECKING:
     from tests.sim.node import Node, World
@@ -37,6 +38,7 @@ PARTS = (
     ParkPart,
     SessionsPart,
     DedupePart,
+    WindowsPart,
     ViewsPart,
     QueriesPart,
     VersionsPart,
@@ -54,11 +56,12 @@ ODDS = {
     "asks": 0.2,
     "sessions": 0.15,
     "dedupe": 0.15,
+    "windows": 0.2,
     "views": 0.1,
     "queries": 0.1,
     "versions": 0.1,
 }
-FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
 
@@ -129,6 +132,11 @@ class Model:
         """Start what the parts have in a process beside its worker."""
         for part in self.parts:
             await part.open(node, process)
+
+    def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
+        """Give the committed rows of a store that a disk needn't have any more."""
+        for part in self.parts:
+            yield from part.may_lack(store, rows)
 
     def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
         for part in self.parts:

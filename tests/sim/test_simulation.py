@@ -111,6 +111,12 @@ def test_every_invariant_holds_with_standbys(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_every_window_closes_once_under_faults(seed: int) -> None:
+    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("static",))[seed % 5]
+    check(seed, features=("windows", *more))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
 def test_every_invariant_holds_beside_workers_of_an_earlier_release(seed: int) -> None:
     check(seed, features=mixed(seed, "earlier"))
 
@@ -267,6 +273,16 @@ def test_every_part_of_the_model_comes() -> None:
     }
     for seed in range(50):
         left -= simulate(seed, features=MODEL).counted.keys()
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
+
+
+def test_windows_take_events_and_close() -> None:
+    """They don't close where keys are handled side by side, as with all of the model."""
+    left = {"window event", "window closed", "window late", "window dropped", "window merged", "windows retried"}
+    for seed in range(50):
+        left -= simulate(seed, features=("windows",)).counted.keys()
         if not left:
             return
     pytest.fail(f"nobody came to {left}")

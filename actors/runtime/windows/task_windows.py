@@ -40,7 +40,7 @@ from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
-_Order = tuple[int | float, int]
+_Order = tuple[int | float, int, bytes]
 
 CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
@@ -85,11 +85,11 @@ class _Closing:
     @property
     def next_close(self) -> _Order:
         """The place of the first close that isn't in hand."""
-        return self.next_ms, self.closes.length_ms
+        return self.next_ms, self.closes.length_ms, self.start
 
     def order_of(self, row: bytes) -> _Order:
         """Return the place of a close among those of all stores; at one time, shorter windows are first."""
-        return self.store.closing_ms(row), self.closes.length_ms
+        return self.store.closing_ms(row), self.closes.length_ms, row
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""

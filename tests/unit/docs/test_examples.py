@@ -1,4 +1,4 @@
-"""The examples on the test driver. All but those of windows have a test on a real broker too."""
+"""The examples on the test driver. Each has a test on a real broker too."""
 
 import random
 import sys

@@ -121,7 +121,7 @@ def two(app: App) -> list[Any]:
     [
         (lambda app, left, right: app.join(left, right, how="full"), "how='full': it is one of inner, left, outer"),
         (lambda app, left, right: app.join(left, left), "both sides are table left: join two tables"),
-        (lambda app, left, right: app.join(left, right.topic), "give two tables of app.table"),
+        (lambda app, left, right: app.join(left, right.topic), "or two tables of app.table"),
         (lambda app, left, right: app.join(left, right, retries=3)(handler), "there is no argument 'retries'"),
         (lambda app, left, right: app.join(left, right)(lambda ctx, value: None), "can't be called with 3 arguments"),
     ],

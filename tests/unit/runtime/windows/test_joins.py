@@ -321,7 +321,7 @@ def _declare(**options: Any) -> None:
         ({"within": timedelta(0)}, "join joined: within=0:00:00 has to be more than 0"),
         ({"within": -SECOND}, "join joined: within=.* has to be more than 0"),
         ({"within": 15}, r"join joined: within=15 has to be a timedelta: write within=timedelta\(seconds=15\)"),
-        ({"within": None}, "join joined: within=None: give a timedelta, or two"),
+        ({"within": None}, "join joined: give within=, how far apart"),
         ({"within": (timedelta(0), timedelta(0))}, "join joined: within=.*: it has to be a millisecond or longer"),
         ({"within": timedelta(microseconds=1)}, "join joined: within=.*: it has to be a millisecond or longer"),
         ({"within": (SECOND, -SECOND)}, "join joined: within=.* has to be 0 or more"),

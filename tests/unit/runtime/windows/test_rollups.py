@@ -105,6 +105,17 @@ def test_sums_are_the_same_though_the_process_dies_among_closes() -> None:
         assert found["days"] == summed(records, DAY_S, -12 * HOUR_S)
 
 
+def test_a_sum_that_is_new_when_its_hour_is_over_comes_in_its_place_among_the_keys() -> None:
+    app = Rollups()
+    records = [("b", 1, 10), ("a", 2, HOUR_S - 10), ("b", 4, HOUR_S - 5), ("end", 0, HOUR_S + 60)]
+    with ActorTestDriver(app.app, partitions=1) as driver:
+        for record in records:
+            app.post(driver, *record)
+            driver.settle()
+        # The hour of "a" is made by its last minute, which is over when the hour is.
+        assert app.closed(driver)["hours"] == [("a", 0, HOUR_S, 2), ("b", 0, HOUR_S, 5)]
+
+
 def test_sessions_are_summed_by_hour_in_the_hour_of_their_end() -> None:
     app = Rollups(first="visits", listed="hmd")
     with ActorTestDriver(app.app, partitions=1) as driver:
