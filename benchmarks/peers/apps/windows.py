@@ -6,12 +6,13 @@ from datetime import timedelta
 from struct import Struct
 
 from actors import Context, Hopping, Session, Tumbling, aggregates
+from actors._core.windows.kinds import Windows
 from benchmarks.peers.apps.base import app, settings
 
 # What `benchmarks/kafka_streams` has in Windows.java.
 GRACE = timedelta(seconds=10)
 RETENTION = timedelta(hours=1)
-KINDS = {
+KINDS: dict[str, Windows] = {
     "tumbling": Tumbling(minutes=1),
     "hopping": Hopping(timedelta(minutes=1), advance=timedelta(seconds=10)),
     "session": Session(timedelta(seconds=30)),
