@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors._core.windows.kinds import Session, Window
-from actors._core.windows.rows import PROGRESS_KEY, Progress, decode_progress
 from actors.runtime.windows.store import WindowStore
+from stores._core.windows import PROGRESS_KEY, Progress, decode_progress
 
 MAX_PLACES = 5_000
 """How many places of one key are looked at for one page: for a query they hold the event loop."""
@@ -37,7 +37,7 @@ class CommittedTime:
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         """Return up to which start (sessions: end) windows are past their retention."""
-        return self.stream_ms - store.retention_ms
+        return self.stream_ms - store.kept_ms
 
 
 def read_windows(
