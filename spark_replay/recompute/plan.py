@@ -9,7 +9,7 @@ records are told by their source offset and left out. So it doesn't matter that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,7 @@ class Recompute:
         until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
+        timed: The inputs whose values say their time by a field.
     """
 
     brokers: str
@@ -77,6 +78,7 @@ class Recompute:
     changelogs: Mapping[str, Topic]
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
+    timed: Collection[str] = ()
 
     @property
     def input(self) -> str:
@@ -169,8 +171,7 @@ def plan_recompute(
         ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
-    ends_of_all = [one.bounds for one in inputs]
-    if not any(map(any, ends_of_all)):
+    if not any(map(any, ends_of_all := [one.bounds for one in inputs])):
         raise InputError(
             f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
             "a worker ever run?"
@@ -185,6 +186,7 @@ def plan_recompute(
         changelogs={name: changelogs[name] for name in chosen},
         until_ms=facts.last_ms(ends_of_all) if replayer.follows_time else (None,) * len(ends_of_all[0]),
         from_state=folders,
+        timed=replayer.timed,
     )
 
 
