@@ -1,12 +1,12 @@
 """How the records of a join lie in a store, so that a record reads and writes few rows, however many its key has.
 
     "j" segment side chunk key        up to `CHUNK_BYTES` of a key's records of one input whose times lie in a segment
-    "u" end side chunk index key      nothing: that record matched none so far; its window ends then
+    "u" end side chunk place key      nothing: that record matched none so far; its window ends then
     "m"                               `actors._core.windows.rows.Progress`
 
-A record is found by its segment of time, the number of its chunk and its index there: chunks only grow. The first chunk
+A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
 says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c". Times and
-segments are 8 bytes, sides 1, chunks and indexes 4, all big-endian. The key is last, so that it needs no length.
+segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Unmatched(NamedTuple):
     end_ms: int
     side: int
     chunk: int
-    index: int
+    place: int
     raw_key: bytes
 
 
@@ -89,7 +89,7 @@ def chunk_parts(row: bytes) -> tuple[int, int, bytes]:
 
 def unmatched_key(one: Unmatched) -> bytes:
     """Return the row that says that a record matched none so far."""
-    numbers = one.chunk.to_bytes(_NUMBER) + one.index.to_bytes(_NUMBER)
+    numbers = one.chunk.to_bytes(_NUMBER) + one.place.to_bytes(_NUMBER)
     return UNMATCHED + one.end_ms.to_bytes(_WORD) + one.side.to_bytes(_SIDE) + numbers + one.raw_key
 
 
