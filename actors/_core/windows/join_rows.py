@@ -52,7 +52,7 @@ class Unmatched(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Chunk).decode
+_decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
@@ -67,7 +67,7 @@ def decode_chunk(raw: bytes) -> Chunk:
         ValueError: it is something else.
     """
     try:
-        return _decode(raw[1:])
+        return _decode_chunk(raw[1:])
     except MALFORMED as error:
         raise ValueError(f"not records of a join, {error}: {raw[:50]!r}") from error
 
