@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile nightly nightly-tests nightly-brokers nightly-sim nightly-crash format clean install promtool
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean install promtool
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
 sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
 
+equivalence: $(READY)  ## windows beside Kafka Streams' TopologyTestDriver; CASES=n, SEED=n
+	$(BIN)/python -m tests.equivalence $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+
 hostile: $(READY)  ## a worker under all attacks at once for a minute, beside the main job
 	$(BIN)/python -m tests.hostile
 
@@ -44,7 +47,7 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 	$(BIN)/python -m tests.names
 
 nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows a failure runs too
-	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim hostile locks names nightly-crash
+	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
 
 nightly-tests: $(READY)
 	$(BIN)/python -m pytest -m nightly -n 2 --dist loadfile
@@ -59,6 +62,9 @@ nightly-brokers: $(READY)  ## brokers with transactions of version 1, and the ne
 
 nightly-sim: $(READY)
 	SIM_SEEDS=5000 $(BIN)/python -m pytest tests/sim -q -n 2 --dist load
+
+nightly-equivalence: $(READY)
+	$(BIN)/python -m tests.equivalence --cases 20000
 
 nightly-crash: $(READY)
 	$(BIN)/python -m tests.crash --inputs 100000 --faults 16

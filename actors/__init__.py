@@ -1,7 +1,9 @@
 """Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once."""
 
 from actors import cli as _cli  # noqa: F401  it registers its commands with Faust
+from actors._core import aggregates
 from actors._core.task.policy import OnError
+from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window
 from actors._faust.app import App
 from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
@@ -41,6 +43,7 @@ from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import AnswerLater
+from actors.runtime.windows.store import WindowStore
 
 __all__ = [
     "Actor",
@@ -60,6 +63,7 @@ __all__ = [
     "EffectCall",
     "ForeignKeyError",
     "HandlerFailedError",
+    "Hopping",
     "NewerProgramError",
     "NewerVersionError",
     "OnError",
@@ -68,11 +72,14 @@ __all__ = [
     "RecordError",
     "RecordTooLargeError",
     "Rejected",
+    "Session",
     "Shared",
     "SharedView",
+    "Sliding",
     "Store",
     "StoreOutsideHandlerError",
     "TakeoverRefusedError",
+    "Tumbling",
     "UndecodableRecordError",
     "UnknownStoreError",
     "UnknownTopicError",
@@ -83,7 +90,10 @@ __all__ = [
     "ViewError",
     "ViewFailedError",
     "ViewTimeoutError",
+    "Window",
+    "WindowStore",
     "Written",
+    "aggregates",
     "query",
     "receive",
 ]

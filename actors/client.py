@@ -94,6 +94,14 @@ class Answer:
     staleness_ms: int = 0
 
 
+class WindowValue(msgspec.Struct, frozen=True):
+    """A window of a key and its value; times are Unix milliseconds."""
+
+    start_ms: int
+    end_ms: int
+    value: Any
+
+
 @dataclass(frozen=True, slots=True)
 class _Reply:
     status: int
@@ -196,6 +204,30 @@ class StateClient:
             position=msgspec.convert(content["position"], Position),
             staleness_ms=int(content.get("staleness_ms", 0)),
         )
+
+    async def windows(
+        self, store: str, key: Any, *, from_ms: int | None = None, to_ms: int | None = None
+    ) -> list[WindowValue]:
+        """Return the windows of a key of a window store, in order of their starts; else as `lookup`.
+
+        Args:
+            store: its name.
+            key: as of `lookup`.
+            from_ms: the first start, Unix milliseconds.
+            to_ms: the last start, included.
+        """
+        text, encoding = _key_in_url(key)
+        found: list[WindowValue] = []
+        while True:
+            query = _query(encoding=encoding, read=self._read, to=to_ms, **{"from": from_ms})
+            path, route = f"/actors/{quote(store, safe='')}/{text}?{query}", await self._route(store, key)
+            content = (await self._ask("GET", path, store=store, route=route)).content
+            if "windows" not in content:
+                raise StateError(f"store {store} has no windows: use get() or lookup()")
+            found += msgspec.convert(content["windows"], list[WindowValue])
+            from_ms = content["next"]
+            if from_ms is None:
+                return found
 
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
         """Return the values of those keys that are there; else as `lookup`.

@@ -52,6 +52,12 @@ class MemoryStore:
                 self._data[key] = raw
         self._position = position
 
+    def drop(self, start: bytes, end: bytes) -> None:
+        """See `PartitionStore.drop`."""
+        self._check_open()
+        for key in [key for key in self._data if start <= key < end]:
+            del self._data[key]
+
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """See `PartitionStore.load`."""
         self.apply(writes, position)

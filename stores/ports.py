@@ -47,6 +47,12 @@ class PartitionStore(PartitionReader, Protocol):
         Later writes of one key win. Blocks: call it off the event loop when it is long.
         """
 
+    def drop(self, start: bytes, end: bytes) -> None:
+        """Remove all keys from `start`, included, to `end`, not included; the position stays.
+
+        If the process dies soon after, they may be there again: it is for what has expired.
+        """
+
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Do what `apply` does for a chunk of a restore, which is faster when there are many.
 

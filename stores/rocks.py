@@ -62,6 +62,7 @@ from stores.errors import (
 from stores.ports import SnapshotContent
 from stores.rocks_logs import why_torn
 from stores.rocks_options import RocksResources
+from stores.rocks_scan import Scan
 
 FORMAT_VERSION = 1
 LOGGED_LOADS = 20_000
@@ -88,75 +89,6 @@ _READER_ATTEMPTS = 200
 _READER_CACHE_BYTES = 16 << 20
 
 
-class _Scan:
-    """An iterator over the state as of its making, until the database takes the RocksDB iterator away.
-
-    Not `Rdict.items()`: that one ends early, without an error, where a block is corrupted. Bounds are
-    checked here because rocksdict takes a lower bound for an upper one.
-    """
-
-    __slots__ = ("__weakref__", "_bound", "_database", "_ended", "_reverse", "_rows")
-
-    def __init__(self, database: _Database, rows: Any, start: bytes | None, end: bytes | None, reverse: bool) -> None:
-        self._database = database
-        self._rows = rows
-        self._reverse = reverse
-        self._bound = start if reverse else end
-        self._ended = False
-        if reverse:
-            _seek_below(rows, end)
-        elif start is None:
-            rows.seek_to_first()
-        else:
-            rows.seek(start)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> tuple[bytes, bytes]:
-        rows = self._rows
-        if rows is None:
-            self._raise_if_cut_short()
-            raise StopIteration
-        if not rows.valid():
-            self._finish(rows)
-            raise StopIteration
-        key: bytes = rows.key()
-        bound = self._bound
-        if bound is not None and (key < bound if self._reverse else key >= bound):
-            self._finish(rows)
-            raise StopIteration
-        value: bytes = rows.value()
-        if self._reverse:
-            rows.prev()
-        else:
-            rows.next()
-        return key, value
-
-    def cut_short(self) -> None:
-        """Let go of the database, whose lock an iterator would keep."""
-        self._rows = None
-
-    def _finish(self, rows: Any) -> None:
-        self._ended = True
-        self._rows = None
-        with self._database.mapped_errors():
-            rows.status()
-
-    def _raise_if_cut_short(self) -> None:
-        if not self._ended:
-            raise StoreClosedError(self._database)
-
-
-def _seek_below(rows: Any, end: bytes | None) -> None:
-    if end is None:
-        rows.seek_to_last()
-        return
-    rows.seek_for_prev(end)
-    if rows.valid() and rows.key() == end:
-        rows.prev()
-
-
 class _Database:
     """What an owner's and a reader's database have in common."""
 
@@ -164,7 +96,7 @@ class _Database:
         self._path = path
         self._data: Any = data
         self._meta: Any = data.get_column_family(_META)
-        self._scans: WeakSet[_Scan] = WeakSet()
+        self._scans: WeakSet[Scan] = WeakSet()
 
     @property
     def path(self) -> Path:
@@ -184,7 +116,7 @@ class _Database:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `PartitionReader.scan`. An iterator that isn't at its end keeps the files it reads on disk."""
         with self.mapped_errors():
-            scan = _Scan(self, self._data.iter(), start, end, reverse)
+            scan = Scan(self, self._data.iter(), start, end, reverse)
         self._scans.add(scan)
         return scan
 
@@ -324,6 +256,14 @@ class RocksStore(_Database):
         if self._loaded:
             self.settle()
         self._write(writes, position)
+
+    def drop(self, start: bytes, end: bytes) -> None:
+        """See `PartitionStore.drop`. One tombstone for all keys; compactions remove them."""
+        self._check_open()
+        if self._loaded:
+            self.settle()
+        with self.mapped_errors():
+            self._data.delete_range(start, end)
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """See `PartitionStore.load`."""

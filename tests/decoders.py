@@ -19,12 +19,13 @@ from uuid import UUID
 import faust
 import msgspec
 
-from actors._core import pages
+from actors._core import aggregates, pages
 from actors._core.group.members import Member, TaskId, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
+from actors._core.windows import rows
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -262,6 +263,17 @@ DECODERS: dict[str, Decoder] = {
         timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)
     ),
     "_parted": Decoder(timers._parted, (timers._address(b"k", "name"),)),
+    # rows of window stores
+    "decode_progress": Decoder(
+        rows.decode_progress,
+        (rows.encode_progress(rows.Progress(5, b"w", 6, "l", 7, has_entries=True)),),
+        (ValueError,),
+    ),
+    "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
+    **{
+        f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))
+        for name, made in (("sum", aggregates.sum()), ("mean", aggregates.mean()), ("top_n", aggregates.top_n(2)))
+    },
     # positions, metadata, manifests, files
     "decode_metadata": Decoder(record.decode_metadata, (record.encode_metadata(1, 2, 3),), (ValueError,)),
     "decode_position": Decoder(record.decode_position, (record.encode_position(_POSITION),), (ValueError,)),
@@ -358,6 +370,7 @@ EXCEPTED: dict[str, str] = {
     "QueryRoutes.range": "another worker's answer; the request fails for whatever it raises",
     "QueryRoutes.count": "another worker's answer; the request fails for whatever it raises",
     "StateClient.lookup": "the caller's own workers",
+    "StateClient.windows": "the caller's own workers",
     "StateClient._late": "the caller's own workers",
 }
 """What decodes and isn't tried, and why."""

@@ -10,7 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
+from actors._core.windows.kinds import Windows
 from actors._faust.faust_app import FaustApp
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
@@ -18,6 +20,7 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_inputs, check_span, single_topic
+from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
     as_coroutine,
@@ -35,10 +38,11 @@ from actors.declare.values.codecs import check_schema, key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
+from actors.declare.windows import Late, window_store, windowed
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.replay.replay import Replayer
-from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
+from actors.runtime.handlers.actor import Actor, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
 from actors.runtime.handlers.effect import Effect
@@ -48,6 +52,7 @@ from actors.runtime.message.store import Placement, Store
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
+from actors.runtime.windows.store import WindowStore
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -138,11 +143,46 @@ class App(FaustApp):
         return self.stores[name]
 
     @check_arguments
+    def window_store(
+        self,
+        name: str,
+        windows: Windows,
+        *,
+        grace: timedelta = timedelta(0),
+        retention: timedelta | None = None,
+        key_type: Any = str,
+        value_type: Any = None,
+        key_serializer: str | None = None,
+        value_serializer: str | None = None,
+        aggregate: Aggregate[Any] | None = None,
+    ) -> WindowStore[Any, Any]:
+        """Declare windows over event time by key, kept as a store is.
+
+        Args:
+            name: as of `store`.
+            windows: `Tumbling(…)`, `Hopping(…)`, `Sliding(…)` or `Session(…)`.
+            grace: how long after its end a window takes records, by stream time.
+            retention: how long after its start a window can be read, by stream time; at least its length and the grace.
+                A day by default.
+            key_type: as of `store`.
+            value_type: what `set` and `update` write; not used with `aggregate`.
+            key_serializer: as of `store`.
+            value_serializer: likewise.
+            aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
+
+        Raises:
+            ConfigurationError: the name can't be used, or the arguments contradict each other.
+        """
+        rows = self.store(name, key_type=bytes, value_type=bytes)
+        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        return window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+
+    @check_arguments
     def actor(
         self,
         topic: Any,
         *more_topics: Any,
-        stores: Sequence[Store[Any, Any]] = (),
+        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any]] = (),
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
         dedupe_ttl: timedelta | None = None,
@@ -157,11 +197,12 @@ class App(FaustApp):
         tombstones: bool = False,
         max_task_idle: timedelta = timedelta(0),
         by: By | Mapping[Any, By] | None = None,
+        late: Late = "drop",
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
-        A function is called with `(ctx, value)` for each record; of a class, the method that takes the message's type.
-        A class's state is kept in a store with the actor's name.
+        A function is called with `(ctx, value)`; of a class, the method that takes the message's type. Its state has a
+        store with the actor's name.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
@@ -180,13 +221,16 @@ class App(FaustApp):
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
             max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
+            late: of messages too late for all windows: "drop" counts, "handle" handles them; a topic gets them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
         options = Declaration(
-            stores=tuple(stores),
+            stores=tuple(store.rows if isinstance(store, WindowStore) else store for store in stores),
+            windows=tuple(store for store in stores if isinstance(store, WindowStore)),
+            late=late,
             dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
             dedupe_ttl=dedupe_ttl,
             timers=timers,
@@ -202,12 +246,8 @@ class App(FaustApp):
             by=by,
         )
 
-        def decorate(declared: Declared) -> Declared:
-            self._add_actor(name or name_of(declared), [topic, *more_topics], declared, options)
-            return declared
-
         check_bare(topic)
-        return decorate
+        return functools.partial(self._decorated, name, [topic, *more_topics], options)
 
     @overload
     def view(
@@ -456,6 +496,10 @@ class App(FaustApp):
             self._asks = setup.make_asks()
         return self._asks
 
+    def _decorated(self, name: str | None, topics: list[Any], options: Declaration, declared: Declared) -> Declared:
+        self._add_actor(name or name_of(declared), topics, declared, options)
+        return declared
+
     def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
@@ -477,7 +521,7 @@ class App(FaustApp):
         for store in options.stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
-        own = self._state_store(name, topic, declared, options.publish) if isinstance(declared, type) else None
+        own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
 
@@ -488,7 +532,7 @@ class App(FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return handler
+            return windowed(handler, options.late) if options.windows else handler
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
@@ -517,6 +561,7 @@ class App(FaustApp):
             more_topics=more_topics,
             sources=sources,
             max_task_idle=options.max_task_idle,
+            windows=options.windows,
             wrap=wrap,
         )
         for other in self.actors.values():
@@ -541,27 +586,3 @@ class App(FaustApp):
         if not is_wanted:
             return None
         return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
-
-    def _state_store(self, name: str, topic: Any, actor: Any, publish: Any) -> Store[Any, Any] | None:
-        """Make the store of a class actor's states; its keys are the input's."""
-        if not issubclass(actor, Actor):
-            raise ConfigurationError(f"actor {name}: a class has to be a subclass of actors.Actor, {actor!r} isn't")
-        if not actor.receivers:
-            raise ConfigurationError(f"actor {name}: no method is marked @receive, so it takes no message at all")
-        if actor.state_type is type(None):
-            return None
-        on_expire = expiry_of(actor)
-        store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish)
-        owner = f"the state of actor {name}"
-        refuse = refusal(actor.state_version, owner)
-        plain = resolve(actor.state_type, refuse=refuse)
-        value = versioned(plain, actor.state_version, actor.state_upgrades, owner)
-        store.encode_value, store.decode_value = value.encode, value.decode
-        store.refuse_newer = refuse if plain.is_json else None
-        self.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
-        # The app's settings may not be there yet.
-        keys = functools.cache(lambda: key_codec(self, topic.schema))
-        store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
-        if isinstance(store, PublishedStore):
-            store.codecs = lambda: (keys(), value)
-        return store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +25,7 @@ from actors.declare.values.codecs import ActorSchema
 from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
+from actors.runtime.handlers.callables import check_callable
 from actors.runtime.observe.status import BrokersStatus, StatusInputs, WorkerStatus, worker_status
 from actors.web.panels import LockPanel
 from stores._files import make_folder
@@ -40,6 +41,17 @@ def _partitioner(topics: Sequence[str], declared: Any) -> Partitioner | None:
         return None if declared is None else partitioner_of(declared)
     except ValueError as error:
         raise ConfigurationError(f"app.topic({', '.join(map(repr, topics))}): {error}") from error
+
+
+def _timestamp(topics: Sequence[str], declared: Any) -> Callable[[Any], Any] | None:
+    if declared is None:
+        return None
+    what = f"app.topic({', '.join(map(repr, topics))}): timestamp="
+    check_callable(declared, what, takes=1, line="def timestamp(value: Value) -> int")
+    if any(map(inspect.iscoroutinefunction, (declared, getattr(declared, "__call__", declared)))):  # noqa: B004
+        raise ConfigurationError(f"{what} is async: make it a plain function")
+    found: Callable[[Any], Any] = declared
+    return found
 
 
 def _brokers(outages: Outages, silence: Silence | None) -> BrokersStatus:
@@ -97,12 +109,16 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 "crc32" (librdkafka's default: confluent-kafka for Python, Go, C#, Node), or a function of the encoded
                 key and the number of partitions. Sends, asks and queries use it, and an actor of the
                 topic compares its records with it.
+            timestamp: a function of the value that gives its time in Unix milliseconds; the record's own when left
+                out. Its actor, the order between several inputs, stream time and windows go by it. A record whose time
+                can't be told is treated as the actor's `on_error` says.
             options: as Faust's.
 
         Raises:
-            ConfigurationError: there is no such partitioner.
+            ConfigurationError: there is no such partitioner, or `timestamp` can't be called with a value.
         """
         partitioner = _partitioner(topics, options.pop("partitioner", None))
+        timestamp = _timestamp(topics, options.pop("timestamp", None))
         known = list(inspect.signature(faust.App.topic).parameters)[2:]
         unknown = sorted(options.keys() - set(known))
         if unknown:
@@ -115,7 +131,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
             )
         topic = super().topic(*topics, **options)
-        topic.partitioner = partitioner
+        topic.partitioner, topic.timestamp = partitioner, timestamp
         self.declared_topics.append(topic)
         return topic
 

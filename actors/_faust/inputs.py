@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from actors._core.event_time import EventTime
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._kafka.admin.control import TopicInfo
@@ -14,7 +15,7 @@ from actors._kafka.admin.topics import Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.declare.names import changelog_topic
-from actors.declare.values.codecs import key_codec
+from actors.declare.values.codecs import key_codec, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
 from actors.runtime.requests.replies import Replies
@@ -128,6 +129,17 @@ def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[s
             f"actor {definition.name}: the producers of its inputs place keys differently ({shown}), so that messages "
             "of one key would come to different tasks. Have all use one partitioner, and declare it"
         )
+
+
+def event_times(definition: ActorDefinition) -> dict[str, EventTime]:
+    """Return how the values of an actor's inputs tell their time, by topic, for those that are declared so."""
+    return {
+        str(topic.get_topic_name()): EventTime(
+            str(topic.get_topic_name()), topic_codecs(topic)[1].decode, topic.timestamp
+        )
+        for topic in definition.topics
+        if topic.timestamp is not None
+    }
 
 
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:

@@ -15,9 +15,10 @@ from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.inputs import ensure_repartitions, purge
-from actors._faust.setup import Setup, warn_open_commands
+from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
+from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
 from actors._faust.startup.progress import Announcer, reminding
 from actors._faust.startup.registry import StoreRegistry
@@ -265,7 +266,7 @@ class ActorService(Service):  # type: ignore[misc]
         async with reminding("waiting for the registry of the app's stores"):
             await settle_claims(self._control, owners, self._committer.new_log(), self.app.actor_clock)
             await registry.claim()
-        changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings)
+        changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings, kept_ms=setup.kept_ms())
         await registry.confirm(changelogs)
         return changelogs
 

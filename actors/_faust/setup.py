@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_alike, input_spec, repartitions
+from actors._faust.inputs import check_alike, event_times, input_spec, repartitions
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -69,6 +69,7 @@ STATE_SNAPSHOT = "STATE_SNAPSHOT"
 MISSING_OFFSET = "MISSING_OFFSET"
 MOVED_OFFSET = "MOVED_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
+WINDOW_MARGIN_MS = 86_400_000
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
 """What Kafka's own clients take."""
@@ -258,6 +259,11 @@ class Setup:
                 wanted[self.changelog_topic(store.name)] = inputs[definition.topic_name].partitions
         return wanted
 
+    def kept_ms(self) -> dict[str, int]:
+        """Return how long the changelogs of window stores keep records: a day longer than their windows are kept."""
+        windows = (store for definition in self.app.actors.values() for store in definition.windows)
+        return {self.changelog_topic(store.name): store.retention_ms + WINDOW_MARGIN_MS for store in windows}
+
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
     ) -> list[ActorSpec]:
@@ -300,6 +306,7 @@ class Setup:
         changelogs: Mapping[str, TopicInfo],
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
+        definition.check_windows()
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
@@ -341,6 +348,9 @@ class Setup:
             more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
             max_task_idle_s=definition.max_task_idle.total_seconds(),
             forwarded=frozenset(definition.sources),
+            windows=definition.windows,
+            event_times=event_times(definition),
+            max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
@@ -521,18 +531,6 @@ class _Found(dict[Any, OutputTopic]):
     def __missing__(self, topic: Any) -> OutputTopic:
         found = self[topic] = self._find(topic)
         return found
-
-
-def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
-    """Say which actors obey commands of every producer of their input."""
-    commanded = [spec for spec in specs if spec.parked or spec.effects or spec.timers]
-    names = [spec.name for spec in commanded if not spec.commands.secrets()]
-    if names:
-        logger.warning(
-            "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
-            "input of %s may retry and drop what is parked there (docs/how-to/security.md)",
-            ", ".join(names),
-        )
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:

@@ -22,6 +22,7 @@ from actors.runtime.handlers.dedupe import Identify
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
+from actors.runtime.windows.store import WindowStore
 
 MAX_CONCURRENCY = 10_000
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
@@ -45,6 +46,8 @@ class Declaration:
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
     by: Any = None
+    windows: tuple[WindowStore[Any, Any], ...] = ()
+    late: Any = "drop"
 
 
 def check_options(name: str, declared: Any, options: Declaration) -> None:
@@ -68,6 +71,7 @@ def check_options(name: str, declared: Any, options: Declaration) -> None:
             f'actor {name}: store {roaming[0]} has placement="task", so that messages of different keys could write '
             "the same key, and concurrency handles them at the same time: leave one of the two out"
         )
+    _check_windows(name, options)
     _check_functions(name, declared, options)
     if options.threads and not _has_plain_handler(declared):
         raise ConfigurationError(
@@ -79,6 +83,14 @@ def check_options(name: str, declared: Any, options: Declaration) -> None:
             "with app.store(..., publish=topic)"
         )
     _check_effects(name, options.effects)
+
+
+def _check_windows(name: str, options: Declaration) -> None:
+    late = options.late
+    if not (late in ("drop", "handle") if isinstance(late, str) else hasattr(late, "get_topic_name")):
+        raise ConfigurationError(f'actor {name}: late={late!r}: it is "drop", "handle", or a topic of app.topic(...)')
+    if late != "drop" and not options.windows:
+        raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
 
 
 def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: bool) -> None:

@@ -19,6 +19,7 @@ from actors.runtime.handlers.query_methods import Query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import ReplyTypes
+from actors.runtime.windows.store import WindowStore
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -51,7 +52,7 @@ class ActorDefinition:
     with, `queries` what can be asked without a message. With `tombstones` null values of all inputs are messages, None.
     `topic` is the first input, `more_topics` are the others; `sources` has by input those that are read by another key
     through it; `handlers` has by topic those of `app.on`, which `wrap`
-    makes of functions.
+    makes of functions; `windows` are its window stores, whose rows are in `stores`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ActorDefinition:
     more_topics: tuple[Any, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
+    windows: tuple[WindowStore[Any, Any], ...] = ()
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)
 
@@ -102,6 +104,19 @@ class ActorDefinition:
                 f"committed offsets, which has the id of each store's changelog, may take {size} bytes, and brokers "
                 f"take {MAX_METADATA_BYTES} (offset.metadata.max.bytes). Keep values of several kinds in one store, "
                 "under keys that tell them apart"
+            )
+
+    def check_windows(self) -> None:
+        """Refuse an actor whose windows' closes would lose their order. Functions of `on_close` may be set late.
+
+        Raises:
+            ConfigurationError: naming the store.
+        """
+        closing = [store.name for store in self.windows if store.on_close_function is not None]
+        if self.concurrency > 1 and closing:
+            raise ConfigurationError(
+                f"actor {self.name}: window store {closing[0]} has on_close, whose calls have an order, and "
+                "concurrency handles messages side by side: leave one of the two out"
             )
 
     def messages(self, topic: Any = None) -> MessageCodec:

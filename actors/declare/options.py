@@ -65,6 +65,8 @@ class ActorOptions:
             start names all that are, for the operators of the cluster: `faust -A APP topics` prints them.
         clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
             brokers' isn't followed (docs/explanation/guarantees.md#clocks).
+        max_time_ahead: how far timestamps of messages to actors with window stores may be ahead of a worker's clock.
+            One that is further ahead would close all windows, and is an error by the actor's `on_error`.
         commit_max_bytes: a commit is made before this much is held per task.
         commit_deadline: a commit that takes longer counts as unknown, and the task takes over again.
         queue_records: more is fetched for a task when fewer than these wait.
@@ -115,6 +117,7 @@ class ActorOptions:
     changelog_min_insync_replicas: int | None = None
     create_topics: bool = True
     clock_skew_margin: timedelta = timedelta(minutes=5)
+    max_time_ahead: timedelta = timedelta(days=1)
     commit_max_bytes: int = 16 * 1024 * 1024
     commit_deadline: timedelta = timedelta(seconds=20)
     queue_records: int = 1_000

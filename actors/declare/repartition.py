@@ -108,7 +108,7 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
 
     Raises:
         ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
-            reads one by another key has another `on_error`.
+            reads one by another key has another `on_error` or `timestamp`.
     """
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
@@ -146,6 +146,8 @@ def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
     if one is None:
         one = app.repartitions[name] = Repartition(topic, on_error)
         app.actor(topic, name=f"{name}-repartition", on_error=on_error, tombstones=True)(one.forward)
+    elif one.source.timestamp is not topic.timestamp:
+        raise ConfigurationError(f"topic {name} is declared with two timestamp= functions: declare it once")
     elif one.on_error != on_error:
         raise ConfigurationError(
             f"topic {name} is read by other keys by actors with different on_error=: one actor reads it for all of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import faust
@@ -42,14 +43,16 @@ class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
 
     Attributes:
         partitioner: how its producers place keys, as it was declared; None if it wasn't.
+        timestamp: gives the time of a value, Unix milliseconds; None if the records' timestamps say it.
     """
 
     partitioner: Partitioner | None = None
+    timestamp: Callable[[Any], Any] | None = None
 
     def derive_topic(self, **options: Any) -> Any:
-        """Derive as Faust does; the new topic's producers place keys alike."""
+        """Derive as Faust does; the new topic's producers place keys alike, and its values tell their time alike."""
         derived = super().derive_topic(**options)
-        derived.partitioner = self.partitioner
+        derived.partitioner, derived.timestamp = self.partitioner, self.timestamp
         return derived
 
     async def publish_message(self, fut: Any, wait: bool = False) -> Any:

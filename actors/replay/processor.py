@@ -16,6 +16,7 @@ from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.expiry import remove
+from actors.runtime.inputs.event_times import written_ms
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage
@@ -278,13 +279,15 @@ class ReplayProcessor(TaskProcessor):
         """Handle records of the inputs, and commit."""
         for place, group in groupby(records, key=itemgetter(0)):
             one, left = self.inputs[place], [record for _, record in group]
+            if self._inbox.event_times is not None:
+                left = list(self._inbox.event_times.timed(place, left))
             if len(self.inputs) > 1:
                 self._unknowns.topic = one.source.topic
             if not self._punctuators and not self._expiries:
                 await self._handle_all(one, left)
                 continue
             for record in left:
-                await self.pass_time(record.timestamp)
+                await self.pass_time(written_ms(record))
                 await self._handle_all(one, [record])
                 await self._take_what_is_due()
         await self._commit()
@@ -350,7 +353,7 @@ def on_input_time(
     """Return a handler that moves the clock to its message, and whose message fails if it asked another actor."""
 
     async def handle(ctx: Context, message: Any) -> None:
-        timestamp_ms, state = ctx._record.timestamp, ctx._state
+        timestamp_ms, state = written_ms(ctx._record), ctx._state
         if timestamp_ms > clock.ms and state is not None:
             clock.ms = state.scope.now_ms = timestamp_ms
         await handler(ctx, message)

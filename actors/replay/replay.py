@@ -42,6 +42,7 @@ from actors.replay.processor import (
 from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.committer import Membership
+from actors.runtime.inputs.event_times import EventTimes
 from actors.runtime.inputs.inbox import Inbox, InputQueue
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -334,6 +335,9 @@ class _Run:
         settings, spec = self._setup.task_settings(), self._spec
         inbox = Inbox(settings.queue_records, lambda: None)
         inbox.queues = [InputQueue() for _ in spec.inputs]
+        sources = [TopicPartition(of.topic, self._partition) for of in spec.inputs]
+        if spec.event_times:
+            inbox.event_times = EventTimes(spec.event_times, sources, obeys_commands=spec.obeys_commands)
         context = TaskContext(
             spec=spec,
             partition=self._partition,
@@ -347,7 +351,7 @@ class _Run:
         inputs = [
             InputProgress(
                 place,
-                TopicPartition(of.topic, self._partition),
+                sources[place],
                 of,
                 CompletedOffsets(starts[place]),
                 self._ids[place],

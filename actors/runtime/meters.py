@@ -101,6 +101,8 @@ class TaskMeters:
         parked: how many messages are parked, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
+        late: by window store, how many messages came too late for all their windows.
+        stream_ms: stream time as it is committed, None where the actor has no window store, or before the first record.
         refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
         counted: by store, the changelog offset up to which its keys were counted, and how many there were.
     """
@@ -116,6 +118,8 @@ class TaskMeters:
     restores: Histogram = field(default_factory=lambda: Histogram(RESTORE_BOUNDS_S))
     restored_records: int = 0
     restoring: list[RestoreMeter] = field(default_factory=list)
+    late: dict[str, int] = field(default_factory=dict)
+    stream_ms: int | None = None
     committed_offsets: dict[str, int | None] = field(default_factory=dict)
     end_offsets: dict[str, int] = field(default_factory=dict)
     parked: int | None = None

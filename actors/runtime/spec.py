@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from actors._core.backoff import Backoff
+from actors._core.event_time import EventTime
 from actors._core.group.members import Declared
 from actors._core.logs import Reminders
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
@@ -26,6 +27,7 @@ from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.windows.store import WindowStore
 
 
 class TracedCall(Protocol):
@@ -95,6 +97,9 @@ class ActorSpec:
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
         tombstones: whether a record with a null value is a message, None.
+        event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
+        windows: its window stores, whose rows are in `stores` too.
+        max_ahead_ms: how far timestamps may be ahead of the clock where there are windows.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
 
@@ -125,6 +130,9 @@ class ActorSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
     forwarded: frozenset[str] = frozenset()
+    windows: tuple[WindowStore[Any, Any], ...] = ()
+    max_ahead_ms: int = 0
+    event_times: Mapping[str, EventTime] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._core.group.members import TaskId
+from actors._core.windows.kinds import Window
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.views import copy_stores
@@ -29,6 +30,7 @@ from actors.runtime.replicas.views import ViewParts
 from actors.runtime.requests.requests import REPLY_PARTITIONS, EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
+from actors.runtime.windows.store import WindowStore
 from actors.runtime.worker import LateSource, Worker
 from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics
 from actors.testing.fakes.cluster import MemoryKafka
@@ -49,8 +51,10 @@ from actors.testing.looking import (
     ParkedHere,
     Place,
     Sent,
+    advance_windows,
     answer_query,
     commands_to_all,
+    committed_windows,
     dead_letter,
     parked_messages,
 )
@@ -282,6 +286,10 @@ class ActorTestDriver:
             if not is_expired(raw, now_ms)
         }
 
+    def windows(self, store: WindowStore[Any, Any], key: Any) -> dict[Window, Any]:
+        """Return the committed windows of a key of a window store, in order of their starts, with their values."""
+        return committed_windows(store, key, [files.data for files in self._disk.files() if files.store == store.name])
+
     def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any:
         """Call a query of an actor on the committed state of a key, and give what it returns.
 
@@ -336,6 +344,22 @@ class ActorTestDriver:
         self._run(asyncio.sleep(seconds))
         if settle:
             self.settle()
+
+    def advance_stream_time(self, actor: Any, to_ms: int) -> None:
+        """Move stream time of all partitions of an actor on, without a record, and wait for what closes.
+
+        Partitions that had no record stay as they are. In production stream time moves with records only.
+
+        Args:
+            actor: an actor's class, its function, or its name; it has a window store.
+            to_ms: Unix milliseconds. Stream time that is later stays.
+        """
+        definition = self._app.definition_of(actor)
+        if not definition.windows:
+            raise UsageError(f"driver.advance_stream_time(): actor {definition.name} has no window store")
+        tasks = () if self._worker is None else self._worker.tasks
+        advance_windows((task for task in tasks if task.spec.name == definition.name), to_ms)
+        self.advance(_LOOK_S)
 
     def crash(self, *, keep_disk: bool = True, settle: bool = True, down_s: float = 0.0) -> None:
         """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one.

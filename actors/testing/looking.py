@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 import msgspec
 
 from actors._core.keys import place_of
+from actors._core.windows.kinds import Window
 from actors.admin.parked.reader import kinds_of
 from actors.declare.definition import ActorDefinition
 from actors.declare.values.codecs import topic_codecs
@@ -21,7 +23,12 @@ from actors.runtime.handlers.query_methods import QueryTarget
 from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import ENTRY, read_entry
+from actors.runtime.task.task import Task
+from actors.runtime.windows.committed import read_windows
+from actors.runtime.windows.store import LAST_MS, WindowStore
+from actors.runtime.windows.task_windows import TaskWindows
 from actors.testing.fakes.log import StoredRecord
+from stores._core.record import METADATA_BYTES
 from stores.ports import PartitionStore
 
 
@@ -178,3 +185,32 @@ def _or_bytes(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return raw
 
     return decoded
+
+
+def committed_windows(
+    store: WindowStore[Any, Any], key: Any, parts: Sequence[Mapping[bytes, bytes]]
+) -> dict[Window, Any]:
+    """Return the windows of a key in the partitions of a store."""
+    raw_key, found = store.encode_key(key), {}
+    for rows in parts:
+        next_ms: int | None = 0
+        while next_ms is not None:
+            page = read_windows(store, partial(_content, rows), raw_key, next_ms, LAST_MS)
+            found.update({window: store.result(raw) for window, raw in page.windows})
+            next_ms = page.next_ms
+    return found
+
+
+def _content(rows: Mapping[bytes, bytes], row: bytes) -> bytes | None:
+    raw = rows.get(row)
+    return None if raw is None else raw[METADATA_BYTES:]
+
+
+def advance_windows(tasks: Iterable[Task], to_ms: int) -> None:
+    """Move stream time of tasks on."""
+    for task in tasks:
+        processor = task._processor
+        windows = None if processor is None else processor._messages.time_windows
+        if isinstance(windows, TaskWindows):
+            windows.advance(to_ms)
+            task.inbox.wake()

@@ -54,6 +54,7 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("parked_effects", "Effects that were given up, one a key.", lambda task: task.parked_effects),
     ("pending_timers", "About how many timers are set.", lambda task: task.pending_timers),
     ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
+    ("stream_time_seconds", "Stream time, of actors with window stores.", lambda task: _seconds(task.stream_ms)),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
 )
@@ -136,6 +137,7 @@ def _families(seen: WorkerStatus) -> Iterator[Metric]:
     for name, text, timed in _HISTOGRAMS:
         yield _histogram(name, text, _TASK, ((_labels(task), timed(task)) for task in seen.tasks))
     yield from _states(seen)
+    yield from _late(seen)
     yield from _restoring(seen)
     yield from _stores(seen)
     yield from _copies(seen)
@@ -174,6 +176,13 @@ def _states(seen: WorkerStatus) -> Iterator[Metric]:
     yield _gauge("task_state", "1 for the state that the task is in.", (*_TASK, "state"), states)
     fences = (((*_labels(task), reason), count) for task in seen.tasks for reason, count in task.fences.items())
     yield _counter("fences", "Work that was dropped, by reason; not only fencing.", (*_TASK, "reason"), fences)
+
+
+def _late(seen: WorkerStatus) -> Iterator[Metric]:
+    late = (
+        ((task.actor, store, str(task.partition)), count) for task in seen.tasks for store, count in task.late.items()
+    )
+    yield _counter("late_records", "Messages that came too late for all windows of the store.", _STORE, late)
 
 
 def _restoring(seen: WorkerStatus) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""The Kafka Streams program of `benchmarks/kafka_streams`, built by Maven when it is first needed."""
+"""Programs in Java, as the Kafka Streams worker of `benchmarks/kafka_streams`, built by Maven when first needed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dev.kafka.files import locked
 from dev.kafka.jars import REPOSITORY, java
 
 SOURCES = REPOSITORY / "benchmarks" / "kafka_streams"
+NAME = "kafka-streams-peer"
 MAIN_CLASS = "peers.Main"
 # Stated, because by default a JVM takes a quarter of the machine, and memory is one of the figures.
 HEAP = "1g"
@@ -27,21 +28,25 @@ def java_command(*options: str) -> list[str]:
     return [java(), f"-Xmx{HEAP}", *quiet, "-cp", f"{ensure_built()}/*", MAIN_CLASS, *options]
 
 
-def ensure_built() -> Path:
-    """Return the folder with the program and what it needs, named after its sources: a change builds a new one.
+def ensure_built(sources: Path = SOURCES, name: str = NAME) -> Path:
+    """Return the folder with a program and what it needs, named after its sources: a change builds a new one.
+
+    Args:
+        sources: the folder of its `pom.xml`, which builds into the folder of its property `peer.build`.
+        name: what the folder's name begins with.
 
     Raises:
         ToolMissingError: there is no Maven, or no JDK.
         LocalKafkaError: Maven failed.
     """
     java()
-    sources = [SOURCES / "pom.xml", *sorted(SOURCES.rglob("*.java"))]
-    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:12]
-    folder = REPOSITORY / ".local" / "jars" / f"kafka-streams-peer-{digest}"
+    files = [sources / "pom.xml", *sorted(sources.rglob("*.java"))]
+    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    folder = REPOSITORY / ".local" / "jars" / f"{name}-{digest}"
     if not folder.is_dir():
-        with locked(folder.with_name("kafka-streams-peer.lock")):
+        with locked(folder.with_name(f"{name}.lock")):
             if not folder.is_dir():
-                _build(folder)
+                _build(sources, folder)
     return folder
 
 
@@ -51,17 +56,17 @@ def streams_version() -> str:
     return jar.stem.removeprefix("kafka-streams-")
 
 
-def _build(folder: Path) -> None:
+def _build(sources: Path, folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise ToolMissingError("no Maven here to build Kafka Streams' side with: apt-get install maven")
+        raise ToolMissingError(f"no Maven here to build {sources.name} with: apt-get install maven")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         jars = Path(temporary) / "jars"
-        command = [maven, "-q", "-B", "-f", str(SOURCES / "pom.xml"), "package", "dependency:copy-dependencies"]
+        command = [maven, "-q", "-B", "-f", str(sources / "pom.xml"), "package", "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={jars}", f"-Dpeer.build={temporary}/build"]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
         if result.returncode != 0:
-            raise LocalKafkaError(f"Maven could not build Kafka Streams' side: {result.stdout[-2000:]}")
+            raise LocalKafkaError(f"Maven could not build {sources}: {result.stdout[-2000:]}")
         for jar in (Path(temporary) / "build").glob("*.jar"):
             shutil.copy(jar, jars)
         # Renamed when complete, so that a build cut off never looks like a whole one.

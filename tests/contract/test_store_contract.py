@@ -128,6 +128,36 @@ def test_a_big_chunk_with_duplicates_and_deletes(store, write):
     assert store.position() == at(2)
 
 
+def test_a_drop_removes_a_range_and_leaves_the_position(empty):
+    rows = [(key, b"1") for key in (b"", b"a", b"a\x00", b"b", b"b\x00", b"c", b"\xff\xff")]
+    empty.apply(rows, at(1))
+    empty.drop(b"a\x00", b"b\x00")
+    assert [key for key, _ in empty.scan()] == [b"", b"a", b"b\x00", b"c", b"\xff\xff"]
+    assert [key for key, _ in empty.scan(b"a", b"c", reverse=True)] == [b"b\x00", b"a"]
+    assert (empty.get(b"a\x00"), empty.get(b"b"), empty.position()) == (None, None, at(1))
+    empty.drop(b"c", b"c")
+    empty.apply([(b"b", b"new")], at(2))
+    assert (empty.get(b"b"), empty.get(b"c"), empty.position()) == (b"new", b"1", at(2))
+
+
+def test_a_drop_reaches_what_was_loaded(store):
+    store.load([(b"a", b"1"), (b"b", b"1")], at(1))
+    store.drop(b"a", b"b")
+    store.load([(b"c", b"1")], at(2))
+    store.settle()
+    assert list(store.scan()) == [(b"b", b"1"), (b"c", b"1")]
+
+
+def test_a_drop_is_there_after_the_database_is_opened_again(tmp_path):
+    store = RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    store.apply([(b"a", b"1"), (b"b", b"1")], at(1))
+    store.drop(b"a", b"b")
+    store.close()
+    store = RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    assert (list(store.scan()), store.position()) == ([(b"b", b"1")], at(1))
+    store.close()
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_includes_its_start_and_not_its_end(store, write, reverse):
     keys = [b"", b"\x00", b"a", b"a\x00", b"b", b"\xff", b"\xff\xff"]
@@ -166,12 +196,13 @@ def test_wipe_forgets_everything(store, write):
         lambda store: store.scan(),
         lambda store: store.position(),
         lambda store: store.apply([], at(1)),
+        lambda store: store.drop(b"a", b"b"),
         lambda store: store.load([], at(1)),
         lambda store: store.settle(),
         lambda store: store.wipe(),
         lambda store: store.load_snapshot(Content({}, at(1))),
     ],
-    ids=["get", "scan", "position", "apply", "load", "settle", "wipe", "snapshot"],
+    ids=["get", "scan", "position", "apply", "drop", "load", "settle", "wipe", "snapshot"],
 )
 def test_a_closed_store_says_so(store, call):
     store.apply([(b"a", b"1")], at(1))

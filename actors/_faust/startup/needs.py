@@ -90,12 +90,13 @@ def topic_needs(setup: Setup) -> list[TopicNeed]:
 
 
 def _add_own(setup: Setup, needs: _Needs) -> None:
-    app, kept = setup.app, setup.changelog_settings.topic_config()
+    app, kept, windowed = setup.app, setup.changelog_settings.topic_config(), setup.kept_ms()
     for definition in app.actors.values():
         for store in definition.stores:
             role, like = f"changelog of store {store.name}", definition.topic_name
             changelog = setup.changelog_topic(store.name)
-            needs.add(changelog, role, _READ, _WRITE, _CONFIGS, like=like, config=kept, is_made=True, keeps=True)
+            config = setup.changelog_settings.topic_config(windowed.get(changelog))
+            needs.add(changelog, role, _READ, _WRITE, _CONFIGS, like=like, config=config, is_made=True, keeps=True)
     if app.actors:
         config = {**kept, **BROKER_TIME_CONFIG}
         owners = "leader registry"

@@ -29,6 +29,7 @@ ADMIN_S = 60.0
 ADMIN_MS = 8_000
 """How long one admin request may take: the client asks a random broker, which may hang; the next try asks another."""
 DEFAULT_MAX_RECORD_BYTES = 1_048_588
+WINDOWED = "compact,delete"
 _DENIED = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
@@ -44,15 +45,18 @@ class ChangelogSettings:
     segment_ms: int
     compression: str | None
 
-    def topic_config(self) -> dict[str, str]:
-        """Return the topic's settings."""
+    def topic_config(self, kept_ms: int | None = None) -> dict[str, str]:
+        """Return the topic's settings; with `kept_ms`, records of windows are deleted when they are older."""
         config = {
-            "cleanup.policy": "compact",
+            "cleanup.policy": "compact" if kept_ms is None else WINDOWED,
             "delete.retention.ms": str(self.delete_retention_ms),
             "min.compaction.lag.ms": str(self.min_compaction_lag_ms),
             "max.compaction.lag.ms": str(self.max_compaction_lag_ms),
             "segment.ms": str(self.segment_ms),
         }
+        if kept_ms is not None:
+            config["retention.ms"] = str(kept_ms)
+            config["segment.ms"] = str(min(self.segment_ms, kept_ms))
         if self.min_insync_replicas is not None:
             config["min.insync.replicas"] = str(self.min_insync_replicas)
         return config
@@ -74,23 +78,32 @@ class Topics:
         return await self._control.topics(names)
 
     async def ensure_compacted(
-        self, wanted: Mapping[str, int], settings: ChangelogSettings, config: Mapping[str, str] | None = None
+        self,
+        wanted: Mapping[str, int],
+        settings: ChangelogSettings,
+        config: Mapping[str, str] | None = None,
+        *,
+        kept_ms: Mapping[str, int] | None = None,
     ) -> dict[str, TopicInfo]:
         """Create the missing ones of `wanted`, {name: partitions}, and check the others.
 
-        New topics get the settings of `config` too.
+        New topics get the settings of `config` too. Those of `kept_ms` hold windows, whose records are deleted when
+        they are older than so many milliseconds.
 
         Raises:
-            ConfigurationError: one exists with another cleanup policy or partition count.
+            ConfigurationError: one exists with another cleanup policy, retention or partition count.
         """
-        found = await self.existing(wanted)
+        found, windowed = await self.existing(wanted), kept_ms or {}
         missing = {name: count for name, count in wanted.items() if name not in found}
+        for kept in {windowed.get(name) for name in missing}:
+            alike = {name: count for name, count in missing.items() if windowed.get(name) == kept}
+            await self._create(alike, settings.replication_factor, {**settings.topic_config(kept), **(config or {})})
         if missing:
-            await self._create(missing, settings.replication_factor, {**settings.topic_config(), **(config or {})})
             found = await self._visible(wanted)
         configs = await self.configs(wanted)
         for name, partitions in wanted.items():
-            _check_compacted(found[name], partitions, configs[name].get("cleanup.policy", ""))
+            _check_policy(name, configs[name], windowed.get(name))
+            _check_partitions(found[name], partitions)
         return found
 
     async def ensure_plain(
@@ -203,13 +216,24 @@ class Topics:
             await asyncio.sleep(0.05)
 
 
-def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
-    if policy != "compact":
+def _check_policy(name: str, config: Mapping[str, str], kept_ms: int | None) -> None:
+    policy, wanted = config.get("cleanup.policy", ""), "compact" if kept_ms is None else WINDOWED
+    change = f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {name} --add-config "
+    if sorted(policy.split(",")) != sorted(wanted.split(",")):
+        shown = wanted if kept_ms is None else f"[{wanted}]"
+        why = "state would be deleted" if kept_ms is None else "it has windows, which expire"
         raise ConfigurationError(
-            f"topic {info.name} has cleanup.policy={policy}: state would be deleted. Mend it with: "
-            f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {info.name} --add-config "
-            "cleanup.policy=compact"
+            f"topic {name} has cleanup.policy={policy}: {why}. Mend it with: {change}cleanup.policy={shown}"
         )
+    retention_ms = int(config.get("retention.ms", -1))
+    if kept_ms is not None and 0 <= retention_ms < kept_ms:
+        raise ConfigurationError(
+            f"topic {name} has retention.ms={retention_ms}, and windows of its store are kept for longer: their "
+            f"records would be deleted before. Mend it with: {change}retention.ms={kept_ms}"
+        )
+
+
+def _check_partitions(info: TopicInfo, partitions: int) -> None:
     if info.partitions != partitions:
         raise ConfigurationError(
             f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "

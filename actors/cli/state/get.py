@@ -1,4 +1,4 @@
-"""`faust -A APP state get STORE KEY`: the committed value of a key."""
+"""`faust -A APP state get STORE KEY`: the committed value of a key, or the windows of a key of a window store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 import click
 
 from actors._core.partitioner import MURMUR2, Partitioner
+from actors._core.windows.kinds import Window
 from actors._faust.setup import Setup
 from actors.cli.cluster import Cluster, owner_name
 from actors.cli.session import Session, with_session
 from actors.cli.state.keys import key_bytes, value_json
-from actors.cli.state.reading import Reading, read_key
+from actors.cli.state.reading import Reading, read_key, read_key_windows
+from actors.declare.values.decoder import as_json
 from actors.ports import OwnerRecord
 from actors.runtime.message.store import Store
-from stores._core.printable import moment
-from stores._core.record import NEVER
+from actors.runtime.windows.store import LAST_MS, WindowStore
+from stores._core.printable import moment, printable_json
+from stores._core.record import NEVER, Position
 from stores.folder import DataFolder
 
 
@@ -33,13 +36,17 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for: a key of a store, in this data folder. `placement` is None when the broker wasn't asked."""
+    """What is asked for: a key of a store, in this data folder. `placement` is None when the broker wasn't asked.
+
+    Of a window store `windows` is the store, and `store` has its rows.
+    """
 
     store: Store[Any, Any]
     key: str
     raw_key: bytes
     folder: DataFolder
     placement: Placement | None
+    windows: WindowStore[Any, Any] | None = None
 
     @property
     def on_disk(self) -> list[int]:
@@ -55,22 +62,38 @@ class Question:
 @click.argument("name", metavar="STORE")
 @click.argument("key")
 @click.option("--partition", type=click.IntRange(min=0), help="Look into this partition only.")
+@click.option("--from", "from_ms", type=click.IntRange(min=0), help="Of a window store: the first start, Unix ms.")
+@click.option("--to", "to_ms", type=click.IntRange(min=0), help="Of a window store: the last start, Unix ms.")
 @click.option("--offline", is_flag=True, help="Don't ask the broker: look into all partitions on this disk.")
 @with_session
-def get(session: Session, name: str, key: str, partition: int | None, offline: bool) -> None:
+def get(
+    session: Session,
+    name: str,
+    key: str,
+    partition: int | None,
+    from_ms: int | None,
+    to_ms: int | None,
+    offline: bool,
+) -> None:
     """Print the committed value of KEY in STORE as JSON, from this machine's data folder.
 
     KEY is what the store's key serializer writes: a string as it is, or JSON. Exits with 1 where the key isn't there.
+    Of a window store it prints the windows of KEY, one a line: start, end, value.
     """
-    store = session.store(name)
-    raw_key = key_bytes(store, key)
-    actor = session.owner_of(name)
+    store, actor = session.store(name), session.owner_of(name)
+    windows = next((one for one in session.actor(actor).windows if one.name == name), None)
+    if windows is None and (from_ms is not None or to_ms is not None):
+        raise click.UsageError(f"store {name} has no windows: leave --from and --to out")
+    raw_key = key_bytes(store if windows is None else windows, key)
     folder = session.data_folder()
     placement = None if offline else asyncio.run(_ask(session.setup, name, actor))
-    question = Question(store, key, raw_key, folder, placement)
+    question = Question(store, key, raw_key, folder, placement, windows)
+    if windows is not None:
+        _show_windows(session, question, partition, (from_ms or 0, LAST_MS if to_ms is None else to_ms))
+        return
     readings = [read_key(folder, name, candidate, raw_key) for candidate in _candidates(question, partition)]
     for reading in readings:
-        _warn_if_stale(session, question, reading)
+        _warn_if_stale(session, question, reading.partition, reading.position)
     _answer(session, question, readings)
 
 
@@ -111,12 +134,39 @@ def _not_here(question: Question, partition: int | None) -> str:
     return f"{text}. Its owner is worker {owner_name(owner)}, since epoch {owner.epoch}: ask on that machine"
 
 
-def _warn_if_stale(session: Session, question: Question, reading: Reading) -> None:
-    owner = question.owner(reading.partition)
-    if owner is not None and owner.epoch > reading.position.epoch:
+def _show_windows(session: Session, question: Question, partition: int | None, span: tuple[int, int]) -> None:
+    """Print the windows of a key, page by page."""
+    store, raw_key, found = question.windows, question.raw_key, 0
+    if store is None:
+        raise AssertionError("it is called for window stores")
+    for candidate in _candidates(question, partition):
+        next_ms: int | None = span[0]
+        is_first = True
+        while next_ms is not None:
+            position, page = read_key_windows(question.folder, store, candidate, raw_key, next_ms, span[1])
+            if is_first:
+                _warn_if_stale(session, question, candidate, position)
+            for window, raw in page.windows:
+                _say_window(session, store, window, raw)
+            found, next_ms, is_first = found + len(page.windows), page.next_ms, False
+    if not found:
+        raise click.ClickException(f"store {store.name} has no windows of key {question.key!r} that begin then")
+
+
+def _say_window(session: Session, store: WindowStore[Any, Any], window: Window, raw: bytes) -> None:
+    value = as_json(store.result(raw))
+    if session.as_json:
+        session.say_json({"start_ms": window.start_ms, "end_ms": window.end_ms, "value": value})
+    else:
+        session.say(f"{moment(window.start_ms)}  {moment(window.end_ms)}  {printable_json(value)}")
+
+
+def _warn_if_stale(session: Session, question: Question, partition: int, position: Position) -> None:
+    owner = question.owner(partition)
+    if owner is not None and owner.epoch > position.epoch:
         session.remark(
-            f"Warning: worker {owner_name(owner)} took partition {reading.partition} over in epoch {owner.epoch}, "
-            f"and this disk has it as of epoch {reading.position.epoch}: this may be out of date"
+            f"Warning: worker {owner_name(owner)} took partition {partition} over in epoch {owner.epoch}, "
+            f"and this disk has it as of epoch {position.epoch}: this may be out of date"
         )
 
 

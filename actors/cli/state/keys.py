@@ -11,9 +11,10 @@ import click
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import as_json
 from actors.runtime.message.store import Store
+from actors.runtime.windows.store import WindowStore
 
 
-def key_bytes(store: Store[Any, Any], text: str) -> bytes:
+def key_bytes(store: Store[Any, Any] | WindowStore[Any, Any], text: str) -> bytes:
     """Return the bytes under which the store keeps the key.
 
     The text is what the key's serializer writes, as `42` or `{"id": 1}`. Where that can't be, it is taken for a string.

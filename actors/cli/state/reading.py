@@ -7,7 +7,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from actors.runtime.windows.committed import CommittedWindows, read_windows
+from actors.runtime.windows.store import WindowStore
 from stores._core.record import METADATA_BYTES, Position, WriteMetadata, decode_metadata, is_expired
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.folder import DataFolder
@@ -64,14 +67,28 @@ def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Read
     """
     path = folder.store_path(store, partition)
     with _opened(folder, store, partition) as reader:
-        position = reader.position()
-        if position is None:
-            raise StoreUnavailableError(
-                f"store {store}, partition {partition}: a worker is restoring it, and what it has belongs to no "
-                "position yet: try again"
-            )
+        position = _settled(reader, store, partition)
         raw = reader.get(key)
     return Reading(partition, position, None if raw is None else _entry(path, raw))
+
+
+def read_key_windows(
+    folder: DataFolder, store: WindowStore[Any, Any], partition: int, key: bytes, from_ms: int, to_ms: int
+) -> tuple[Position, CommittedWindows]:
+    """Read the windows of a key that begin in a span of time in one partition, or the first of them.
+
+    Raises:
+        StoreUnavailableError: the partition is being restored, so its content belongs to no position.
+        StoreError: it can't be read.
+    """
+    with _opened(folder, store.name, partition) as reader:
+        position = _settled(reader, store.name, partition)
+
+        def value(row: bytes) -> bytes | None:
+            raw = reader.get(row)
+            return None if raw is None else raw[METADATA_BYTES:]
+
+        return position, read_windows(store, value, key, from_ms, to_ms)
 
 
 def look_at(folder: DataFolder, store: str, partition: int) -> PartitionOnDisk:
@@ -84,6 +101,16 @@ def look_at(folder: DataFolder, store: str, partition: int) -> PartitionOnDisk:
         return PartitionOnDisk(
             position=reader.position(), keys=reader.estimated_keys(), size_bytes=_size_bytes(reader.path)
         )
+
+
+def _settled(reader: RocksReader, store: str, partition: int) -> Position:
+    position = reader.position()
+    if position is None:
+        raise StoreUnavailableError(
+            f"store {store}, partition {partition}: a worker is restoring it, and what it has belongs to no "
+            "position yet: try again"
+        )
+    return position
 
 
 def _size_bytes(path: Path) -> int:

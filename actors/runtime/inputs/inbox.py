@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 
 from actors.ports import InputRecord
+from actors.runtime.inputs.event_times import EventTimes
 
 
 class InputQueue:
@@ -66,6 +67,7 @@ class Inbox:
         hurries: what runs isn't waited for any more.
         doubt: why the task has to take over again, None if it needn't.
         is_last: the worker itself stops, and may not come back soon.
+        event_times: gives records the times of their values; None if no input is declared so.
     """
 
     def __init__(self, limit: int, say_has_room: Callable[[], None]) -> None:
@@ -75,6 +77,7 @@ class Inbox:
         self.hurries = False
         self.doubt: str | None = None
         self.is_last = False
+        self.event_times: EventTimes | None = None
         self._limit = limit
         self._say_has_room = say_has_room
         self._wake = asyncio.Event()
@@ -101,6 +104,8 @@ class Inbox:
         """Add records in offset order. What comes while the task isn't running is dropped, and fetched again later."""
         if not self.is_open or self.stopping:
             return
+        if self.event_times is not None:
+            records = self.event_times.timed(index, records)
         queue = self.queues[index]
         queue.batches.append(records)
         queue.delivered = records[-1].offset + 1

@@ -110,6 +110,24 @@ class Context:
         return name
 
     @property
+    def stream_ms(self) -> int:
+        """Stream time in Unix milliseconds: the largest timestamp of the partition's messages so far, this one's too.
+
+        Raises:
+            UsageError: the actor has no window store.
+        """
+        windows = self._working("stream_ms").time_windows
+        if windows is None:
+            raise UsageError("ctx.stream_ms: only actors with a window store keep stream time")
+        return windows.stream_ms
+
+    @property
+    def late(self) -> bool:
+        """Whether the message is too late for all windows of its actor's window stores."""
+        state = self._working("late")
+        return state.time_windows is not None and state.time_windows.is_late(self)
+
+    @property
     def now_ms(self) -> int:
         """The time in Unix milliseconds by the task's clock, which never goes back: not below what was committed."""
         state = self._working("now_ms")

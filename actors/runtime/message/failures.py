@@ -73,7 +73,8 @@ def as_record_error(
     if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
         raise error
     timer = getattr(record, "timer", None)
-    called = "" if timer is None else f", called by its timer {timer!r},"
+    by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"
+    called = f", called by {by}," if by else ""
     reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {reason_of(error)}"
     failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error
@@ -140,6 +141,11 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
     if isinstance(error, NewerVersionError):
         return newer_program(source, record, error)
     reason = error if isinstance(error, str) else f"it doesn't decode: {reason_of(error)}"
+    return UndecodableRecordError.about(record, source, reason)
+
+
+def wrong_timestamp(source: TopicPartition, record: InputRecord, reason: str) -> RecordError:
+    """Return the error for a record whose timestamp windows can't go by."""
     return UndecodableRecordError.about(record, source, reason)
 
 

@@ -6,7 +6,7 @@ entry of a store. `consume` removes that entry in the same commit, so the messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,8 @@ class InternalRecord:
         id: what identifies the message for whoever sees it twice; by default its topic, partition and offset.
         timer: the timer's name if it is one.
         tag: what its id has behind the topic's name if that is made of topic, partition and offset.
+        what: what its handler is called by, for people; "" if its key says enough.
+        is_input: whether it is an input record that waited: its timestamp is one of the input.
     """
 
     offset: int
@@ -32,6 +34,8 @@ class InternalRecord:
     id: str | None = None
     timer: str | None = None
     tag: str = ""
+    what: str = ""
+    is_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,14 @@ class InternalMessage:
             handler does then; returns whether there is still something to handle.
         done: called when the message is handled, or dropped because another owner will see to it.
         what: the message for people, as in "timer 'remind'".
+        handle: called in the place of the actor's handler; such a message can't be parked.
     """
 
     record: InternalRecord
     consume: Callable[[Context], bool]
     done: Callable[[], None]
     what: str
+    handle: Callable[[Context], Awaitable[None]] | None = None
 
 
 def refuse_keyless(ctx: Context, call: str) -> None:

@@ -95,6 +95,36 @@ class Answering(Protocol):
         """See `Context.answer`."""
 
 
+class WindowTime(Protocol):
+    """The windows of a task: see `actors.runtime.windows.task_windows`. A `store` is a `WindowStore`."""
+
+    stream_ms: int
+
+    def is_open(self, store: Any, window: Any) -> bool:
+        """Tell whether a window still takes records."""
+
+    def visible_ms(self, store: Any) -> int:
+        """Return the start up to which windows are past their retention."""
+
+    def time_of(self, ctx: Any) -> int:
+        """Return the time by which a message belongs to windows."""
+
+    def is_late(self, ctx: Any) -> bool:
+        """Tell whether a message is too late for all windows."""
+
+    def was_late(self, store: Any) -> None:
+        """Count a message that came too late for all its windows."""
+
+    def count_late(self) -> None:
+        """Count a message that is too late for all window stores."""
+
+    def expect(self, store: Any, close_ms: int, row: bytes) -> None:
+        """Count on a window that closes at that stream time."""
+
+    def arrived(self, ctx: Any) -> None:
+        """Move stream time on to a record that is going to be handled."""
+
+
 class Publishing(Protocol):
     """The read-model topic of a store."""
 
@@ -131,10 +161,11 @@ class TaskState:
     `source` is the input partition of the message that is handled, `home` that of the actor's first input, to which
     everything between messages belongs; all before `home_offset` is handled there.
 
-    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
-    each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
-    `newer` is set when a handler met data of a newer program, whatever it then made of the error. `message_tag` is in
-    the ids of the input's messages: see `actors._core.task.topic_ids`.
+    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set
+    where each message has a state of its own: called with 1 when the message waits for another actor, -1 when it
+    goes on. `time_windows` is set where the actor has window stores. `newer` is set when a handler met data of a
+    newer program, whatever it then made of the error. `message_tag` is in the ids of the input's messages: see
+    `actors._core.task.topic_ids`.
     """
 
     actor: str
@@ -154,3 +185,15 @@ class TaskState:
     newer: RecordError | None = None
     message_tag: str = ""
     home_offset: int = 0
+    time_windows: WindowTime | None = None
+
+    @property
+    def windows(self) -> WindowTime:
+        """The windows of the task.
+
+        Raises:
+            AssertionError: the actor has none; what has none is refused before.
+        """
+        if self.time_windows is None:
+            raise AssertionError("an actor with a window store has windows")
+        return self.time_windows

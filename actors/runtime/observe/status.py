@@ -111,6 +111,8 @@ class TaskStatus:
         parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
+        late: by window store, how many messages came too late for all their windows.
+        stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
     """
 
     actor: str
@@ -142,6 +144,8 @@ class TaskStatus:
     misplaced: int = 0
     refused_commands: int = 0
     ahead_ms: int = 0
+    late: dict[str, int] = field(default_factory=dict)
+    stream_ms: int | None = None
     inputs: list[InputStatus] = field(default_factory=list)
 
 
@@ -288,6 +292,9 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         misplaced=meters.misplaced,
         refused_commands=meters.refused_commands,
         ahead_ms=task.context.clock.ahead_ms,
+        # A store with nothing late has a count too: a rate begins with a sample.
+        late={store.name: meters.late.get(store.name, 0) for store in task.spec.windows},
+        stream_ms=meters.stream_ms,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),

@@ -88,7 +88,10 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         """Return what its handler's context has in the place of the record."""
         headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
         place = self.offset, self.timestamp_ms
-        return InternalRecord(*place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag)
+        is_input = self.id is None
+        return InternalRecord(
+            *place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag, is_input=is_input
+        )
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

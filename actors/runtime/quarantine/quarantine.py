@@ -32,6 +32,7 @@ from actors.runtime.commands import (
     is_over,
     written_by,
 )
+from actors.runtime.inputs.event_times import retime
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
@@ -376,6 +377,7 @@ class Parked:
 
         internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
+            retime(self._spec.event_times, state.source, internal_record)
             await handling.once(state, internal_record, internal)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent)

@@ -18,6 +18,7 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.inputs.event_times import MistimedRecord
 from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import (
@@ -71,6 +72,9 @@ class Handling:
             return
         if isinstance(record, MisplacedRecord):
             raise record.error
+        if isinstance(record, MistimedRecord):
+            await self._give_up_mistimed(state, record)
+            return
         parked, sent = self.parked, len(state.outputs)
         if internal is not None and identity(state.source, record) in self.dropped:
             logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
@@ -81,12 +85,27 @@ class Handling:
             # It stays known until that is committed: the broker may refuse the dead letter too.
             self.give_up(state, record, self.poisoned[identity(state.source, record)], 1, internal)
             return
+        if internal is not None and internal.handle is not None:
+            parked = None
         if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
             return
         try:
             await self.once(state, record, internal)
         except BaseException as error:
             await self.recover(state, record, error, sent, internal)
+
+    async def _give_up_mistimed(self, state: TaskState, record: MistimedRecord) -> None:
+        """Do what the policy says about a record whose time can't be told, or put it behind the parked ones of its key.
+
+        Raises:
+            RecordError: the partition has to stop in front of it.
+        """
+        original, parked = record.original, self.parked
+        refused = self.poisoned.get(identity(state.source, original))
+        if refused is not None:
+            self.give_up(state, original, refused, 1)
+        elif parked is None or not (parked.may_concern(original) and await parked.intercept(state, original, self)):
+            await self.recover(state, original, record.error, len(state.outputs))
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
@@ -97,7 +116,11 @@ class Handling:
             if internal is not None:
                 ctx = Context(state, record, None, raw_key or b"")
                 enter_message(ctx)
-                if not internal.consume(ctx):
+                is_wanted = internal.consume(ctx)
+                if is_wanted and internal.handle is not None:
+                    await internal.handle(ctx)
+                    is_wanted = False
+                if not is_wanted:
                     state.scope.release()
                     return
             if raw_value is None and not at.tombstones:
@@ -193,7 +216,9 @@ class Handling:
         policy: OnError = self.spec.on_error
         if internal is not None:
             failed.internal = (self.spec.name, str(identity(state.source, record)))
-        if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
+        can_wait = internal is None or internal.handle is None
+        is_final = isinstance(failed, RefusedRecordError) and failed.is_final
+        if policy.then == "stop" or is_final or (policy.then == "park" and not can_wait):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.

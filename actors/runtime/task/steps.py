@@ -6,6 +6,7 @@ led to is written first, and in steps, each acknowledged before the next:
 
     state                   the stores of the app, and of class actors
     entries that are new    in the lines of parked messages and of effects
+    windows                 how far they are closed: what the closes led to is all of the above
     timers                  one that fired is removed, or moved on, with those that its handler set: one store, in order
     entries that are gone   from these lines: a retry or a result may have led to all of the above
     ids and answers         what makes a repeat be skipped
@@ -27,6 +28,7 @@ def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
     """Return a commit's writes, by the changelogs' topics, in the steps that they take; the steps aren't empty."""
     parked, effects, timers = (_topics(spec, store) for store in (spec.parked, spec.effects, spec.timers))
     lines, last = parked | effects, _topics(spec, *spec.seen)
+    windows = _topics(spec, *(store.rows for store in spec.windows))
     new: dict[str, ChangelogWrites] = {}
     gone: dict[str, ChangelogWrites] = {}
     for topic in lines & changelogs.keys():
@@ -37,8 +39,9 @@ def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
         new[topic] = {key: entry for key, entry in writes if entry[1] is not None}
         gone[topic] = {key: entry for key, entry in changelogs[topic].items() if entry[1] is None}
     steps: list[Changelogs] = [
-        {topic: writes for topic, writes in changelogs.items() if topic not in lines | timers | last},
+        {topic: writes for topic, writes in changelogs.items() if topic not in lines | timers | last | windows},
         {topic: writes for topic, writes in new.items() if writes},
+        {topic: changelogs[topic] for topic in windows & changelogs.keys()},
         {topic: changelogs[topic] for topic in timers & changelogs.keys()},
         {topic: writes for topic, writes in gone.items() if writes},
         {topic: changelogs[topic] for topic in last & changelogs.keys()},

@@ -48,6 +48,7 @@ from actors.ports import (
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.clock import warn_if_ahead
 from actors.runtime.committer import Membership
+from actors.runtime.inputs.event_times import EventTimes
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.failures import REMIND_S, is_repeated, lasting
@@ -98,6 +99,8 @@ class Task:
         self.halted_by: ActorsError | None = None
         self.is_abandoned = False
         self.inbox = self._make_inbox(spec, services, settings)
+        if spec.event_times:
+            self.inbox.event_times = EventTimes(spec.event_times, self.sources, obeys_commands=spec.obeys_commands)
         self.context = TaskContext(
             spec=spec,
             partition=partition,

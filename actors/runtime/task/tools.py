@@ -12,6 +12,7 @@ from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
+from actors.runtime.windows.task_windows import TaskWindows
 from stores.ports import PartitionStore
 
 
@@ -33,6 +34,13 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
     if spec.timers is not None:
         made.tools.timers = made.timers = timers = Timers(spec, state, clock)
         made.punctuators.append(timers)
+    if spec.windows:
+        held = {store: committed[store.rows] for store in spec.windows}
+        windows = TaskWindows(
+            spec.windows, state, held, clock=clock, meters=context.meters, max_ahead_ms=spec.max_ahead_ms
+        )
+        state.time_windows = windows
+        made.punctuators.append(windows)
     effects = None
     if spec.effects is not None:
         made.tools.effects = effects = Effects(

@@ -286,7 +286,7 @@ class Parameters:
         text = self.text(name)
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
             raise bad_request("bad-parameter", f"parameter {name} is {text!r}, not a number from {low} to {high}")
         return int(text)
 

@@ -17,12 +17,14 @@ from actors.web.queries.answers import (
     ValueAnswer,
 )
 from actors.web.queries.coding import DEFAULT_LIMIT, ENCODINGS, MAX_LIMIT, READS, ManyBody
+from actors.web.queries.windows import WindowsAnswer
 
 Schema = dict[str, Any]
 
 
 def description(app: Host) -> Schema:
     """Return the document."""
+    windows = sorted(store.name for actor in app.actors.values() for store in actor.windows)
     stores = sorted(store.name for actor in app.actors.values() for store in actor.stores)
     return {
         "openapi": "3.1.0",
@@ -31,7 +33,7 @@ def description(app: Host) -> Schema:
             "version": "1",
             "description": "Committed state of the app's actors. Any worker answers for any key.",
         },
-        "paths": {**_paths(stores), **_queries(app)},
+        "paths": {**_paths(stores), **_windows(windows), **_queries(app)},
         "components": {
             "schemas": _schemas(),
             "responses": _problems(),
@@ -82,6 +84,18 @@ def _paths(stores: list[str]) -> Schema:
     }
 
 
+def _windows(stores: list[str]) -> Schema:
+    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
+    names = ("from_ms", "to_ms", "raw", "read", "encoding", "partition")
+    common = [_parameter(name) for name in names]
+    return {
+        f"/actors/{store}/{{key}}": {
+            "get": _operation(f"{store}.windows", "The windows of a key", [key, *common], WindowsAnswer, "421")
+        }
+        for store in stores
+    }
+
+
 def _queries(app: Host) -> Schema:
     key = _in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
     found: Schema = {}
@@ -129,6 +143,7 @@ def _in_path(name: str, schema: Schema, text: str = "") -> Schema:
 
 def _parameter(name: str) -> Schema:
     text: Schema = {"type": "string"}
+    time: Schema = {"type": "integer", "minimum": 0}
     flag: Schema = {"type": "boolean", "default": False}
     schemas: dict[str, tuple[Schema, str]] = {
         "read": ({"type": "string", "enum": list(READS), "default": "committed"}, "Which copy answers."),
@@ -140,18 +155,23 @@ def _parameter(name: str) -> Schema:
         "prefix": (text, "Keys whose stored bytes begin so."),
         "from": (text, "The first key."),
         "to": (text, "The end, which isn't included."),
+        "from_ms": (time, "The first start of windows, Unix milliseconds."),
+        "to_ms": (time, "The last start of windows, Unix milliseconds."),
         "limit": ({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, "Keys in a page."),
         "cursor": (text, "`next` of the page before."),
         "raw": (flag, "Values as base64 of their stored bytes."),
         "exact": (flag, "Count each key; else it is an estimate, which has expired keys too."),
     }
     schema, description = schemas[name]
-    return {"name": name, "in": "query", "schema": schema, "description": description}
+    return {"name": name.removesuffix("_ms"), "in": "query", "schema": schema, "description": description}
 
 
 def _schemas() -> Schema:
     """Return the schemas of answers and bodies, made from their types."""
-    kinds = (ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, Overview, ManyBody, ProblemAnswer)
+    kinds = (
+        *(ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, WindowsAnswer, Overview),
+        *(ManyBody, ProblemAnswer),
+    )
     _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     return found
 

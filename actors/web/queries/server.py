@@ -48,12 +48,15 @@ from actors.web.queries.coding import (
 from actors.web.queries.openapi import description
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
+from actors.web.queries.windows import WindowCoding, span_of
+from actors.web.queries.windows import answer as windows_answer
 from actors.web.workers import ANSWER_S, Limits
 from stores._core.overlay import after_prefix
 
 PREFIX = "/actors"
 KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
+WINDOW_PARAMETERS = KEY_PARAMETERS | {"from", "to"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
 
@@ -70,6 +73,7 @@ class QueryRoutes:
     def __init__(self, app: Host) -> None:
         self._app = app
         self._codings: dict[str, StoreCoding] = {}
+        self._windows: dict[str, WindowCoding | None] = {}
         self._keys: dict[str, KeyCoding] = {}
         self._description: bytes | None = None
 
@@ -104,8 +108,11 @@ class QueryRoutes:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """Return the value of a key."""
+        """Return the value of a key, or the windows of a key of a window store."""
         spec, coding = self._store(request.match_info["store"])
+        windows = self._windows[coding.store.name]
+        if windows is not None:
+            return await self._windows_of(request, spec, windows)
         parameters = Parameters(request, KEY_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
         named = parameters.number("partition", 0, spec.partition_count - 1)
@@ -127,11 +134,36 @@ class QueryRoutes:
 
         return await self._at_the_owner(router, request, spec, partition, here, None)
 
+    async def _windows_of(self, request: web.Request, spec: ActorSpec, coding: WindowCoding) -> web.StreamResponse:
+        parameters = Parameters(request, WINDOW_PARAMETERS)
+        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        named, span = parameters.number("partition", 0, spec.partition_count - 1), span_of(parameters)
+        partition = _partition(spec, coding.store.rows, key, named)
+        router, took = self._router(parameters.read), request[RESERVATION].take
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            most = answer_bytes(request)
+            return reply(
+                await windows_answer(
+                    router.reader, spec, coding, key, partition, span, is_raw=is_raw, max_bytes=most, took=took
+                )
+            )
+
+        return await self._at_the_owner(router, request, spec, partition, here, None)
+
+    def _without_windows(self, coding: StoreCoding, what: str) -> None:
+        """Refuse what needs keys of a store's rows; `Problem` for a window store."""
+        if self._windows[coding.store.name] is not None:
+            name = coding.store.name
+            text = f"store {name} has windows, and {what}: ask for one key's, {PREFIX}/{name}/KEY?from=&to="
+            raise bad_request("has-windows", text)
+
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
         """Return the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
+        self._without_windows(coding, "several keys can't be asked for at once")
         body = many_body(await json_body(request))
         if body.partition is not None and not 0 <= body.partition < spec.partition_count:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
@@ -181,7 +213,7 @@ class QueryRoutes:
         """Return keys and values in byte order of the keys, a page at a time."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, RANGE_PARAMETERS)
-        bounds, after = _bounds(coding, parameters), parameters.cursor()
+        bounds, after = self._bounds(coding, parameters), parameters.cursor()
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
         is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
@@ -218,7 +250,7 @@ class QueryRoutes:
         """Count keys: about, or exactly."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, COUNT_PARAMETERS)
-        bounds = _bounds(coding, parameters)
+        bounds = self._bounds(coding, parameters)
         if parameters.read != "committed":
             raise bad_request("bad-parameter", "keys are counted by their owners only: leave read out")
         is_exact = parameters.flag("exact") or bounds != Bounds()
@@ -294,7 +326,7 @@ class QueryRoutes:
                     "placement": self._app.stores[name].placement,
                     "partitions": spec.partition_count,
                     "partitioner": spec.partitioner.name,
-                    "keys": self._store(name)[1].kind,
+                    "keys": self._kind_of_keys(name),
                 }
                 for name, spec in service.stores.items()
             ],
@@ -363,7 +395,19 @@ class QueryRoutes:
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
         if name not in self._codings:
             self._codings[name] = StoreCoding(self._app.stores[name])
+            windows = (WindowCoding(store) for store in spec.windows if store.name == name)
+            self._windows[name] = next(windows, None)
         return spec, self._codings[name]
+
+    def _bounds(self, coding: StoreCoding, parameters: Parameters) -> Bounds:
+        """Return the range of a request."""
+        if any(parameters.raw(name) is not None for name in ("prefix", "from", "to")):
+            self._without_windows(coding, "prefix, from and to are of plain stores' keys")
+        return _bounds(coding, parameters)
+
+    def _kind_of_keys(self, store: str) -> str:
+        _, coding = self._store(store)
+        return (self._windows[store] or coding).kind
 
     def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
         spec = service_of(self._app).actor(actor)

@@ -177,6 +177,12 @@ class DiskStore:
         """See `stores.ports.PartitionStore.apply`."""
         self._write("apply", writes, position)
 
+    def drop(self, start: bytes, end: bytes) -> None:
+        """See `stores.ports.PartitionStore.drop`."""
+        self._check_open()
+        for key in [key for key in self._files.data if start <= key < end]:
+            del self._files.data[key]
+
     def load(self, writes: Writes, position: Position) -> None:
         """See `stores.ports.PartitionStore.load`."""
         self._write("load", writes, position)

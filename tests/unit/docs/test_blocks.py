@@ -31,18 +31,7 @@ import yaml
 import actors.cli
 import dev.kafka.__main__
 import spark_replay.cli
-from actors import (
-    Actor,
-    AnswerLater,
-    App,
-    AskRejectedError,
-    Context,
-    EffectCall,
-    OnError,
-    Rejected,
-    query,
-    receive,
-)
+from actors import Actor, AnswerLater, App, AskRejectedError, Context, EffectCall, OnError, Rejected, query, receive
 from actors.testing import ActorTestDriver
 from tests.certificates import Authority
 from tests.documents import INDENTED, ROOT, Block, block, blocks_of
@@ -55,6 +44,8 @@ RUN_ELSEWHERE = {
     "docs/reference/actors.md#Several inputs": "tests/unit/docs/test_examples.py",
     "docs/reference/actors.md#Several inputs/2": "tests/unit/docs/test_examples.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
+    "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",

@@ -1,4 +1,4 @@
-"""The examples on the test driver. Each has a test on a real broker too."""
+"""The examples on the test driver. All but those of windows have a test on a real broker too."""
 
 import random
 import sys
@@ -13,6 +13,12 @@ from examples.bank_accounts import app as bank
 from examples.cart_reminders import Checkout, Put, Shopper, reminders
 from examples.cart_reminders import app as cart_app
 from examples.cart_reminders import orders as cart_orders
+from examples.click_sessions import Visit as ClickVisit
+from examples.click_sessions import app as click_app
+from examples.click_sessions import clicks, sessions
+from examples.click_sessions import visits as click_visits
+from examples.failed_logins import Alert, Login, alerts, logins
+from examples.failed_logins import app as login_app
 from examples.order_saga import Place, Process, Stock, Supply, charge, results
 from examples.order_saga import app as saga
 from examples.rate_limiter import Bucket, Take
@@ -21,6 +27,8 @@ from examples.read_model import Parcel, Scan, Status, statuses
 from examples.read_model import app as parcels
 from examples.run_commands import RunCommand, commands, runs
 from examples.run_commands import app as dispatcher
+from examples.sales_per_minute import Sale, Total, count_sale, late_sales, minutes, sales, totals
+from examples.sales_per_minute import app as sales_app
 from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
 from examples.webhooks import Delivered, Endpoint, Event, post
@@ -192,3 +200,72 @@ def test_the_page_has_the_example_and_its_test(tmp_path: Path, monkeypatch: pyte
         test()
     finally:
         sys.modules.pop("order_payments", None)
+
+
+MINUTE_MS = 60_000
+NOON_MS = 1_700_049_600_000
+
+
+def test_sales_per_minute_are_sent_once_and_late_ones_go_elsewhere():
+    with ActorTestDriver(sales_app, partitions=1) as driver:
+
+        def sell(shop: str, cents: int, at_s: float) -> None:
+            driver.send(sales, key=shop, value=Sale(cents, NOON_MS + int(at_s * 1000)))
+
+        sell("berlin", 100, 5)
+        sell("paris", 70, 59.999)
+        sell("berlin", 5, 61)
+        # In grace: the minute is over, and still takes what belongs to it.
+        sell("berlin", 20, 50)
+        assert driver.outputs(totals) == []
+        sell("berlin", 1, 89.999)
+        assert driver.outputs(totals) == []
+        driver.crash(keep_disk=False)
+        sell("berlin", 1, 90)
+        first = {sent.key: sent.value for sent in driver.outputs(totals)}
+        assert first == {"berlin": Total(NOON_MS, 120), "paris": Total(NOON_MS, 70)}
+        sell("berlin", 999, 59)
+        assert [(sent.value.cents, sent.timestamp_ms) for sent in driver.outputs(late_sales)] == [
+            (999, NOON_MS + 59_000)
+        ]
+        assert list(driver.windows(minutes, "berlin").values()) == [120, 7]
+        driver.advance_stream_time(count_sale, NOON_MS + 3 * MINUTE_MS)
+        assert [sent.value for sent in driver.outputs(totals)] == [Total(NOON_MS + MINUTE_MS, 7)]
+
+
+def test_click_sessions_merge_and_are_sent_once():
+    with ActorTestDriver(click_app, partitions=1) as driver:
+
+        def click(page: str, minute: float, visitor: str = "ada") -> None:
+            driver.send(clicks, key=visitor, value=page, timestamp_ms=NOON_MS + int(minute * MINUTE_MS))
+
+        click("home", 0)
+        click("cart", 34)
+        assert len(driver.windows(sessions, "ada")) == 2
+        click("shoes", 20)
+        assert list(driver.windows(sessions, "ada").values()) == [["home", "cart", "shoes"]]
+        click("home", 69, "alan")
+        assert driver.outputs(click_visits) == []
+        click("shoes", 69.001, "alan")
+        (sent,) = driver.outputs(click_visits)
+        assert sent.key == "ada"
+        assert sent.value == ClickVisit(NOON_MS, NOON_MS + 34 * MINUTE_MS, ["home", "cart", "shoes"])
+
+
+def test_failed_logins_alert_once_for_three_within_ten_minutes():
+    with ActorTestDriver(login_app, partitions=1) as driver:
+
+        def fail(minute: float, account: str = "ada", *, succeeded: bool = False) -> list[Alert]:
+            at_ms = NOON_MS + int(minute * MINUTE_MS)
+            driver.send(logins, key=account, value=Login(succeeded), timestamp_ms=at_ms)
+            return [sent.value for sent in driver.outputs(alerts)]
+
+        assert fail(0) == fail(9) == fail(9.1, "alan") == fail(9.5, succeeded=True) == []
+        # The first one is ten minutes and a moment ago.
+        assert fail(10.001) == []
+        assert fail(10.5) == [Alert(3, NOON_MS + MINUTE_MS // 2, NOON_MS + 10 * MINUTE_MS + MINUTE_MS // 2)]
+        assert fail(11) == []
+        driver.crash()
+        assert fail(20.6) == []
+        assert [alert.failures for alert in fail(20.7)] == [3]
+        assert fail(20.9) == []

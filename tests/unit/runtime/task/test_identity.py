@@ -19,7 +19,7 @@ from actors._core.task.commit import CommitMark
 from actors._core.task.takeover import LogBounds, ResetPolicy, StartRules
 from actors._core.task.topic_ids import TopicIds
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.admin.topics import _check_compacted
+from actors._kafka.admin.topics import _check_partitions
 from actors._kafka.connection import Connection, is_denied
 from actors._kafka.consume.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
@@ -62,6 +62,7 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
         changelogs=changelogs,
         topic_names=["input", *(changelog.topic for changelog in changelogs.values())],
         concurrency=1,
+        event_times={},
     )
 
 
@@ -366,4 +367,4 @@ def test_names_are_fetched_where_the_broker_or_an_id_is_too_old(version: int, id
 
 def test_stores_are_only_written_back_where_the_input_kept_its_partitions() -> None:
     with pytest.raises(ConfigurationError, match=r"Only if the input has always had as many .*LOST_CHANGELOG=restore"):
-        _check_compacted(TopicInfo("log", uuid.UUID(LOG), 2), 3, "compact")
+        _check_partitions(TopicInfo("log", uuid.UUID(LOG), 2), 3)

@@ -49,7 +49,14 @@ class Log:
 
 def make_worker() -> Worker:
     spec: Any = SimpleNamespace(
-        name="count", topics=("in",), more_inputs=(), is_partitioned=True, partition_count=2, stores=(1,), changelogs={}
+        name="count",
+        topics=("in",),
+        more_inputs=(),
+        is_partitioned=True,
+        partition_count=2,
+        stores=(1,),
+        changelogs={},
+        event_times={},
     )
     sink = SimpleNamespace(stop_delivery=lambda source: None)
     services: Any = SimpleNamespace(group=Group(), clock=FakeClock(), sink=sink, release=None)

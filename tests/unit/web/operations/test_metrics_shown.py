@@ -160,3 +160,11 @@ def test_panels_dont_lie_on_each_other() -> None:
         is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         is_below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert is_beside or is_below, (one, other)
+
+
+def test_late_records_are_told_by_store_and_stream_time_by_partition() -> None:
+    one = replace(status().tasks[0], late={"minutes": 3, "visits": 0}, stream_ms=1_500)
+    found = samples(replace(status(), tasks=[one]))
+    assert found["late_records_total", ("ship", "minutes", "0")] == 3
+    assert found["late_records_total", ("ship", "visits", "0")] == 0
+    assert found["stream_time_seconds", ("ship", "0")] == 1.5

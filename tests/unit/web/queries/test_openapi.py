@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context
+from actors import App, Context, Tumbling
 from actors.web.queries.openapi import description
 
 
@@ -66,3 +66,20 @@ def test_refusals_are_described_where_they_can_come(said: Any, path: str, method
     responses = said["paths"][path][method]["responses"]
     assert responses.keys() == {"200", "400", "401", "403", "404", "429", "503"} | more
     assert said["components"]["responses"].keys() >= responses.keys() - {"200"}
+
+
+def test_windows_have_a_path_for_each_store() -> None:
+    app = App("x", broker="kafka://127.0.0.1:1")
+    minutes = app.window_store("minutes", Tumbling(minutes=1))
+
+    @app.actor(app.topic("in", key_type=str), stores=[minutes])
+    async def count(ctx: Context, value: Any) -> None: ...
+
+    found = description(app)
+    asked = found["paths"]["/actors/minutes/{key}"]["get"]
+    assert [one["name"] for one in asked["parameters"]][:3] == ["key", "from", "to"]
+    answer = asked["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    assert answer.rpartition("/")[2] in found["components"]["schemas"]
+    # A range shows all rows, as of other stores.
+    (store, *_) = found["paths"]["/actors/{store}"]["get"]["parameters"]
+    assert store["schema"] == {"type": "string", "enum": ["minutes"]}

@@ -1,0 +1,47 @@
+"""The time of a record by a field of its value, where a topic is declared with `timestamp=`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+TOO_LATE_MS = 1 << 63
+
+
+class NoTimeError(ValueError):
+    """A topic's function doesn't tell the time of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """How the values of a topic tell their time.
+
+    Attributes:
+        topic: the topic's name.
+        decode: makes a value of its bytes.
+        function: gives a value's time, Unix milliseconds.
+    """
+
+    topic: str
+    decode: Callable[[bytes], Any]
+    function: Callable[[Any], Any]
+
+    def of(self, raw: bytes) -> int:
+        """Return the time of a value in Unix milliseconds.
+
+        Raises:
+            NoTimeError: the function raises, or returns none.
+            Exception: what `decode` raises.
+        """
+        value = self.decode(raw)
+        try:
+            found = self.function(value)
+        except Exception as error:
+            raise NoTimeError(f"timestamp= of topic {self.topic} raised {type(error).__name__}: {error}") from error
+        if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+            raise NoTimeError(f"timestamp= of topic {self.topic} returned {found!r}, not a number of milliseconds")
+        if not 0 <= found < TOO_LATE_MS:
+            raise NoTimeError(f"timestamp= of topic {self.topic} returned {found!r}: times are from 0 to 2**63 ms")
+        return int(found)

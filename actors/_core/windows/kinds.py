@@ -1,0 +1,219 @@
+"""The kinds of windows, as Kafka Streams defines them. All times are Unix milliseconds and not negative.
+
+| kind | a record at time t belongs to | bounds of a window |
+|---|---|---|
+| Tumbling | the one window that t lies in | start included, end not |
+| Hopping | each window that t lies in | start included, end not |
+| Sliding | windows of one length that begin or end with a record | both included |
+| Session | one window of all records with no gap larger than `gap` between them | both included: first, last record |
+
+A window is closed when stream time, the largest timestamp that the task has seen, is behind its last millisecond by
+more than the grace period; a session's last millisecond is `gap` after its last record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+_MS = timedelta(milliseconds=1)
+_MONDAY = date(1970, 1, 5).toordinal()
+_DAY_MS = 86_400_000
+
+
+class Window(NamedTuple):
+    """A span of event time, Unix milliseconds. Whether `end_ms` belongs to it depends on the kind: see the table."""
+
+    start_ms: int
+    end_ms: int
+
+
+class AlignedWindows:
+    """Windows that lie at fixed places of time, whatever the records are.
+
+    Attributes:
+        longest_ms: no window is longer.
+        advance_ms: no two windows begin closer to each other.
+        idle_ms: how long after its last millisecond a window may still become longer.
+    """
+
+    longest_ms: int
+    advance_ms: int
+    idle_ms = 0
+
+    def holding(self, at_ms: int) -> Sequence[Window]:
+        """Return the windows that a time lies in, the earliest first."""
+        raise NotImplementedError
+
+    def starting(self, start_ms: int) -> Window:
+        """Return the window that begins at a time."""
+        raise NotImplementedError
+
+    def starts(self, from_ms: int, to_ms: int) -> Sequence[int]:
+        """Return the starts of all windows that begin in a span, both bounds included."""
+        raise NotImplementedError
+
+    def closes_ms(self, window: Window, grace_ms: int) -> int:
+        """Return the stream time from which on a window is closed."""
+        return window.end_ms + grace_ms
+
+
+class Hopping(AlignedWindows):
+    """Windows of one size, a new one each `advance`. The first one that holds a time begins no earlier than 1970."""
+
+    __slots__ = ("advance_ms", "longest_ms")
+
+    def __init__(self, size: timedelta, advance: timedelta) -> None:
+        self.longest_ms = checked_ms("Hopping", "size", size)
+        self.advance_ms = checked_ms("Hopping", "advance", advance)
+        if self.advance_ms > self.longest_ms:
+            raise ValueError(
+                f"Hopping(size={size}, advance={advance}): records between two windows would be in none: "
+                "make advance at most the size"
+            )
+
+    def __repr__(self) -> str:
+        return f"Hopping({_shown(self.longest_ms)}, {_shown(self.advance_ms)})"
+
+    def holding(self, at_ms: int) -> Sequence[Window]:
+        """See `AlignedWindows.holding`."""
+        size, advance = self.longest_ms, self.advance_ms
+        first = max(0, at_ms - size + advance) // advance * advance
+        return [Window(start, start + size) for start in range(first, at_ms + 1, advance)]
+
+    def starting(self, start_ms: int) -> Window:
+        """See `AlignedWindows.starting`."""
+        return Window(start_ms, start_ms + self.longest_ms)
+
+    def starts(self, from_ms: int, to_ms: int) -> Sequence[int]:
+        """See `AlignedWindows.starts`."""
+        advance = self.advance_ms
+        return range(-(-max(0, from_ms) // advance) * advance, to_ms + 1, advance)
+
+
+class Tumbling(AlignedWindows):
+    """Windows of one size, each beginning where the one before ends.
+
+    With `tz`, the size is a number of days, and windows begin at midnight there: one is an hour longer or shorter when
+    the clocks change. Seven days, or a multiple, begin on a Monday.
+    """
+
+    __slots__ = ("_days", "_zone", "advance_ms", "longest_ms", "tz")
+
+    def __init__(
+        self,
+        size: timedelta | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+        tz: str | None = None,
+    ) -> None:
+        given = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        size_ms = checked_ms("Tumbling", "size", given + (size or timedelta(0)))
+        self.tz = tz
+        self._zone: tzinfo = UTC
+        self._days, rest = divmod(size_ms, _DAY_MS)
+        self.longest_ms = self.advance_ms = size_ms
+        if tz is not None:
+            if rest:
+                raise ValueError(f"Tumbling(tz={tz!r}): the size is a number of whole days, not {_shown(size_ms)}")
+            try:
+                self._zone = ZoneInfo(tz)
+            except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+                raise ValueError(f"Tumbling(tz={tz!r}): there is no such time zone on this machine: {error}") from error
+            # Clocks have been changed by up to a day.
+            self.longest_ms, self.advance_ms = size_ms + _DAY_MS, max(1, size_ms - _DAY_MS)
+
+    def __repr__(self) -> str:
+        return f"Tumbling(days={self._days}, tz={self.tz!r})" if self.tz else f"Tumbling({_shown(self.longest_ms)})"
+
+    def holding(self, at_ms: int) -> Sequence[Window]:
+        """See `AlignedWindows.holding`."""
+        if self.tz is None:
+            size = self.longest_ms
+            start = at_ms // size * size
+            return (Window(start, start + size),)
+        day = datetime.fromtimestamp(at_ms // 1000, self._zone).date().toordinal()
+        first = day - (day - _MONDAY) % self._days
+        return (Window(max(0, self._midnight_ms(first)), self._midnight_ms(first + self._days)),)
+
+    def starting(self, start_ms: int) -> Window:
+        """See `AlignedWindows.starting`."""
+        return self.holding(start_ms)[0]
+
+    def starts(self, from_ms: int, to_ms: int) -> Sequence[int]:
+        """See `AlignedWindows.starts`."""
+        if self.tz is None:
+            size = self.longest_ms
+            return range(-(-max(0, from_ms) // size) * size, to_ms + 1, size)
+        found, window = [], self.holding(max(0, from_ms))[0]
+        while window.start_ms <= to_ms:
+            if window.start_ms >= from_ms:
+                found.append(window.start_ms)
+            window = self.holding(window.end_ms)[0]
+        return found
+
+    def _midnight_ms(self, day: int) -> int:
+        midnight = datetime.fromordinal(day).replace(tzinfo=self._zone)
+        return int(midnight.timestamp()) * 1000
+
+
+class Sliding:
+    """Windows of one length: one that ends with each record, and one that begins just after each that others follow.
+
+    So for each set of records that are at most `difference` apart there is one window that holds just these.
+    """
+
+    __slots__ = ("longest_ms",)
+    idle_ms = 0
+
+    def __init__(self, difference: timedelta) -> None:
+        self.longest_ms = checked_ms("Sliding", "difference", difference)
+
+    def __repr__(self) -> str:
+        return f"Sliding({_shown(self.longest_ms)})"
+
+    def closes_ms(self, window: Window, grace_ms: int) -> int:
+        """Return the stream time from which on a window is closed."""
+        return window.end_ms + grace_ms + 1
+
+
+class Session:
+    """Windows of records that have no gap larger than `gap` between them. A record between two windows merges them."""
+
+    __slots__ = ("gap_ms", "idle_ms", "longest_ms")
+
+    def __init__(self, gap: timedelta) -> None:
+        self.gap_ms = self.idle_ms = self.longest_ms = checked_ms("Session", "gap", gap)
+
+    def __repr__(self) -> str:
+        return f"Session({_shown(self.gap_ms)})"
+
+    def closes_ms(self, window: Window, grace_ms: int) -> int:
+        """Return the stream time from which on a window is closed."""
+        return window.end_ms + self.gap_ms + grace_ms + 1
+
+
+Windows = AlignedWindows | Sliding | Session
+
+
+def checked_ms(what: str, option: str, span: timedelta) -> int:
+    """Return a span in milliseconds.
+
+    Raises:
+        ValueError: it isn't a `timedelta`, or shorter than a millisecond.
+    """
+    if not isinstance(span, timedelta):
+        raise ValueError(f"{what}({option}={span!r}): give a timedelta")  # noqa: TRY004
+    if span < _MS:
+        raise ValueError(f"{what}({option}={span}): it has to be a millisecond or longer")
+    return span // _MS
+
+
+def _shown(span_ms: int) -> str:
+    return f"{timedelta(milliseconds=span_ms)}"

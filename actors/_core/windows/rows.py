@@ -1,0 +1,242 @@
+"""How windows lie in a store, so that what has expired is a range, and what a record needs is a get.
+
+    "w" start key            an aligned window: its value
+    "k" segment key          other windows of a key, as a list: those that begin (sliding) or end (session) in a
+                             segment of time
+    "e" close segment key    nothing: a window of that row closes at that stream time; where closes are asked for
+    "m"                      `Progress`: stream time, and how far windows are closed and removed
+
+Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
+the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
+key is last, so that it needs no length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from actors._core.outside import MALFORMED
+from actors._core.windows.kinds import Session, Sliding, Window
+
+PROGRESS_KEY = b"m"
+_WORD = 8
+_KEY_AT = 1 + _WORD
+_CLOSE_KEY_AT = 1 + 2 * _WORD
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the windows of a partition have come.
+
+    Attributes:
+        stream_ms: the largest timestamp seen, -1 before the first.
+        closed: the row of the last aligned window whose close was handled, empty before the first.
+        closed_end_ms: windows that end up to then are closed whatever the grace: it was shorter before.
+        layout: the windows that the rows are made for, "" before the first.
+        grace_ms: the grace period by which windows were closed so far, -1 before the first.
+        has_entries: whether each list with a window to close has an entry for it.
+    """
+
+    stream_ms: int = -1
+    closed: bytes = b""
+    closed_end_ms: int = -1
+    layout: str = ""
+    grace_ms: int = -1
+    has_entries: bool = False
+
+
+class Held(msgspec.Struct, array_like=True, gc=False):
+    """A window in a list.
+
+    Attributes:
+        start_ms, end_ms: its bounds.
+        value: its value, encoded.
+        last_ms: the time of its last record.
+        is_closed: its close was handled.
+        is_merged: a later session has taken its place, and it is here for its close alone.
+    """
+
+    start_ms: int
+    end_ms: int
+    value: bytes
+    last_ms: int
+    is_closed: bool = False
+    is_merged: bool = False
+
+    @property
+    def window(self) -> Window:
+        """Its bounds."""
+        return Window(self.start_ms, self.end_ms)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_rest = msgspec.msgpack.Decoder(tuple[bytes, int, str, int, bool]).decode
+_decode_list = msgspec.msgpack.Decoder(list[Held]).decode
+VALUE, LIST, PROGRESS = b"v", b"l", b"p"
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """Return the value of the row `PROGRESS_KEY`."""
+    rest = (progress.closed, progress.closed_end_ms, progress.layout, progress.grace_ms, progress.has_entries)
+    return PROGRESS + progress.stream_ms.to_bytes(_WORD, signed=True) + _encode(rest)
+
+
+def decode_progress(raw: bytes) -> Progress:
+    """Return what `encode_progress` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return Progress(int.from_bytes(raw[1:_KEY_AT], signed=True), *_decode_rest(raw[_KEY_AT:]))
+    except MALFORMED as error:
+        raise ValueError(f"not the stream time of windows, {error}: {raw[:50]!r}") from error
+
+
+def encode_list(held: list[Held]) -> bytes:
+    """Return the value of a list's row."""
+    return LIST + _encode(held)
+
+
+def decode_list(raw: bytes) -> list[Held]:
+    """Return what `encode_list` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _decode_list(raw[1:])
+    except MALFORMED as error:
+        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+
+
+def aligned_key(start_ms: int, raw_key: bytes) -> bytes:
+    """Return the row of an aligned window."""
+    return b"w" + start_ms.to_bytes(_WORD) + raw_key
+
+
+def list_key(segment: int, raw_key: bytes) -> bytes:
+    """Return the row of a key's windows in a segment."""
+    return b"k" + segment.to_bytes(_WORD) + raw_key
+
+
+def close_key(close_ms: int, segment: int, raw_key: bytes) -> bytes:
+    """Return the entry that says that a window of a list closes."""
+    return b"e" + close_ms.to_bytes(_WORD) + segment.to_bytes(_WORD) + raw_key
+
+
+def time_of(row: bytes) -> int:
+    """Return the start, segment or close of a row."""
+    return int.from_bytes(row[1:_KEY_AT])
+
+
+def key_of(row: bytes) -> bytes:
+    """Return the message key of a window's or a list's row."""
+    return row[_KEY_AT:]
+
+
+def close_parts(row: bytes) -> tuple[int, int, bytes]:
+    """Return close, segment and message key of an entry."""
+    return time_of(row), int.from_bytes(row[_KEY_AT:_CLOSE_KEY_AT]), row[_CLOSE_KEY_AT:]
+
+
+Fold = Callable[[bytes | None], bytes]
+"""Gives the value of a window with the record in it; None: it is the first."""
+Merge = Callable[[bytes, bytes], bytes]
+
+
+@dataclass(slots=True)
+class _Around:
+    """The windows around a record, as far as new ones follow from them.
+
+    Attributes:
+        own: the window that ends with the record; in the first length of time, the window that begins in 1970.
+        before: the last window that ends before the record.
+        after: the last window that holds the record and begins behind `own`.
+        previous_ms: the time of the last record before.
+    """
+
+    own: Held | None = None
+    before: Held | None = None
+    after: Held | None = None
+    previous_ms: int | None = None
+
+
+def _around(held: Sequence[Held], at_ms: int, own_start: int) -> _Around:
+    found = _Around()
+    for one in held:
+        if one.start_ms == own_start:
+            found.own = one
+            if one.last_ms < at_ms:
+                found.previous_ms = one.last_ms
+            elif one.last_ms > at_ms:
+                found.after = one
+        elif one.end_ms < at_ms:
+            found.before, found.previous_ms = one, one.last_ms
+        elif one.start_ms <= at_ms:
+            found.after = one
+    return found
+
+
+def into_sliding(
+    kind: Sliding, held: Sequence[Held], at_ms: int, fold: Fold, is_open: Callable[[Window], bool]
+) -> list[Held]:
+    """Return the sliding windows of a key that a record at `at_ms` makes or changes.
+
+    `held` has the key's windows that begin from two lengths before the record to a millisecond after it, in order.
+    Windows that hold the record get it; those that its arrival makes necessary are made: one that ends with it, one
+    that begins after it, and one that begins after the record before it.
+    """
+    length = kind.longest_ms
+    # Windows don't begin before 1970: what comes in the first `length` has the window [0, length] in common.
+    own_start = max(0, at_ms - length)
+    near = _around(held, at_ms, own_start)
+    # The window behind the record before may be the own one: it is made once.
+    starts = {own_start, *(one.start_ms for one in held)}
+    changed: list[Held] = []
+
+    def add(start_ms: int, value: bytes | None, last_ms: int) -> None:
+        window = Window(start_ms, start_ms + length)
+        if is_open(window):
+            changed.append(Held(*window, fold(value), max(last_ms, at_ms)))
+
+    previous_ms, before, after = near.previous_ms, near.before, near.after
+    if previous_ms is not None and previous_ms + 1 not in starts and previous_ms + 1 + length >= at_ms:
+        add(previous_ms + 1, None, at_ms)
+    if after is not None and after.last_ms > at_ms and at_ms + 1 not in starts:
+        changed.append(Held(at_ms + 1, at_ms + 1 + length, after.value, after.last_ms))
+    if near.own is None:
+        fits = previous_ms is not None and previous_ms >= own_start
+        add(own_start, before.value if fits and before is not None else None, at_ms)
+    for one in held:
+        if one.start_ms <= at_ms <= one.end_ms:
+            add(one.start_ms, one.value, one.last_ms)
+    return changed
+
+
+def into_session(
+    kind: Session, held: Sequence[Held], at_ms: int, initial: bytes | None, fold: Fold, merge: Merge
+) -> tuple[Held, list[Held]]:
+    """Return the session that a record at `at_ms` belongs to, and the sessions of `held` that it takes the place of.
+
+    `held` has the key's sessions in order of their ends; `merge` is called with the earlier ones first. Values are
+    encoded.
+    """
+    gap = kind.gap_ms
+    near = (one for one in held if one.end_ms >= at_ms - gap and one.start_ms <= at_ms + gap)
+    merged = [one for one in near if not one.is_merged]
+    value, start_ms, end_ms = initial, at_ms, at_ms
+    for one in merged:
+        value = one.value if value is None else merge(value, one.value)
+        start_ms, end_ms = min(start_ms, one.start_ms), max(end_ms, one.end_ms)
+    return Held(start_ms, end_ms, fold(value), end_ms), merged
+
+
+def replaced(held: Sequence[Held], gone: Sequence[Held], new: Sequence[Held]) -> list[Held]:
+    """Return a list with some windows taken out and others put in, or in the place of those that begin alike."""
+    starts = {one.start_ms for one in new} | {one.start_ms for one in gone}
+    found: list[Any] = [one for one in held if one.is_merged or one.start_ms not in starts]
+    return sorted([*found, *new], key=lambda one: (one.end_ms, one.start_ms))

@@ -1,0 +1,45 @@
+"""The store of a class actor's states."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from actors.declare.values.codecs import key_codec, resolve
+from actors.declare.values.shapes import ValueType
+from actors.declare.values.versions import refusal, versioned
+from actors.errors import ConfigurationError
+from actors.runtime.handlers.actor import Actor, expiry_of
+from actors.runtime.message.publishing import PublishedStore
+from actors.runtime.message.store import Store
+
+
+def state_store(app: Any, name: str, topic: Any, actor: Any, publish: Any) -> Store[Any, Any] | None:
+    """Make the store of a class actor's states, None if it has none; its keys are the input's.
+
+    Raises:
+        ConfigurationError: the class is no actor, or takes no message.
+    """
+    if not issubclass(actor, Actor):
+        raise ConfigurationError(f"actor {name}: a class has to be a subclass of actors.Actor, {actor!r} isn't")
+    if not actor.receivers:
+        raise ConfigurationError(f"actor {name}: no method is marked @receive, so it takes no message at all")
+    if actor.state_type is type(None):
+        return None
+    on_expire = expiry_of(actor)
+    store: Store[Any, Any] = app.store(
+        name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish
+    )
+    owner = f"the state of actor {name}"
+    refuse = refusal(actor.state_version, owner)
+    plain = resolve(actor.state_type, refuse=refuse)
+    value = versioned(plain, actor.state_version, actor.state_upgrades, owner)
+    store.encode_value, store.decode_value = value.encode, value.decode
+    store.refuse_newer = refuse if plain.is_json else None
+    app.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
+    # The app's settings may not be there yet.
+    keys = functools.cache(lambda: key_codec(app, topic.schema))
+    store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
+    if isinstance(store, PublishedStore):
+        store.codecs = lambda: (keys(), value)
+    return store

@@ -1,0 +1,93 @@
+"""Window stores as they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from actors._core.aggregates import Aggregate
+from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows
+from actors.declare.values.codecs import Codec
+from actors.errors import ConfigurationError
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
+from actors.runtime.windows.store import WindowStore
+
+LEAST_RETENTION = timedelta(days=1)
+Late = Any
+"""What becomes of messages that are too late for all windows: "drop", "handle", or a topic that they are sent to."""
+Handler = Callable[[Context, Any], Awaitable[Any]]
+
+
+def window_store(
+    rows: Store[Any, Any],
+    windows: Windows,
+    *,
+    grace: timedelta,
+    retention: timedelta | None,
+    key: Codec,
+    value: Codec,
+    aggregate: Aggregate[Any] | None,
+) -> WindowStore[Any, Any]:
+    """Return the window store whose rows are in `rows`, which shows them as people read them.
+
+    Raises:
+        ConfigurationError: the arguments can't work together.
+    """
+    name = rows.name
+    if not isinstance(windows, AlignedWindows | Sliding | Session):
+        raise ConfigurationError(
+            f"window store {name}: {windows!r}: give Tumbling(…), Hopping(…), Sliding(…) or Session(…)"
+        )
+    if not isinstance(grace, timedelta) or grace < timedelta(0):
+        raise ConfigurationError(f"window store {name}: grace={grace!r}: give a timedelta of 0 or more")
+    # What a record does to sliding windows follows from those that end up to a length before it.
+    lengths = 2 if isinstance(windows, Sliding) else 1
+    length = lengths * timedelta(milliseconds=windows.longest_ms) + grace
+    kept = max(LEAST_RETENTION, length) if retention is None else retention
+    if not isinstance(kept, timedelta) or kept < length:
+        raise ConfigurationError(
+            f"window store {name}: retention={kept!r}: windows are needed for {length}, "
+            f"{'twice ' if lengths == 2 else ''}their length and grace: keep them at least as long"
+        )
+    if isinstance(windows, Session) and (aggregate is None or aggregate.merge is None):
+        raise ConfigurationError(
+            f"window store {name}: sessions merge, so it needs aggregate=… with a merge function, as aggregates.count()"
+        )
+    store: WindowStore[Any, Any] = WindowStore(
+        name,
+        windows,
+        rows,
+        grace_ms=grace // timedelta(milliseconds=1),
+        retention_ms=kept // timedelta(milliseconds=1),
+        encode_key=key.encode,
+        decode_key=key.decode,
+        encode_value=value.encode if aggregate is None else aggregate.encoder(),
+        decode_value=value.decode if aggregate is None else aggregate.decoder(),
+        aggregate=aggregate,
+    )
+    rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
+    return store
+
+
+def windowed(handler: Handler, late: Late) -> Handler:
+    """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
+    if late == "handle":
+
+        async def handle(ctx: Context, value: Any) -> Any:
+            ctx._working("windows").windows.arrived(ctx)
+            return await handler(ctx, value)
+
+        return handle
+
+    async def divert(ctx: Context, value: Any) -> Any:
+        ctx._working("windows").windows.arrived(ctx)
+        if not ctx.late:
+            return await handler(ctx, value)
+        ctx._working("windows").windows.count_late()
+        if late != "drop":
+            ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
+        return None
+
+    return divert

@@ -1,0 +1,106 @@
+"""Gives records the time that a field of their value says, before they wait for their task.
+
+So the order between inputs, stream time, windows, `ctx.timestamp_ms` and the timestamps of outputs all go by it. Where
+no input of an actor declares `timestamp=`, nothing here is called.
+
+A value is decoded once more for it. A record without a value, and an admin command, keep their own timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from actors._core.event_time import EventTime, NoTimeError
+from actors.errors import RecordError
+from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.commands import CONTROL_HEADER
+from actors.runtime.message.failures import undecodable, wrong_timestamp
+from actors.runtime.message.internal_messages import InternalRecord
+
+
+@dataclass(slots=True)
+class TimedRecord:
+    """A record with the time of its value; `written_ms` is the timestamp that it came with."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    written_ms: int
+
+
+@dataclass(slots=True)
+class MistimedRecord:
+    """Stands in the place of a record whose time can't be told; without a value it is no message.
+
+    Its timestamp is before all others, so that it moves no time, and its turn comes as soon as it is next in its input.
+    """
+
+    original: InputRecord
+    error: RecordError
+    offset: int
+    key: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    written_ms: int
+    value: bytes | None = None
+    timestamp: int = 0
+
+
+class EventTimes:
+    """The times of a task's inputs, some of which go by the records' own timestamps."""
+
+    def __init__(
+        self, times: Mapping[str, EventTime], sources: Sequence[TopicPartition], *, obeys_commands: bool
+    ) -> None:
+        self._inputs = [(source, times.get(source.topic)) for source in sources]
+        self._obeys_commands = obeys_commands
+
+    def timed(self, index: int, records: Sequence[InputRecord]) -> Sequence[InputRecord]:
+        """Return records of an input with the times of their values."""
+        source, time = self._inputs[index]
+        return records if time is None else [self._timed(source, time, record) for record in records]
+
+    def _timed(self, source: TopicPartition, time: EventTime, record: InputRecord) -> InputRecord:
+        if record.value is None or isinstance(record, Unreadable):
+            return record
+        if self._obeys_commands and any(name == CONTROL_HEADER for name, _ in record.headers):
+            return record
+        own_ms = record.timestamp
+        try:
+            at_ms = time_of(time, source, record)
+        except RecordError as error:
+            return MistimedRecord(record, error, record.offset, record.key, record.headers, own_ms)
+        return TimedRecord(record.offset, at_ms, record.key, record.value, record.headers, own_ms)
+
+
+def time_of(time: EventTime, source: TopicPartition, record: InputRecord) -> int:
+    """Return the time of a record's value, which isn't None.
+
+    Raises:
+        RecordError: the value doesn't decode, or its time can't be told.
+    """
+    try:
+        return time.of(record.value or b"")
+    except NoTimeError as error:
+        raise wrong_timestamp(source, record, str(error)) from error
+    except Exception as error:
+        raise undecodable(source, record, error) from error
+
+
+def retime(times: Mapping[str, EventTime], source: TopicPartition, record: InternalRecord) -> None:
+    """Give a message that was parked as an input record the time of its value: the function may have been mended.
+
+    Raises:
+        RecordError: its time can't be told.
+    """
+    time = times.get(source.topic)
+    if time is not None and record.id is None and record.value is not None:
+        record.timestamp = time_of(time, source, record)
+
+
+def written_ms(record: InputRecord) -> int:
+    """Return the timestamp that a record came with, Unix milliseconds."""
+    own: int = getattr(record, "written_ms", record.timestamp)
+    return own

@@ -1,0 +1,1 @@
+"""Windows over event time: their stores, stream time, and what closes."""

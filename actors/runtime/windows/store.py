@@ -1,0 +1,501 @@
+"""The `WindowStore` handles, by which handlers reach windows of the state of their message's task.
+
+A window store's rows are those of a `Store` of bytes, so commits, changelogs, restores and standbys know nothing of
+windows. `actors._core.windows.rows` says how windows lie there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import structs
+
+from actors._core.aggregates import Aggregate
+from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
+from actors._core.windows.rows import (
+    LIST,
+    VALUE,
+    Held,
+    aligned_key,
+    close_key,
+    close_parts,
+    decode_list,
+    decode_progress,
+    encode_list,
+    into_session,
+    into_sliding,
+    key_of,
+    list_key,
+    replaced,
+    time_of,
+)
+from actors.errors import UsageError
+from actors.runtime.message.context import Context, current_message
+from actors.runtime.message.store import Store
+from actors.runtime.message.store_errors import no_ranges
+from actors.runtime.message.task_state import TaskState
+from stores._core.overlay import Overlay
+
+K = TypeVar("K")
+V = TypeVar("V")
+OnClose = Callable[[Context, Window, Any], Awaitable[Any] | Any]
+Changed = list[tuple[Window, V]]
+Get = Callable[[bytes], bytes | None]
+"""Gives the value of a row, None where it isn't there."""
+
+SEGMENTS = 32
+"""Into how many segments of time the sessions of a retention are divided at most."""
+LAST_MS = (1 << 63) - 1
+
+
+class ReadTime(Protocol):
+    """What a read has to know of time."""
+
+    @property
+    def stream_ms(self) -> int:
+        """Stream time, Unix milliseconds; -1 before the first record."""
+
+    def visible_ms(self, store: Any) -> int:
+        """Return up to which start (sessions: end) windows are past their retention."""
+
+
+class WindowStore(Generic[K, V]):
+    """A handle to windows by key, made by `app.window_store(...)` and used inside handlers of the actor that lists it.
+
+    What a handler writes is committed with its message, as with `Store`. Times are Unix milliseconds.
+
+    Attributes:
+        name: the store's name.
+        windows: which windows there are.
+        grace_ms: how long a window takes records after its end, by stream time.
+        retention_ms: how long a window can be read after its start, by stream time.
+        rows: the store of its rows.
+        on_close_function: called for each window that closes; None if nothing is.
+        kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        windows: Windows,
+        rows: Store[bytes, bytes],
+        *,
+        grace_ms: int,
+        retention_ms: int,
+        encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
+        encode_value: Callable[[Any], bytes],
+        decode_value: Callable[[bytes], Any],
+        aggregate: Aggregate[Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.windows = windows
+        self.rows = rows
+        self.grace_ms = grace_ms
+        self.retention_ms = retention_ms
+        self.encode_key = encode_key
+        self.decode_key = decode_key
+        self.encode_value = encode_value
+        self.decode_value = decode_value
+        self.aggregate = aggregate
+        self.on_close_function: OnClose | None = None
+        self._by_end = isinstance(windows, Session)
+        self._aligned = windows if isinstance(windows, AlignedWindows) else None
+        if isinstance(windows, Session):
+            self._segment_ms = max(windows.gap_ms, -(-retention_ms // SEGMENTS))
+        else:
+            self._segment_ms = max(windows.longest_ms, 1)
+        # The last millisecond of sliding windows and sessions belongs to them.
+        self.kept_ms = retention_ms if self._aligned is not None else retention_ms + 1
+
+    def __repr__(self) -> str:
+        return f"<WindowStore {self.name}: {self.windows}>"
+
+    def on_close(self, function: OnClose) -> OnClose:
+        """Call a function as `(ctx, window, value)` for each window that closes: once for each key and window.
+
+        It is called in the order of the windows' ends, after a crash too, and may write and send, as a handler does;
+        `ctx.key` is the window's key, `ctx.timestamp_ms` its last millisecond. A window closes when stream time is
+        `grace` behind its end, so the last windows stay open until further records come.
+
+        Raises:
+            UsageError: the store has such a function already.
+        """
+        if self.on_close_function is not None:
+            raise UsageError(f"window store {self.name}: on_close is set already")
+        self.on_close_function = function
+        return function
+
+    def add(self, key: K, value: Any) -> Changed[Any]:
+        """Add a value to the aggregate of each open window that the message belongs to.
+
+        Returns:
+            The windows with their new results, the earliest first; empty if the message is too late for all of them.
+
+        Raises:
+            UsageError: the store was declared without `aggregate=`.
+        """
+        aggregate = self._aggregate("add")
+
+        def fold(raw: bytes | None) -> bytes:
+            state = aggregate.initial if raw is None else self.decode_value(raw)
+            return self.encode_value(aggregate.add(state, value))
+
+        return self._fold(key, fold)
+
+    def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
+        """Replace the value of each open window that the message belongs to by what `function` returns for it.
+
+        Args:
+            key: the message's key.
+            function: called with the window's value, or with `initial` for a new window.
+            initial: see above.
+
+        Returns:
+            The windows with their new values, the earliest first; empty if the message is too late for all of them.
+
+        Raises:
+            UsageError: the windows are sessions, which need an aggregate that merges.
+        """
+        if isinstance(self.windows, Session) and self.aggregate is None:
+            raise UsageError(f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add()")
+
+        def fold(raw: bytes | None) -> bytes:
+            return self.encode_value(function(initial if raw is None else self.decode_value(raw)))
+
+        return self._fold(key, fold)
+
+    def get(self, key: K, window: Window | int | None = None, default: Any = None) -> Any:
+        """Return the value of a window, or `default` where there is none, or it is past its retention.
+
+        Args:
+            key: whose window.
+            window: a window, or its start; for tumbling windows, the one of the message when left out.
+            default: see above.
+
+        Raises:
+            UsageError: it isn't said which window.
+        """
+        overlay, state, raw_key = self._place(key)
+        start_ms = self._start_of(window, state)
+        if self._aligned is not None:
+            if start_ms <= state.windows.visible_ms(self):
+                return default
+            raw = overlay.get(aligned_key(start_ms, raw_key))
+            return default if raw is None else self._shown(raw[1:])
+        held = self._lists(overlay.get, raw_key, start_ms, LAST_MS, state.windows)
+        found = (one for one in held if one.start_ms == start_ms and not one.is_merged)
+        return next((self._shown(one.value) for one in found), default)
+
+    def set(self, key: K, value: V, window: Window | int | None = None) -> bool:
+        """Write the value of a tumbling or hopping window, the message's own when left out; False if it is closed.
+
+        Raises:
+            UsageError: the windows follow from records (sliding, session), or have an aggregate.
+        """
+        if self._aligned is None or self.aggregate is not None:
+            raise UsageError(f"window store {self.name}: its values follow from records: use add() or update()")
+        overlay, state, raw_key = self._place(key)
+        own = self._aligned.starting(self._start_of(window, state))
+        if not state.windows.is_open(self, own):
+            return False
+        self._write_aligned(overlay, state, own, raw_key, self.encode_value(value))
+        return True
+
+    def delete(self, key: K, window: Window | int | None = None) -> bool:
+        """Remove a tumbling or hopping window that is open; tell whether it was there.
+
+        Raises:
+            UsageError: the windows follow from records (sliding, session).
+        """
+        if self._aligned is None:
+            raise UsageError(f"window store {self.name}: its windows follow from records and can't be removed")
+        overlay, state, raw_key = self._place(key)
+        own = self._aligned.starting(self._start_of(window, state))
+        return state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))
+
+    def fetch(
+        self, key: K, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
+    ) -> Iterator[tuple[Window, Any]]:
+        """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
+        overlay, state, raw_key = self._place(key)
+        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows)
+        return ((window, self._shown(raw)) for window, raw in (reversed(found) if reverse else found))
+
+    def windows_between(
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime
+    ) -> list[tuple[Window, bytes]]:
+        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order."""
+        visible_ms = time.visible_ms(self)
+        if self._aligned is not None:
+            first_ms = max(from_ms, visible_ms + 1)
+            return list(self._aligned_rows(self._aligned, get, raw_key, first_ms, min(to_ms, time.stream_ms)))
+        held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
+        live = (one for one in held if not one.is_merged)
+        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
+        return sorted((one.window, one.value) for one in shown)
+
+    def behind(self, from_ms: int, to_ms: int, places: int) -> int | None:
+        """Return the start behind so many places of a key's windows from a time on; None if the span has no more."""
+        if self._aligned is None:
+            end_ms = (max(0, from_ms) // self._segment_ms + places) * self._segment_ms
+            return end_ms if end_ms <= to_ms else None
+        starts = self._aligned.starts(from_ms, to_ms)
+        return starts[places] if len(starts) > places else None
+
+    def fetch_all(
+        self, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
+    ) -> Iterator[tuple[K, Window, Any]]:
+        """Return (key, window, value) of all keys of this partition, for windows that begin in a span of time.
+
+        Tumbling and hopping windows come in order of their starts, others in order of the segments that they lie in.
+
+        Raises:
+            UsageError: the actor has `concurrency`: other keys are being handled.
+        """
+        _, overlay, state = self.rows._reach(current_message.get(None))
+        if state.on_wait is not None:
+            raise no_ranges(self.name)
+        return self._all(overlay, from_ms, to_ms, state.windows.visible_ms(self), reverse=reverse)
+
+    def _all(
+        self, overlay: Overlay, from_ms: int, to_ms: int, visible_ms: int, *, reverse: bool
+    ) -> Iterator[tuple[K, Window, Any]]:
+        first_ms = max(0, from_ms, visible_ms + 1)
+        if self._aligned is not None:
+            end = b"x" if to_ms >= LAST_MS else aligned_key(to_ms + 1, b"")
+            for row, raw in overlay.items(aligned_key(first_ms, b""), end, reverse=reverse):
+                yield self.decode_key(key_of(row)), self._aligned.starting(time_of(row)), self._shown(raw[1:])
+            return
+        for row, raw in overlay.items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
+            for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
+                if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
+                    yield self.decode_key(key_of(row)), one.window, self._shown(one.value)
+
+    def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
+        """Tell whether a record of a key at that time would change no window."""
+        time, kind = state.windows, self.windows
+        if at_ms >= time.stream_ms - self.grace_ms:
+            return False
+        if isinstance(kind, AlignedWindows):
+            return not any(time.is_open(self, window) for window in kind.holding(at_ms))
+        if isinstance(kind, Sliding):
+            return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
+        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
+        return not time.is_open(self, merged.window)
+
+    @property
+    def layout(self) -> str:
+        """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
+        return f"{self.windows}" if self._aligned is not None else f"{self.windows}, {self._segment_ms} ms a list"
+
+    def first_entries(self, overlay: Overlay) -> Iterator[tuple[int, bytes]]:
+        """Return (close, entry) of the next close of each list."""
+        for row, raw in overlay.items(b"k", b"l"):
+            next_ms = self.next_close_ms(decode_list(raw))
+            if next_ms is not None:
+                yield next_ms, close_key(next_ms, time_of(row), key_of(row))
+
+    def closing_ms(self, row: bytes) -> int:
+        """Return the stream time from which on the window of a row is closed, or that an entry names."""
+        if self._aligned is not None:
+            return self._aligned.closes_ms(self._aligned.starting(time_of(row)), self.grace_ms)
+        return time_of(row)
+
+    def kept_from_ms(self, row: bytes) -> int:
+        """Return from which start (sessions: end) windows are kept while a row, or an entry, waits for its close."""
+        if self._aligned is not None:
+            return time_of(row)
+        length_ms = self.windows.idle_ms if isinstance(self.windows, Session) else self.windows.longest_ms
+        return time_of(row) - 1 - self.grace_ms - length_ms
+
+    def rows_between(self, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
+        """Return the bounds of all rows with nothing but windows that begin (sessions: end) in a span of time."""
+        if self._aligned is not None:
+            return aligned_key(from_ms, b""), aligned_key(to_ms + 1, b"")
+        return list_key(from_ms // self._segment_ms, b""), list_key(to_ms // self._segment_ms, b"")
+
+    def result(self, raw: bytes) -> Any:
+        """Return what users see of a window's encoded value."""
+        return self._shown(raw)
+
+    def shown_key(self, row: bytes) -> Any:
+        """Return a row's key as people read it: (key, start, end) of a window, (key, start) of a list."""
+        if row[:1] == b"w" and self._aligned is not None:
+            return self.decode_key(key_of(row)), *self._aligned.starting(time_of(row))
+        if row[:1] == b"k":
+            return self.decode_key(key_of(row)), time_of(row) * self._segment_ms
+        if row[:1] == b"e":
+            closes_ms, _, raw_key = close_parts(row)
+            return "closes", self.decode_key(raw_key), closes_ms
+        return ("progress",)
+
+    def shown_value(self, raw: bytes) -> Any:
+        """Return a row's value as people read it."""
+        if raw[:1] == VALUE:
+            return self._shown(raw[1:])
+        if raw[:1] == LIST:
+            return [(one.start_ms, one.end_ms, self._shown(one.value)) for one in decode_list(raw)]
+        return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
+
+    def segment_of(self, held: Held) -> int:
+        """Return the segment whose list has a window."""
+        return self._kept_ms(held) // self._segment_ms
+
+    def _kept_ms(self, held: Held) -> int:
+        """Return the time of a window from which on its retention counts."""
+        return held.end_ms if self._by_end else held.start_ms
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _shown(self, raw: bytes) -> Any:
+        value = self.decode_value(raw)
+        return value if self.aggregate is None else self.aggregate.result(value)
+
+    def _aggregate(self, call: str) -> Aggregate[Any]:
+        if self.aggregate is None:
+            raise UsageError(f"window store {self.name}: {call}() needs aggregate=…, as in aggregate=aggregates.sum()")
+        return self.aggregate
+
+    def _place(self, key: K) -> tuple[Overlay, TaskState, bytes]:
+        ctx, overlay, state = self.rows._reach(current_message.get(None))
+        raw_key = self.encode_key(key)
+        if raw_key != ctx._raw_key:
+            self.rows._check_placement(raw_key, state)
+        return overlay, state, raw_key
+
+    def _start_of(self, window: Window | int | None, state: TaskState) -> int:
+        if window is not None:
+            return window if isinstance(window, int) else window.start_ms
+        ctx = current_message.get(None)
+        own = () if self._aligned is None or ctx is None else self._aligned.holding(state.windows.time_of(ctx))
+        if len(own) != 1:
+            raise UsageError(f"window store {self.name}: {self.windows} has several windows at a time: say window=…")
+        return own[0].start_ms
+
+    def _fold(self, key: K, fold: Callable[[bytes | None], bytes]) -> Changed[Any]:
+        overlay, state, raw_key = self._place(key)
+        time, kind = state.windows, self.windows
+        at_ms = time.time_of(current_message.get())
+        if isinstance(kind, AlignedWindows):
+            found = []
+            for window in kind.holding(at_ms):
+                if time.is_open(self, window):
+                    raw = overlay.get(aligned_key(window.start_ms, raw_key))
+                    raw = fold(None if raw is None else raw[1:])
+                    self._write_aligned(overlay, state, window, raw_key, raw)
+                    found.append((window, self._shown(raw)))
+        elif isinstance(kind, Sliding):
+            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
+        else:
+            found = self._into_session(kind, overlay, state, raw_key, at_ms, fold)
+        if not found:
+            time.was_late(self)
+        return found
+
+    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, raw_key: bytes, raw: bytes) -> None:
+        row = aligned_key(window.start_ms, raw_key)
+        self.rows._write(overlay, state, row, VALUE + raw, None)
+        if self.on_close_function is not None:
+            state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
+
+    def _aligned_rows(
+        self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
+    ) -> Iterator[tuple[Window, bytes]]:
+        for start_ms in kind.starts(from_ms, to_ms):
+            raw = get(aligned_key(start_ms, raw_key))
+            if raw is not None:
+                yield kind.starting(start_ms), raw[1:]
+
+    def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
+        """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
+        segment_ms = self._segment_ms
+        # No window begins, or ends, more than a millisecond behind the last record.
+        visible_ms = time.visible_ms(self)
+        first = max(0, from_ms, visible_ms + 1) // segment_ms
+        last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
+        found: list[Held] = []
+        for segment in range(first, last + 1):
+            raw = get(list_key(segment, raw_key))
+            if raw is not None:
+                found += decode_list(raw)
+        return found
+
+    def _into_sliding(
+        self, kind: Sliding, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, fold: Callable[..., bytes]
+    ) -> Changed[Any]:
+        time, length = state.windows, kind.longest_ms
+        if not time.is_open(self, Window(at_ms, at_ms + length)):
+            return []
+        held = self._lists(overlay.get, raw_key, at_ms - 2 * length, at_ms + 1, time)
+        near = [one for one in held if at_ms - 2 * length <= one.start_ms <= at_ms + 1]
+        near.sort(key=lambda one: one.start_ms)
+        changed = into_sliding(kind, near, at_ms, fold, lambda window: time.is_open(self, window))
+        self._write_lists(overlay, state, raw_key, held, [], changed)
+        changed.sort(key=lambda one: one.start_ms)
+        return [(one.window, self._shown(one.value)) for one in changed]
+
+    def _into_session(
+        self, kind: Session, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, fold: Callable[..., bytes]
+    ) -> Changed[Any]:
+        aggregate = self._aggregate("add")
+        merge = aggregate.merge
+        if merge is None:
+            raise AssertionError("a session store's aggregate merges: it is checked when it is declared")
+
+        def merged(one: bytes, two: bytes) -> bytes:
+            return self.encode_value(merge(self.decode_value(one), self.decode_value(two)))
+
+        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
+        session, gone = into_session(kind, held, at_ms, None, fold, merged)
+        time = state.windows
+        if not time.is_open(self, session.window):
+            return []
+        # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
+        due = [one for one in gone if not one.is_closed and not time.is_open(self, one.window)]
+        waiting = [] if self.on_close_function is None else [structs.replace(one, is_merged=True) for one in due]
+        self._write_lists(overlay, state, raw_key, held, gone, [*waiting, session])
+        return [(session.window, self._shown(session.value))]
+
+    def _write_lists(
+        self,
+        overlay: Overlay,
+        state: TaskState,
+        raw_key: bytes,
+        held: list[Held],
+        gone: list[Held],
+        changed: list[Held],
+    ) -> None:
+        """Write the lists of all segments in which windows went, came or changed."""
+        by_segment: dict[int, list[Held]] = {}
+        for one in held:
+            by_segment.setdefault(self.segment_of(one), []).append(one)
+        for segment in sorted({self.segment_of(one) for one in (*gone, *changed)}):
+            before = by_segment.get(segment, [])
+            new = [one for one in changed if self.segment_of(one) == segment]
+            after = replaced(before, [one for one in gone if self.segment_of(one) == segment], new)
+            row = list_key(segment, raw_key)
+            if not after:
+                overlay.delete(row)
+                continue
+            self.rows._write(overlay, state, row, encode_list(after), None)
+            if self.on_close_function is not None:
+                self._expect(overlay, state, row, before, after)
+
+    def _expect(
+        self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], after: list[Held]
+    ) -> None:
+        """Enter the next close of a list, unless an entry is there that comes no later."""
+        now, had = self.next_close_ms(after), self.next_close_ms(before)
+        if now is not None and (had is None or now < had):
+            row = close_key(now, time_of(list_row), key_of(list_row))
+            self.rows._write(overlay, state, row, b"", None)
+            state.windows.expect(self, now, row)
+
+    def next_close_ms(self, held: Iterable[Held]) -> int | None:
+        """Return when the next window of a list closes whose close wasn't handled; None if none is left."""
+        return min(
+            (self.windows.closes_ms(one.window, self.grace_ms) for one in held if not one.is_closed), default=None
+        )

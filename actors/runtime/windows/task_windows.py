@@ -1,0 +1,443 @@
+"""The windows of one task: stream time, which windows are open, and what is called when they close.
+
+Stream time is the largest timestamp of an input record that the task has begun to handle. It goes with each commit, so
+that it never goes back. A window that is closed by it takes no record any more, also while its close waits.
+
+Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
+the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
+of each list, which is removed or moved on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from actors._core.logs import escaping
+from actors._core.windows.kinds import AlignedWindows, Window
+from actors._core.windows.rows import (
+    PROGRESS_KEY,
+    Progress,
+    close_key,
+    close_parts,
+    decode_list,
+    decode_progress,
+    encode_list,
+    encode_progress,
+    key_of,
+    list_key,
+    time_of,
+)
+from actors.errors import NewerVersionError
+from actors.ports import Clock, InputRecord
+from actors.runtime.message.context import Context
+from actors.runtime.message.failures import wrong_timestamp
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.meters import TaskMeters
+from actors.runtime.windows.store import WindowStore
+from stores.ports import PartitionStore
+
+logger = escaping(logging.getLogger(__name__))
+
+_Consume = Callable[[WindowStore[Any, Any], bytes, list[tuple[Window, bytes]], Context], bool]
+
+CLOSES_AT_ONCE = 100
+SECONDS_BEFORE_MS = 100_000_000_000
+"""1973: a timestamp before that is likely one in seconds."""
+_ID_BYTES = 8
+DROPS = 32
+"""Into how many removals the windows of a retention are divided at most."""
+
+
+@dataclass(slots=True)
+class _Closing:
+    """What closes in one store.
+
+    Attributes:
+        store: the store.
+        held: its rows that are committed.
+        prefix, end: where the rows that close lie, and the first row behind them.
+        next_ms: no window that isn't in hand closes before.
+        start: no row that isn't in hand comes before.
+        waiting: how many closes are in hand.
+        floor_ms: windows that begin (sessions: end) before don't wait for their close.
+        committed_floor_ms: the same, as of the newest commit that was begun.
+        dropped_ms: what begins (ends) up to then is removed from the disk.
+        closed_end_ms: windows that end up to then are closed whatever the grace.
+        has_entries: whether each list with a window to close has an entry for it.
+    """
+
+    store: WindowStore[Any, Any]
+    held: PartitionStore
+    prefix: bytes
+    end: bytes
+    next_ms: float = math.inf
+    start: bytes = b""
+    waiting: int = 0
+    floor_ms: float = math.inf
+    committed_floor_ms: float = math.inf
+    dropped_ms: int = -1
+    closed_end_ms: int = -1
+    has_entries: bool = False
+
+    def begins_at(self, row: bytes | None) -> None:
+        """Note which is the first row that isn't in hand."""
+        store = self.store
+        self.start = self.end if row is None else row
+        self.next_ms = math.inf if row is None else store.closing_ms(row)
+        if not self.waiting:
+            self.floor_ms = math.inf if row is None else store.kept_from_ms(row)
+
+    def expect(self, close_ms: int, row: bytes) -> None:
+        """Count on a window that closes at that stream time."""
+        self.next_ms = min(self.next_ms, close_ms)
+        self.start = min(self.start, row)
+        self.floor_ms = min(self.floor_ms, self.store.kept_from_ms(row))
+
+    def is_done(self) -> None:
+        """Note that one of the closes in hand is done with."""
+        self.waiting -= 1
+        if not self.waiting:
+            self.begins_at(None if self.next_ms == math.inf else self.start)
+
+
+class TaskWindows:
+    """The window stores of one partition, from a takeover to the next: a `Punctuator`.
+
+    `state` is what is merged, which all messages share.
+
+    Attributes:
+        stream_ms: stream time, Unix milliseconds; -1 before the first record.
+    """
+
+    is_busy = False
+
+    def __init__(
+        self,
+        stores: Sequence[WindowStore[Any, Any]],
+        state: TaskState,
+        held: Mapping[WindowStore[Any, Any], PartitionStore],
+        *,
+        clock: Clock,
+        meters: TaskMeters,
+        max_ahead_ms: int,
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._meters = meters
+        self._max_ahead_ms = max_ahead_ms
+        self._has_warned = False
+        self._closings: dict[WindowStore[Any, Any], _Closing] = {}
+        self.stream_ms = -1
+        for store in stores:
+            is_aligned = isinstance(store.windows, AlignedWindows)
+            prefix = b"w" if is_aligned else b"e"
+            self._closings[store] = _Closing(store, held[store], prefix, bytes([prefix[0] + 1]))
+            self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
+        self._written_ms = self.stream_ms
+        self._is_restricted = False
+        self._note_time()
+        for closing in self._closings.values():
+            progress = self._begin(closing)
+            closing.start = progress.closed + b"\x00" if progress.closed else closing.prefix
+            self._look_for_next(closing)
+            closing.committed_floor_ms = closing.floor_ms
+            self._drop(closing)
+
+    # --- what stores ask -------------------------------------------------------------------------------------------
+
+    def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
+        """Tell whether a window still takes records."""
+        if self._is_restricted and window.end_ms <= self._closings[store].closed_end_ms:
+            return False
+        return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
+
+    def visible_ms(self, store: WindowStore[Any, Any]) -> int:
+        """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
+        return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
+
+    def time_of(self, ctx: Context) -> int:
+        """Return the time by which a message belongs to windows: no later than stream time.
+
+        A timer may have the time of a clock that is ahead of the records.
+        """
+        return max(0, min(ctx.timestamp_ms, self.stream_ms))
+
+    def is_late(self, ctx: Context) -> bool:
+        """Tell whether a message is too late for all windows."""
+        at_ms, raw_key, state = self.time_of(ctx), ctx._raw_key, ctx._working("late")
+        return all(store.is_late(raw_key, at_ms, state.overlays[store.rows], state) for store in self._closings)
+
+    def count_late(self) -> None:
+        """Count a message that is too late for all window stores."""
+        for store in self._closings:
+            self.was_late(store)
+
+    def was_late(self, store: WindowStore[Any, Any]) -> None:
+        """Count a message that came too late for all its windows."""
+        late = self._meters.late
+        late[store.name] = late.get(store.name, 0) + 1
+
+    def expect(self, store: WindowStore[Any, Any], close_ms: int, row: bytes) -> None:
+        """Count on a window that closes at that stream time."""
+        self._closings[store].expect(close_ms, row)
+
+    def advance(self, to_ms: int) -> None:
+        """Move stream time on without a record, for tests."""
+        self.stream_ms = max(self.stream_ms, to_ms)
+
+    def arrived(self, ctx: Context) -> None:
+        """Move stream time on to a record that is going to be handled.
+
+        Raises:
+            RecordError: its timestamp is missing, or so far in the future that it would close windows that are in use.
+        """
+        record = ctx._record
+        if isinstance(record, InternalRecord) and not record.is_input:
+            return
+        at_ms = record.timestamp
+        if at_ms is None or at_ms < 0:
+            raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
+        if at_ms > self.stream_ms:
+            ahead_ms = at_ms - self._clock.wall_ms()
+            if ahead_ms > self._max_ahead_ms:
+                raise wrong_timestamp(
+                    ctx._source,
+                    record,
+                    f"its timestamp {at_ms} is {ahead_ms / 1000:.0f} s ahead of this worker's clock, more than "
+                    f"max_time_ahead={self._max_ahead_ms / 1000:g} s: it would close all windows before it",
+                )
+            self.stream_ms = at_ms
+        if at_ms < SECONDS_BEFORE_MS and not self._has_warned:
+            self._warn_of_seconds(ctx, record)
+
+    def _warn_of_seconds(self, ctx: Context, record: InputRecord) -> None:
+        self._has_warned = True
+        logger.warning(
+            "%s[%d] offset %d: the timestamp %d is in %s: timestamps are milliseconds. If its producer writes seconds, "
+            "give the topic timestamp=lambda value: 1000 * …",
+            ctx.topic,
+            ctx.partition,
+            record.offset,
+            record.timestamp,
+            "1970" if record.timestamp < 31_536_000_000 else "1971 to 1973",
+        )
+
+    # --- what closes -----------------------------------------------------------------------------------------------
+
+    def wait_s(self) -> float:
+        """See `Punctuator.wait_s`."""
+        stream_ms = self.stream_ms
+        for closing in self._closings.values():
+            if closing.next_ms <= stream_ms:
+                return 0.0
+        return math.inf
+
+    def take(self) -> Sequence[InternalMessage]:
+        """See `Punctuator.take`: the windows that end first go first."""
+        due: list[InternalMessage] = []
+        for closing in self._closings.values():
+            if closing.next_ms <= self.stream_ms:
+                self._take(closing, due)
+        return due
+
+    def before_commit(self) -> None:
+        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""
+        for closing in self._closings.values():
+            closing.committed_floor_ms = closing.floor_ms
+        if self.stream_ms <= self._written_ms:
+            return
+        for store, closing in self._closings.items():
+            progress = msgspec.structs.replace(
+                self._progress(store),
+                stream_ms=self.stream_ms,
+                closed_end_ms=closing.closed_end_ms,
+                layout=store.layout,
+                grace_ms=store.grace_ms,
+                has_entries=closing.has_entries,
+            )
+            self._write(store, progress, self._state)
+        self._state.scope.release()
+        self._written_ms = self.stream_ms
+
+    def committed(self) -> None:
+        """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
+        self._note_time()
+        for closing in self._closings.values():
+            self._drop(closing)
+
+    async def close(self) -> None:
+        """See `Punctuator.close`: nothing runs in the background."""
+
+    def _begin(self, closing: _Closing) -> Progress:
+        """Compare what the rows are made for with what the program declares; return how far they have come.
+
+        Raises:
+            NewerVersionError: the rows are those of other windows.
+        """
+        store, progress = closing.store, self._progress(closing.store)
+        if progress.layout and progress.layout != store.layout:
+            raise NewerVersionError(
+                f"{self._state.home}: store {store.name} holds windows of {progress.layout}, and the program declares "
+                f"{store.layout}: run the program as it was, or give the windows a store of another name"
+            )
+        is_changed = (progress.grace_ms, progress.layout) != (store.grace_ms, store.layout)
+        closing.closed_end_ms = progress.closed_end_ms
+        if 0 <= progress.grace_ms < store.grace_ms:
+            inclusive = not isinstance(store.windows, AlignedWindows)
+            closed_ms = progress.stream_ms - progress.grace_ms - store.windows.idle_ms - inclusive
+            closing.closed_end_ms = max(closing.closed_end_ms, closed_ms)
+        self._is_restricted = self._is_restricted or closing.closed_end_ms >= 0
+        closing.has_entries = closing.prefix == b"e" and store.on_close_function is not None
+        if closing.has_entries and not progress.has_entries:
+            # The function is new, and lists that no record changes would never close.
+            for _, entry in store.first_entries(self._state.overlays[store.rows]):
+                store.rows.write_raw(self._state, entry, b"")
+            self._state.scope.release()
+        if is_changed or closing.has_entries != progress.has_entries:
+            # It goes with the next commit, whatever that is of.
+            self._written_ms = -1
+        return progress
+
+    def _note_time(self) -> None:
+        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
+
+    def _progress(self, store: WindowStore[Any, Any]) -> Progress:
+        raw = self._state.overlays[store.rows].get(PROGRESS_KEY)
+        return Progress() if raw is None else decode_progress(raw)
+
+    def _write(self, store: WindowStore[Any, Any], progress: Progress, state: TaskState) -> None:
+        store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
+
+    def _look_for_next(self, closing: _Closing) -> None:
+        """Find the first row that closes."""
+        if closing.store.on_close_function is not None:
+            rows = self._state.overlays[closing.store.rows].items(closing.start, closing.end)
+            closing.begins_at(next((row for row, _ in rows), None))
+
+    def _take(self, closing: _Closing, due: list[InternalMessage]) -> None:
+        """Take rows that close, in order; of lists the windows that close before those of rows that are left."""
+        store, limit_ms, first = closing.store, self.stream_ms, None
+        taken: list[bytes] = []
+        for row, _ in self._state.overlays[store.rows].items(closing.start, closing.end):
+            closes_ms = store.closing_ms(row)
+            if closes_ms > self.stream_ms or len(taken) >= CLOSES_AT_ONCE:
+                first, limit_ms = row, min(closes_ms, self.stream_ms)
+                break
+            taken.append(row)
+        if closing.prefix == b"w":
+            found = [self._message(closing, row, self._consume_aligned) for row in taken]
+        else:
+            entries = sorted({entry for row in taken for entry in self._entries(store, row, limit_ms)})
+            found = [self._message(closing, entry, self._consume_list) for entry in entries]
+        closing.waiting += len(found)
+        if taken:
+            closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
+        closing.begins_at(first)
+        due += found
+
+    def _entries(self, store: WindowStore[Any, Any], row: bytes, limit_ms: int) -> list[bytes]:
+        """Return the entries of a list's windows that close up to then; the entry itself, if there are none."""
+        _, segment, raw_key = close_parts(row)
+        raw = self._state.overlays[store.rows].get(list_key(segment, raw_key))
+        held = [] if raw is None else decode_list(raw)
+        closes = [store.windows.closes_ms(one.window, store.grace_ms) for one in held if not one.is_closed]
+        return [row, *(close_key(close_ms, segment, raw_key) for close_ms in closes if close_ms <= limit_ms)]
+
+    def _message(self, closing: _Closing, row: bytes, consume: _Consume) -> InternalMessage:
+        store, home = closing.store, self._state.home
+        digest = blake2b(row, digest_size=_ID_BYTES).hexdigest()
+        record = InternalRecord(
+            offset=self._state.scope.source_offset,
+            timestamp=store.closing_ms(row) - store.grace_ms - 1 - store.windows.idle_ms,
+            key=key_of(row) if closing.prefix == b"w" else close_parts(row)[2],
+            value=None,
+            id=f"{home.topic}-{home.partition}-closed-{store.name}-{digest}",
+        )
+        found: list[tuple[Window, bytes]] = []
+        return InternalMessage(
+            record,
+            partial(consume, store, row, found),
+            closing.is_done,
+            f"the close of a window of store {store.name}",
+            partial(self._call, store, found),
+        )
+
+    def _consume_aligned(
+        self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
+    ) -> bool:
+        state = ctx._working("on_close")
+        progress = self._progress(store)
+        raw = state.overlays[store.rows].get(row)
+        if row <= progress.closed or raw is None or not isinstance(store.windows, AlignedWindows):
+            return False
+        self._write(store, msgspec.structs.replace(progress, closed=row), state)
+        found[:] = [(store.windows.starting(time_of(row)), raw[1:])]
+        self._name(ctx, store, found[0][0])
+        return True
+
+    def _consume_list(
+        self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
+    ) -> bool:
+        state = ctx._working("on_close")
+        overlay = state.overlays[store.rows]
+        overlay.delete(row)
+        closes_ms, segment, raw_key = close_parts(row)
+        list_row = list_key(segment, raw_key)
+        raw = overlay.get(list_row)
+        held = [] if raw is None else decode_list(raw)
+        for one in held:
+            if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
+                one.is_closed = True
+                found[:] = [(one.window, one.value)]
+                self._name(ctx, store, one.window)
+        if found:
+            left = [one for one in held if not (one.is_closed and one.is_merged)]
+            if left:
+                store.rows.write_raw(state, list_row, encode_list(left))
+            else:
+                overlay.delete(list_row)
+        next_ms = store.next_close_ms(held)
+        if next_ms is not None:
+            following = close_key(next_ms, segment, raw_key)
+            store.rows.write_raw(state, following, b"")
+            self.expect(store, next_ms, following)
+        return bool(found)
+
+    @staticmethod
+    def _name(ctx: Context, store: WindowStore[Any, Any], window: Window) -> None:
+        record = ctx._record
+        if isinstance(record, InternalRecord):
+            record.what = f"the close of the window {window.start_ms} to {window.end_ms} of store {store.name}"
+
+    async def _call(self, store: WindowStore[Any, Any], found: list[tuple[Window, bytes]], ctx: Context) -> None:
+        function = store.on_close_function
+        if function is None:
+            return
+        (window, raw), ctx.key = found[0], store.decode_key(ctx._raw_key)
+        result = function(ctx, window, store.result(raw))
+        if inspect.isawaitable(result):
+            await result
+
+    # --- what has expired ------------------------------------------------------------------------------------------
+
+    def _drop(self, closing: _Closing) -> None:
+        """Remove what is past its retention from the disk, if it is worth its while.
+
+        Stream time is committed by then. The changelog's own retention removes the records.
+        """
+        store = closing.store
+        gone_ms = int(min(self._written_ms - store.kept_ms, closing.committed_floor_ms - 1))
+        if gone_ms - closing.dropped_ms < max(1, store.retention_ms // DROPS) or gone_ms <= 0:
+            return
+        closing.held.drop(*store.rows_between(max(0, closing.dropped_ms), gone_ms))
+        closing.dropped_ms = gone_ms

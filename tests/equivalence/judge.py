@@ -1,0 +1,104 @@
+"""Kafka Streams' own `TopologyTestDriver`, in one JVM for all cases."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+from benchmarks.peers.java_build import ensure_built
+from dev.kafka.jars import java
+from tests.equivalence.generate import Case
+
+SOURCES = Path(__file__).parent / "judge"
+RETENTION_MS = 86_400_000
+"""Longer than any case, so that no window expires: what a store forgets isn't what windows are."""
+MEMORY, ROCKSDB = "memory", "rocksdb"
+
+Output = tuple[str, int, int, Any, int]
+"""(key, window's start, its end, value, timestamp); a null value is a tombstone."""
+
+
+class JudgeError(Exception):
+    """The judge gave no answer."""
+
+
+class Judge:
+    """Kafka Streams; use it in a `with` block."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: tempfile.TemporaryDirectory[str]) -> None:
+        self._process = process
+        self._folder = folder
+
+    @classmethod
+    def start(cls) -> Self:
+        """Start the JVM, and build its program if it is the first time."""
+        jars = ensure_built(SOURCES, "equivalence-judge")
+        folder = tempfile.TemporaryDirectory(prefix="equivalence-")
+        quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m"]
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        command = [java(), *quick, quiet, "-cp", f"{jars}/*", "judge.Judge", f"{folder.name}/state"]
+        with Path(folder.name, "log").open("w") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8"
+            )
+        return cls(process, folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the JVM. May be called twice."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def ask(self, cases: Iterable[Case], *, store: str = MEMORY) -> list[list[list[Output]]]:
+        """Return the outputs of each record of each case."""
+        return [self._ask(case, store) for case in cases]
+
+    def _ask(self, case: Case, store: str) -> list[list[Output]]:
+        questions, answers = _open(self._process.stdin), _open(self._process.stdout)
+        try:
+            questions.write(json.dumps(_question(case, store)) + "\n")
+            questions.flush()
+            line = answers.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            log = Path(self._folder.name, "log").read_text()[-2000:]
+            raise JudgeError(f"the judge's JVM ended at case {case.seed}: {log}")
+        answer = json.loads(line)
+        if isinstance(answer, dict):
+            raise JudgeError(f"Kafka Streams failed at case {case.seed}: {answer['error']}")
+        return [[tuple(output) for output in outputs] for outputs in answer]
+
+
+def _question(case: Case, store: str) -> dict[str, Any]:
+    config = case.config
+    records: Sequence[tuple[str, int | None, int]] = [(one.key, one.value, one.timestamp_ms) for one in case.records]
+    return {
+        "kind": config.kind,
+        "size": config.size_ms,
+        "advance": config.advance_ms,
+        "grace": config.grace_ms,
+        "retention": RETENTION_MS,
+        "emit": config.emit,
+        "aggregate": config.aggregate,
+        "store": store,
+        "records": records,
+    }
+
+
+def _open(pipe: IO[str] | None) -> IO[str]:
+    if pipe is None:
+        raise JudgeError("the judge was started without pipes")
+    return pipe

@@ -1,0 +1,163 @@
+"""Window stores against a model that keeps every record and computes all windows from them, through crashes."""
+
+from collections import defaultdict
+from datetime import timedelta
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from actors import App, Hopping, Session, Sliding, Tumbling, aggregates
+from actors.testing import ActorTestDriver
+
+BEGIN_MS = 1_700_000_000_000
+GRACE_MS = 3
+MS = timedelta(milliseconds=1)
+KINDS = {
+    "tumbling": Tumbling(10 * MS),
+    "hopping": Hopping(10 * MS, 4 * MS),
+    "sliding": Sliding(5 * MS),
+    "session": Session(5 * MS),
+}
+LENGTHS = {"tumbling": 10, "hopping": 10, "sliding": 10, "session": 5}
+RECORDS = st.tuples(
+    st.sampled_from("ab"),
+    st.integers(-1, 50),
+    st.integers(0, 30) | st.integers(0, 200),
+)
+STEPS = st.lists(RECORDS | st.sampled_from(["crash", "lose disk"]), min_size=1, max_size=25)
+
+
+class Model:
+    """All records with the stream time at their arrival; windows follow from them."""
+
+    def __init__(self, kind):
+        self.kind, self.stream_ms = kind, -1
+        self.records = []
+        self.finals = defaultdict(list)
+        self.late = []
+        self.sessions = defaultdict(list)
+
+    def handle(self, key, amount, at_ms):
+        self.stream_ms = max(self.stream_ms, at_ms)
+        if self.kind == "session":
+            self._session(key, amount, at_ms)
+        elif self.kind == "sliding":
+            if at_ms + 5 + GRACE_MS < self.stream_ms:
+                self.late.append((key, amount))
+            elif amount >= 0:
+                self.records.append((key, amount, at_ms, self.stream_ms))
+        else:
+            advance = 10 if self.kind == "tumbling" else 4
+            starts = [start for start in range(at_ms - 9, at_ms + 1) if start % advance == 0]
+            taken = [start for start in starts if start + 10 + GRACE_MS > self.stream_ms]
+            if not taken:
+                self.late.append((key, amount))
+            elif amount >= 0:
+                self.records += [(key, amount, start, None) for start in taken]
+
+    def _session(self, key, amount, at_ms):
+        near = [one for one in self.sessions[key] if one[0] - 5 <= at_ms <= one[1] + 5]
+        start = min([at_ms, *(one[0] for one in near)])
+        end = max([at_ms, *(one[1] for one in near)])
+        if end + 5 + GRACE_MS < self.stream_ms:
+            self.late.append((key, amount))
+        elif amount >= 0:
+            left = [one for one in self.sessions[key] if one not in near]
+            self.sessions[key] = [*left, (start, end, amount + sum(one[2] for one in near), False)]
+        self._close_sessions()
+
+    def _close_sessions(self):
+        for key, sessions in self.sessions.items():
+            for place, (start, end, total, is_closed) in enumerate(sessions):
+                if not is_closed and end + 5 + GRACE_MS < self.stream_ms:
+                    self.finals[key, start, end].append(total)
+                    sessions[place] = (start, end, total, True)
+
+    def closed(self):
+        if self.kind == "sliding":
+            return self._sliding()
+        if self.kind != "session":
+            sums = defaultdict(int)
+            for key, amount, start, _ in self.records:
+                sums[key, start, start + 10] += amount
+            return {window: [total] for window, total in sums.items() if window[2] + GRACE_MS <= self.stream_ms}
+        return dict(self.finals)
+
+    def _sliding(self):
+        found = {}
+        for key in {record[0] for record in self.records}:
+            mine = [record for record in self.records if record[0] == key]
+            for start in {at + shift for _, _, at, _ in mine for shift in (-5, 1)}:
+                if start + 5 + GRACE_MS >= self.stream_ms:
+                    continue
+                seen = [one for one in mine if one[3] <= start + 5 + GRACE_MS]
+                inside = [one for one in seen if start <= one[2] <= start + 5]
+                ends = any(one[2] == start + 5 for one in seen)
+                follows = any(one[2] == start - 1 for one in seen)
+                if inside and (ends or follows):
+                    found[key, start, start + 5] = [sum(one[1] for one in inside)]
+        return found
+
+
+def make(kind):
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    finals = app.topic("finals", key_type=str, value_type=list)
+    late = app.topic("late", key_type=str, value_type=int)
+    sales = app.window_store(
+        "sales",
+        KINDS[kind],
+        grace=GRACE_MS * MS,
+        retention=(LENGTHS[kind] + GRACE_MS) * MS,
+        aggregate=aggregates.sum(),
+    )
+
+    @sales.on_close
+    async def closed(ctx, window, total):
+        ctx.send(finals, key=ctx.key, value=[window.start_ms - BEGIN_MS, window.end_ms - BEGIN_MS, total])
+
+    @app.actor(orders, stores=[sales], late=late, on_error="skip")
+    async def count(ctx, amount):
+        sales.add(ctx.key, max(amount, 0))
+        if amount < 0:
+            raise ValueError("negative")
+
+    return app, orders, finals, late
+
+
+def run(kind, steps, *, settles):
+    app, orders, finals, late = make(kind)
+    model = Model(kind)
+    with ActorTestDriver(app, partitions=1) as driver:
+        for step in steps:
+            if isinstance(step, str):
+                driver.crash(keep_disk=step == "crash", settle=settles)
+                continue
+            key, amount, at_ms = step
+            model.handle(key, amount, at_ms)
+            driver.post(orders, key=key, value=amount, timestamp_ms=BEGIN_MS + at_ms)
+            if settles:
+                driver.settle()
+        driver.settle()
+        sent, got = [one.value for one in driver.outputs(finals)], defaultdict(list)
+        driver._read.clear()
+        for one in driver.outputs(finals):
+            got[one.key, one.value[0], one.value[1]].append(one.value[2])
+        assert dict(got) == model.closed()
+        assert [value[1] for value in sent] == sorted(value[1] for value in sent)
+        assert [(one.key, one.value) for one in driver.outputs(late)] == model.late
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_finals_are_those_of_all_records(kind, steps):
+    run(kind, steps, settles=True)
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "hopping"])
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_finals_do_not_depend_on_when_closes_are_handled(kind, steps):
+    run(kind, steps, settles=False)
