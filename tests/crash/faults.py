@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from actors.declare.names import worker_transactional_id
@@ -205,7 +207,15 @@ async def _set_offset(world: World, offset: int) -> None:
     await consumer.start()
     part = TopicPartition(f"{NAME}-in", 0)
     consumer.assign([part])
-    await consumer.commit({part: OffsetAndMetadata(offset, "an operator's")})
+
+    async def is_taken() -> bool:
+        # The group refuses it while a worker that was killed before is a member: until its session is over.
+        with contextlib.suppress(CommitFailedError):
+            await consumer.commit({part: OffsetAndMetadata(offset, "an operator's")})
+            return True
+        return False
+
+    await eventually(is_taken, deadline_s=60, what="the group takes an operator's offset")
     await consumer.stop()
 
 
