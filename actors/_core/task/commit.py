@@ -68,6 +68,10 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
+MOST_INTERVALS = 4
+"""After how many commit intervals a task that handles without a break doesn't wait for other tasks' commits."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
     """Adaptive group commit: at once when the input runs dry, otherwise by age or by size.
@@ -79,6 +83,14 @@ class CommitPolicy:
 
     interval_s: float
     max_bytes: int
+
+    def at_s(self, oldest_s: float, ready_s: float) -> float:
+        """Return when to commit what a task that handles without a break began to handle at `oldest_s`.
+
+        After the interval it still waits until its worker is ready, for some intervals at most: tasks that begin each
+        at their own time share no commit.
+        """
+        return max(oldest_s + self.interval_s, min(oldest_s + MOST_INTERVALS * self.interval_s, ready_s))
 
 
 def rest_s(commit_s: float, tasks: int, most_s: float) -> float:

@@ -1,7 +1,6 @@
 """What a task does from one takeover to the next: messages, what comes due between them, and commits.
 
 What happens when the process dies, step by step:
-
     handling             writes and outputs are in memory only: the committed offset is before them
     commit, before or    the transaction isn't complete: the next fence aborts it, the inputs are handled again
     inside it
@@ -61,8 +60,6 @@ logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
-MOST_INTERVALS = 4
-"""After how many commit intervals a task that handles without a break doesn't wait for other tasks' commits."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
 _ROUNDING_S = 0.001
@@ -122,7 +119,8 @@ class TaskProcessor:
         self._handling.dropped, timers = self._poison.dropped, tools.timers
         self._saw = None if timers is None else timers.saw
         self._backlogs = [
-            Backlog(one.source, one.backlog_end, partial(self._position, one), self._clock) for one in inputs
+            Backlog(one.source, one.backlog_end, partial(self._services.sink.position, one.source), self._clock)
+            for one in inputs
         ]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
@@ -228,9 +226,6 @@ class TaskProcessor:
         """Whether nothing is left to do now, but for a commit that may be under way."""
         return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
 
-    def _position(self, one: InputProgress) -> int | None:
-        return self._services.sink.position(one.source)
-
     def _backlog_ms(self) -> float:
         parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
         return min(backlog.lowest_ms(one.next_offset, queue.records()) for backlog, one, queue in parts)
@@ -256,10 +251,9 @@ class TaskProcessor:
     async def _rests(self) -> bool:
         """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
         left_s = self._rest_s()
-        if left_s <= 0.0:
-            return False
-        await self._inbox.wait(left_s)
-        return True
+        if left_s > 0.0:
+            await self._inbox.wait(left_s)
+        return left_s > 0.0
 
     async def _idle(self) -> None:
         refresh_s = self._context.settings.checkpoint_refresh_s
@@ -329,7 +323,7 @@ class TaskProcessor:
         log's start when retention has removed them, and look like input that was lost.
         """
         for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
-            reached = self._position(one)
+            reached = self._services.sink.position(one.source)
             if reached is not None and reached > one.next_offset and not queue.queued:
                 self._skip_to(one, reached)
         await self._commit()
@@ -473,13 +467,8 @@ class TaskProcessor:
         return min(self._commit_at_s(now_s), now_s + YIELD_EVERY_S)
 
     def _commit_at_s(self, now_s: float) -> float:
-        """Return when what was handled is to be committed at the latest.
-
-        After the interval a task still waits for the end of its worker's commit and rest, for some intervals at most:
-        tasks that begin each at their own time share no commit.
-        """
-        interval_s, ready_s = self._policy.interval_s, now_s + self._context.log.ready_in_s()
-        return max(self._oldest_s + interval_s, min(self._oldest_s + MOST_INTERVALS * interval_s, ready_s))
+        """Return when what was handled is to be committed at the latest."""
+        return self._policy.at_s(self._oldest_s, now_s + self._context.log.ready_in_s())
 
     def _is_suspect(self, offset: int) -> bool:
         """Whether the broker refused a commit with messages behind this offset of the current input."""
@@ -498,7 +487,7 @@ class TaskProcessor:
         self._note_time()
         if is_careful:
             await self._commit_alone(record, self._messages.source)
-        elif self._is_due() or self._is_large():
+        elif self._is_large() or self._commit_at_s(now_s := self._clock.monotonic()) <= now_s:
             await self._begin_commit()
             self._oldest_s = self._clock.monotonic()
 
@@ -522,10 +511,6 @@ class TaskProcessor:
             await self._context.log.fence()
             raise found from error
         self._poison.poisoned.pop(identity(source, record), None)
-
-    def _is_due(self) -> bool:
-        now_s = self._clock.monotonic()
-        return self._commit_at_s(now_s) <= now_s
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
