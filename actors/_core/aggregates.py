@@ -54,7 +54,7 @@ class Aggregate(Generic[S]):
         return msgspec.msgpack.Encoder().encode
 
     def decoder(self) -> Callable[[bytes], S]:
-        """Return how bytes become a state; it raises ValueError for those that aren't one."""
+        """Return the function that decodes a state. It raises ValueError for other bytes."""
         decode: Callable[[bytes], S] = msgspec.msgpack.Decoder(self.state_type).decode
 
         def state_of(raw: bytes) -> S:

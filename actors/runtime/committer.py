@@ -28,7 +28,7 @@ NOBODY = Identity("", -1)
 LOOK_AGAIN_S = 0.001
 """How soon tasks look again at least while a transaction is under way."""
 GATHER = 16
-"""The part of a commit's time that a transaction of several tasks waits for those that become ready with the first."""
+"""A transaction of several tasks waits one part in so many of the last one's time for batches that come a bit later."""
 
 
 class Membership:
