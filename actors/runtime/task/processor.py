@@ -1,6 +1,7 @@
 """What a task does from one takeover to the next: messages, what comes due between them, and commits.
 
 What happens when the process dies, step by step:
+
     handling             writes and outputs are in memory only: the committed offset is before them
     commit, before or    the transaction isn't complete: the next fence aborts it, the inputs are handled again
     inside it
@@ -25,7 +26,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import Event
@@ -119,7 +119,7 @@ class TaskProcessor:
         self._handling.dropped, timers = self._poison.dropped, tools.timers
         self._saw = None if timers is None else timers.saw
         self._backlogs = [
-            Backlog(one.source, one.backlog_end, partial(self._services.sink.position, one.source), self._clock)
+            Backlog(one.source, one.backlog_end, lambda source: self._services.sink.position(source), self._clock)
             for one in inputs
         ]
         if timers is not None:

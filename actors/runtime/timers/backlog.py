@@ -29,7 +29,9 @@ class Backlog:
     `position` gives the offset that is fetched next, None if unknown.
     """
 
-    def __init__(self, source: TopicPartition, end: int, position: Callable[[], int | None], clock: Clock) -> None:
+    def __init__(
+        self, source: TopicPartition, end: int, position: Callable[[TopicPartition], int | None], clock: Clock
+    ) -> None:
         self._source = source
         self._end = end
         self._position = position
@@ -50,7 +52,7 @@ class Backlog:
         left = (record.timestamp for record in waiting if begun <= record.offset < self._end)
         lowest_ms = min(left, default=-math.inf)
         if lowest_ms == -math.inf:
-            position = self._position()
+            position = self._position(self._source)
             self._is_over = (position is not None and position >= self._end) or self._is_stuck(begun)
         return math.inf if self._is_over else lowest_ms
 

@@ -81,7 +81,7 @@ def test_an_endless_input_does_not_hold_it_up(concurrency: int) -> None:
 def backlog(end: int, position: int | None = 0) -> tuple[Backlog, SimpleNamespace]:
     at = SimpleNamespace(position=position, now_s=0.0)
     clock: Any = SimpleNamespace(monotonic=lambda: at.now_s)
-    return Backlog(SOURCE, end, lambda: at.position, clock), at
+    return Backlog(SOURCE, end, lambda _: at.position, clock), at
 
 
 def records(*timestamps: int, start: int = 0) -> Any:
