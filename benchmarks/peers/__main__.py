@@ -195,6 +195,8 @@ class _Bench:
             count = self._plan.count(scenario, system)
             job = self._job(system, scenario.work, scenario.guarantee, scenario.topic(count))
             job = replace(job, values=scenario.values, partitions=scenario.partitions)
+            if scenario.other is not None:
+                job = replace(job, other=f"{job.source}-other")
             with _no_figure(scenario.name, job, round_):
                 found = await rate.measure(
                     job,
@@ -214,6 +216,11 @@ class _Bench:
             at_ms = partial(scenario.at_ms, self._event_time_ms, count) if scenario.span_ms else None
             records = scenario.records(count)
             await load(self._brokers, topic, scenario.partitions, records, timestamp_ms=at_ms)
+            if scenario.other is not None:
+                at_ms = partial(scenario.at_ms, self._event_time_ms + scenario.other_after_ms, count)
+                others = scenario.other(count)
+                await make_topics(self._brokers, f"{topic}-other", partitions=scenario.partitions)
+                await load(self._brokers, f"{topic}-other", scenario.partitions, others, timestamp_ms=at_ms)
 
     def _turns(self, systems: Sequence[str]) -> Iterator[tuple[int, str]]:
         """Begin each round with another system, so that none always has the broker fresh from the last one."""

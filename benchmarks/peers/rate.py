@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Sequence
@@ -67,20 +68,25 @@ async def measure(job: Job, folder: Path, workers: int, *, timeout_s: float, wei
 
 
 async def _measure(job: Job, processes: Sequence[Worker]) -> Rate:
-    total = sum((await ends(job.brokers, job.source)).values())
+    total = 0
+    for topic in job.inputs:
+        total += sum((await ends(job.brokers, topic)).values())
     launched_s = time.monotonic()
     for process in processes:
         process.start()
-    async with Group.watching(job.brokers, job.group, job.source) as group:
+    async with contextlib.AsyncExitStack() as stack:
+        groups = [
+            await stack.enter_async_context(Group.watching(job.brokers, job.group, topic)) for topic in job.inputs
+        ]
         begun = 1 if len(processes) == 1 else job.partitions
-        while len(committed := await group.committed()) < begun or not await group.has_members(len(processes)):
+        while len(committed := await _committed(groups)) < begun or not await groups[0].has_members(len(processes)):
             await _pause(processes)
         begun_s, begun_cpu_s, already = time.monotonic(), _cpu_s(processes), sum(committed.values())
         if already > total * (1 - _LEAST_SHARE):
             raise RuntimeError(f"{already:,} of {total:,} records were done before the clock started: take more")
         while sum(committed.values()) < total:
             await _pause(processes)
-            committed = await group.committed()
+            committed = await _committed(groups)
     seconds, counted = time.monotonic() - begun_s, total - already
     return Rate(
         records_per_s=counted / seconds,
@@ -88,6 +94,14 @@ async def _measure(job: Job, processes: Sequence[Worker]) -> Rate:
         max_rss_mb=max(process.max_rss_mb for process in processes),
         started_s=begun_s - launched_s,
     )
+
+
+async def _committed(groups: Sequence[Group]) -> dict[tuple[int, int], int]:
+    """Return the offsets by input and partition."""
+    found = {}
+    for number, group in enumerate(groups):
+        found |= {(number, partition): offset for partition, offset in (await group.committed()).items()}
+    return found
 
 
 async def _pause(processes: Sequence[Worker]) -> None:

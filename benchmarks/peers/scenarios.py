@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.peers.systems import (
     AT_LEAST_ONCE,
@@ -57,6 +57,17 @@ def bursts(count: int) -> Records:
         yield b"customer-%07d" % ((first + number % side_by_side) % keys), _raw(number)
 
 
+def pairs(count: int) -> Records:
+    """Events of 116 bytes, each of another key."""
+    return _commands(count, count, _raw)
+
+
+def customers(count: int) -> Records:
+    """A row for each key of `random_keys`."""
+    for number in range(max(1, count // 2)):
+        yield b"customer-%07d" % number, _raw(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One rate that is measured.
@@ -72,6 +83,8 @@ class Scenario:
         workers: How many processes share the group.
         systems: Who takes part.
         span_ms: Over how much event time the records are spread evenly; 0: their time is that at which they are sent.
+        other: Makes the other topic of a join, of which there are as many partitions.
+        other_after_ms: How much later than the input's its records are.
     """
 
     name: str
@@ -84,10 +97,14 @@ class Scenario:
     workers: int = 1
     systems: tuple[str, ...] = FAST_ONES
     span_ms: int = 0
+    other: Callable[[int], Records] | None = None
+    other_after_ms: int = 0
 
     def topic(self, count: int) -> str:
         """Name the input topic: the same for all scenarios with the same records."""
-        return f"{self.records.__name__}-{count}-{self.partitions}".replace("_", "-")
+        return f"{self.records.__name__}-{count}-{self.partitions}{'' if self.other is None else '-joined'}".replace(
+            "_", "-"
+        )
 
     def at_ms(self, begin_ms: int, count: int, number: int) -> int:
         """Return the event time of the record number so and so of `count`, Unix milliseconds."""
@@ -137,6 +154,9 @@ SCENARIOS = (
     _windowed("tumbling", "a minute's count"),
     _windowed("hopping", "6 windows a record"),
     _windowed("session", "sessions of 4 records", bursts),
+    replace(_windowed("stream_join", "pairs of two streams", pairs), other=pairs, other_after_ms=5_000),
+    # The table comes first.
+    replace(_windowed("table_join", "a table's row for each"), other=customers, other_after_ms=-2 * EVENT_TIME_MS),
 )
 LATENCY = "latency"
 RESTORE = "restore"

@@ -133,7 +133,7 @@ def a_run_of_everything() -> list[dict[str, object]]:
 
 def test_the_last_line_has_the_keys_that_are_asked_for() -> None:
     found = ratios(a_run_of_everything())["ratio_to_kafka_streams"]
-    windows = ("tumbling", "hopping", "session")
+    windows = ("tumbling", "hopping", "session", "stream_join", "table_join")
     faster = dict.fromkeys(("exactly_once_raw", "partitions_64", "distinct", "repeats", *windows), 2.0)
     figures = ("p50", "p99", "broker_cpu", "rss", "connections", "start")
     less = [f"{name}_{figure}" for name in ("sparse_64", "sparse_256", "tasks_1000") for figure in figures]
@@ -153,6 +153,8 @@ def test_every_kind_of_run_has_its_row() -> None:
         "a minute's count, exactly once: ours",
         "6 windows a record, exactly once: ours",
         "sessions of 4 records, exactly once: ours",
+        "pairs of two streams, exactly once: ours",
+        "a table's row for each, exactly once: ours",
     ]
     assert not set(rows["windows"]) & set(rows["rates"])
     assert "1,000 partitions with 9 keys, busy, same folder: ours" in rows["restore"]

@@ -54,8 +54,10 @@ public final class Main {
                 ? dedupe(options, new JsonSerde<>(RunCommand.class))
                 : dedupe(options, Serdes.ByteArray());
             case "tumbling", "hopping", "session" -> Windows.topology(options);
+            case "stream_join", "table_join" -> Joins.topology(options);
             default -> throw new IllegalArgumentException(
-                "--mode " + mode + ": counter, dedupe, summarise, tumbling, hopping or session");
+                "--mode " + mode + ": counter, dedupe, summarise, tumbling, hopping, session, "
+                    + "stream_join or table_join");
         };
     }
 
