@@ -99,55 +99,49 @@ class Joins:
 
         def decorate(function: Joined) -> Joined:
             called = name or name_of(function)
-            owner = f"join {called}"
-            before_ms, after_ms = _checked(owner, within, how, grace, late)
+            before_ms, after_ms = _checked(f"join {called}", within, how, grace, late)
             check_inputs(called, [left, right])
             line = f"async def {name_of(function)}(ctx: Context, left: Left, right: Right | None) -> None"
-            check_callable(function, f"the handler of {owner}", takes=3, line=line)
-            declaration = _Join(function, late)
-            declaration.store = store = JoinStore(
+            check_callable(function, f"the handler of join {called}", takes=3, line=line)
+            app: Any = self
+            joining = _Join(function, late)
+            joining.store = JoinStore(
                 app.store(called, key_type=bytes, value_type=bytes),
                 how=how,
                 before_ms=before_ms,
                 after_ms=after_ms,
                 grace_ms=grace // _MS,
-                decode_key=declaration.decode_key,
+                decode_key=joining.decode_key,
             )
-            rows = store.rows
-            rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
-            windows = tuple(one for one in stores if isinstance(one, WindowStore))
-            options = Declaration(
-                stores=(rows, *(one.rows if isinstance(one, WindowStore) else one for one in stores)),
-                windows=(store, *windows),
-                # Late records are seen to here, since each input has another window.
-                late="handle",
-                dedupe_by=None,
-                dedupe_ttl=None,
-                timers=False,
-                effects=(),
-                on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
-                concurrency=1,
-                threads=False,
-                answer_ttl=timedelta(days=1),
-                misplaced=misplaced,
-                tombstones=True,
-                max_task_idle=max_task_idle,
-                by=by,
-            )
-            app._add_actor(called, [left, right], declaration.handler(LEFT), options)
-            declaration.definition = definition = app.actors[called]
-            definition.on(right)(declaration.handler(RIGHT))
-            _check_keys(owner, definition)
-            if store.reports[LEFT]:
-                store.on_close_function = declaration.unmatched
-            app.actors[called] = replace(definition, declared=function)
+            options = _options(joining.store, stores, on_error)
+            options = replace(options, misplaced=misplaced, max_task_idle=max_task_idle, by=by)
+            joining.declare(app, called, (left, right), options=options)
             return function
 
         return decorate
 
 
+def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) -> Declaration:
+    """Return the options of the actor that a join is."""
+    return Declaration(
+        stores=(store.rows, *(one.rows if isinstance(one, WindowStore) else one for one in stores)),
+        windows=(store, *(one for one in stores if isinstance(one, WindowStore))),
+        # Late records are seen to by the join's own handlers, since each input has another window.
+        late="handle",
+        dedupe_by=None,
+        dedupe_ttl=None,
+        timers=False,
+        effects=(),
+        on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
+        concurrency=1,
+        threads=False,
+        answer_ttl=timedelta(days=1),
+        tombstones=True,
+    )
+
+
 class _Join:
-    """What a join does with records: `store` and `definition` are set when it is declared."""
+    """What a join does with records. `store` is set before, and `definition` by `declare`."""
 
     store: JoinStore
     definition: ActorDefinition
@@ -155,6 +149,22 @@ class _Join:
     def __init__(self, function: Pair, late: Any) -> None:
         self._function = function
         self._late = None if late == "drop" else late
+
+    def declare(self, app: Any, name: str, inputs: Sequence[Any], *, options: Declaration) -> None:
+        """Make it an actor of the app.
+
+        Raises:
+            ConfigurationError: the name or a topic is taken, or the keys of the inputs are of different types.
+        """
+        store, rows = self.store, self.store.rows
+        rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
+        app._add_actor(name, list(inputs), self.handler(LEFT), options)
+        self.definition = definition = app.actors[name]
+        definition.on(inputs[RIGHT])(self.handler(RIGHT))
+        _check_keys(f"join {name}", definition)
+        if store.reports[LEFT]:
+            store.on_close_function = self.unmatched
+        app.actors[name] = replace(definition, declared=self._function)
 
     @functools.cached_property
     def _decode(self) -> tuple[Callable[[bytes], Any], ...]:

@@ -1,12 +1,12 @@
 """How the records of a join lie in a store, so that a record reads and writes few rows, however many its key has.
 
     "j" segment side chunk key        up to `CHUNK_BYTES` of a key's records of one input whose times lie in a segment
-    "u" end side chunk index key      nothing: that record matched none so far; its window ends then
+    "u" end side chunk place key      nothing: that record matched none so far; its window ends then
     "m"                               `actors._core.windows.rows.Progress`
 
-A record is found by its segment of time, the number of its chunk and its index there: chunks only grow. The first chunk
+A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
 says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c". Times and
-segments are 8 bytes, sides 1, chunks and indexes 4, all big-endian. The key is last, so that it needs no length.
+segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
 """
 
 from __future__ import annotations

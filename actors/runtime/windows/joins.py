@@ -117,9 +117,9 @@ class JoinStore:
                 # A close that is due comes, however long it waits: what is final doesn't depend on commits.
                 if not self.is_closed(other, one.at_ms, time.stream_ms):
                     overlay.delete(self._unmatched(other, one.at_ms, one.chunk, one.place, raw_key))
-        chunk, index = self._keep(overlay, state, side, at_ms, raw_key, ctx._record.value or b"")
+        chunk, place = self._keep(overlay, state, side, at_ms, raw_key, ctx._record.value or b"")
         if self.reports[side] and not found:
-            row = self._unmatched(side, at_ms, chunk, index, raw_key)
+            row = self._unmatched(side, at_ms, chunk, place, raw_key)
             self.rows._write(overlay, state, row, b"", None)
             time.expect(self, self.closing_ms(row), row)
         return found
@@ -135,8 +135,8 @@ class JoinStore:
                 chunk = decode_chunk(raw)
                 last = chunk.last if number == 0 else last
                 found += (
-                    Match(one.at_ms, one.value, number, index)
-                    for index, one in enumerate(chunk.records)
+                    Match(one.at_ms, one.value, number, place)
+                    for place, one in enumerate(chunk.records)
                     if from_ms <= one.at_ms <= to_ms
                 )
                 number += 1
@@ -146,7 +146,7 @@ class JoinStore:
     def _keep(
         self, overlay: Overlay, state: TaskState, side: int, at_ms: int, raw_key: bytes, value: bytes
     ) -> tuple[int, int]:
-        """Put a record behind those of its key and segment; return its chunk and its index there."""
+        """Put a record behind those of its key and segment; return its chunk and its place there."""
         segment, kept = at_ms // self._segment_ms, Kept(at_ms, value)
         first_row = chunk_key(segment, side, 0, raw_key)
         raw = overlay.get(first_row)
@@ -167,8 +167,8 @@ class JoinStore:
         self.rows._write(overlay, state, row, encode_chunk(chunk), None)
         return number, len(chunk.records) - 1
 
-    def _unmatched(self, side: int, at_ms: int, chunk: int, index: int, raw_key: bytes) -> bytes:
-        return unmatched_key(Unmatched(at_ms + self.spans_ms[side], side, chunk, index, raw_key))
+    def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:
+        return unmatched_key(Unmatched(at_ms + self.spans_ms[side], side, chunk, place, raw_key))
 
     # --- what closes -----------------------------------------------------------------------------------------------
 
