@@ -34,13 +34,13 @@ from actors.declare.definition import ActorDefinition, Asking, check_disjoint, c
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
-from actors.declare.repartition import By, Repartition
-from actors.declare.tables import idle_of, inputs_of, owned
+from actors.declare.streams.repartition import By, Repartition
+from actors.declare.streams.tables import idle_of, inputs_of, owned
+from actors.declare.streams.windows import Late, window_store, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
-from actors.declare.windows import Late, window_store, windowed
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.replay.replay import Replayer

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from actors.declare.arguments import check_arguments
-from actors.declare.joins import Joins
-from actors.declare.tables import make_table
+from actors.declare.streams.joins import Joins
+from actors.declare.streams.tables import make_table
 from actors.runtime.message.table import Table
 
 

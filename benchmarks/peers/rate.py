@@ -98,7 +98,7 @@ async def _measure(job: Job, processes: Sequence[Worker]) -> Rate:
 
 async def _committed(groups: Sequence[Group]) -> dict[tuple[int, int], int]:
     """Return the offsets by input and partition."""
-    found = {}
+    found: dict[tuple[int, int], int] = {}
     for number, group in enumerate(groups):
         found |= {(number, partition): offset for partition, offset in (await group.committed()).items()}
     return found

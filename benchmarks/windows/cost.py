@@ -25,7 +25,7 @@ import click
 
 from actors import App, Context, Hopping, Session, Sliding, Tumbling, aggregates
 from actors._core.windows.kinds import Windows
-from actors.declare.windows import windowed
+from actors.declare.streams.windows import windowed
 from actors.ports import TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.message.context import enter_message

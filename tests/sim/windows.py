@@ -19,8 +19,8 @@ from typing import Any
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import Hopping, Session, Tumbling, Window, Windows
+from actors.declare.streams.windows import window_store, windowed
 from actors.declare.values.codecs import resolve
-from actors.declare.windows import window_store, windowed
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.windows import task_windows

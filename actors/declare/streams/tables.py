@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from actors.declare.arguments import check_inputs, check_span, single_topic
 from actors.declare.declared import Declaration, as_coroutine
 from actors.declare.definition import InputHandler
-from actors.declare.repartition import rekeyed
+from actors.declare.streams.repartition import rekeyed
 from actors.declare.values.codecs import check_schema, key_codec
 from actors.declare.values.messages import function_codec
 from actors.declare.values.shapes import ValueType

@@ -18,8 +18,8 @@ from actors._core.windows.join_rows import LEFT, RIGHT
 from actors.declare.arguments import check_arguments, check_inputs, check_span
 from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
-from actors.declare.repartition import By
-from actors.declare.tables import join_tables
+from actors.declare.streams.repartition import By
+from actors.declare.streams.tables import join_tables
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
 from actors.errors import ConfigurationError
@@ -99,20 +99,13 @@ class Joins:
 
         def decorate(function: Joined) -> Joined:
             called = name or name_of(function)
-            before_ms, after_ms = _checked(f"join {called}", within, how, grace, late)
+            spans = _checked(f"join {called}", within, how, grace, late)
             check_inputs(called, [left, right])
             line = f"async def {name_of(function)}(ctx: Context, left: Left, right: Right | None) -> None"
             check_callable(function, f"the handler of join {called}", takes=3, line=line)
-            app: Any = self
             joining = _Join(function, late)
-            joining.store = JoinStore(
-                app.store(called, key_type=bytes, value_type=bytes),
-                how=how,
-                before_ms=before_ms,
-                after_ms=after_ms,
-                grace_ms=grace // _MS,
-                decode_key=joining.decode_key,
-            )
+            rows = app.store(called, key_type=bytes, value_type=bytes)
+            joining.store = JoinStore(rows, how=how, decode_key=joining.decode_key, **spans)
             options = _options(joining.store, stores, on_error)
             options = replace(options, misplaced=misplaced, max_task_idle=max_task_idle, by=by)
             joining.declare(app, called, (left, right), options=options)
@@ -241,8 +234,8 @@ def _check_tables(left: Any, right: Any, of_streams: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"app.join({left!r}, {right!r}): {option}= is for two topics: leave it out")
 
 
-def _checked(owner: str, within: Any, how: Any, grace: Any, late: Any) -> tuple[int, int]:
-    """Return how long before and after a left record the right one may be, in milliseconds.
+def _checked(owner: str, within: Any, how: Any, grace: Any, late: Any) -> dict[str, int]:
+    """Return the spans of a `JoinStore` in milliseconds.
 
     Raises:
         ConfigurationError: an argument can't be meant.
@@ -267,7 +260,7 @@ def _checked(owner: str, within: Any, how: Any, grace: Any, late: Any) -> tuple[
     check_span(owner, "grace", grace, may_be_zero=True)
     if late != "drop" and not hasattr(late, "get_topic_name"):
         raise ConfigurationError(f'{owner}: late={late!r}: it is "drop", or a topic of app.topic(...)')
-    return before_ms, after_ms
+    return {"before_ms": before_ms, "after_ms": after_ms, "grace_ms": grace // _MS}
 
 
 def _check_keys(owner: str, definition: ActorDefinition) -> None:
