@@ -49,6 +49,7 @@ RUN_ELSEWHERE = {
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Changes at most once per interval": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/joins.md#Streams with streams": "tests/unit/docs/test_joins_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
