@@ -37,7 +37,7 @@ locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
 sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
 
-equivalence: $(READY)  ## windows beside Kafka Streams' TopologyTestDriver; CASES=n, SEED=n
+equivalence: $(READY)  ## windows, joins and tables beside Kafka Streams' TopologyTestDriver; CASES=n, SEED=n
 	$(BIN)/python -m tests.equivalence $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
 hostile: $(READY)  ## a worker under all attacks at once for a minute, beside the main job
