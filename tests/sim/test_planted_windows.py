@@ -87,6 +87,7 @@ def close_in_no_order_between_stores(patch: Patch) -> None:
 def handle_late_ones_as_if_in_time(patch: Patch) -> None:
     """A window that has closed takes what comes late."""
     patch.setattr(TaskWindows, "is_open", lambda self, *_: True)
+    patch.setattr(TaskWindows, "closed_ms", lambda self, _: -1)
 
 
 WINDOWS: dict[str, Any] = {"features": ("windows",)}

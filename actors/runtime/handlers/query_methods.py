@@ -228,6 +228,9 @@ class _CommittedWindows:
     def is_open(self, store: Any, window: Any) -> bool:
         _refuse("it writes")
 
+    def closed_ms(self, store: Any) -> int:
+        _refuse("it writes")
+
     def was_late(self, store: Any) -> None:
         _refuse("it writes")
 

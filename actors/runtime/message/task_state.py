@@ -103,6 +103,9 @@ class WindowTime(Protocol):
     def is_open(self, store: Any, window: Any) -> bool:
         """Tell whether a window still takes records."""
 
+    def closed_ms(self, store: Any) -> int:
+        """Return up to which end tumbling and hopping windows take no records any more."""
+
     def visible_ms(self, store: Any) -> int:
         """Return the start up to which windows are past their retention."""
 

@@ -124,8 +124,7 @@ class TaskProcessor:
         ]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
-        self._handled = 0
-        self._oldest_s = 0.0
+        self._handled, self._oldest_s = 0, 0.0
         self._refreshed_s = self._clock.monotonic()
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
@@ -240,7 +239,8 @@ class TaskProcessor:
 
     def _take(self) -> tuple[InputProgress, Sequence[InputRecord]]:
         index, records = self._inbox.take()
-        return self.inputs[index], self._placed[index].checked(records) if self._placed else records
+        behind = self._inbox.queues[index].records()
+        return self.inputs[index], self._placed[index].checked(records, behind) if self._placed else records
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping

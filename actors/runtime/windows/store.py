@@ -32,6 +32,7 @@ from actors._core.windows.rows import (
 )
 from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
@@ -41,12 +42,17 @@ K = TypeVar("K")
 V = TypeVar("V")
 OnClose = Callable[[Context, Window, Any], Awaitable[Any] | Any]
 Changed = list[tuple[Window, V]]
+Change = Callable[[bytes | None], Any]
+"""Gives the new value for an encoded one; None: there is none."""
 Get = Callable[[bytes], bytes | None]
 """Gives the value of a row, None where it isn't there."""
 
 SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
 LAST_MS = (1 << 63) - 1
+ALIGNED_BYTES = len(aligned_key(0, b"")) + len(VALUE)
+"""What a row of an aligned window has beside its key and value."""
+_EXACT = frozenset((int, float, str, bytes))
 
 
 class ReadTime(Protocol):
@@ -137,12 +143,8 @@ class WindowStore(Generic[K, V]):
             UsageError: the store was declared without `aggregate=`.
         """
         aggregate = self._aggregate("add")
-
-        def fold(raw: bytes | None) -> bytes:
-            state = aggregate.initial if raw is None else self.decode_value(raw)
-            return self.encode_value(aggregate.add(state, value))
-
-        return self._fold(key, fold)
+        add, initial, decode = aggregate.add, aggregate.initial, self.decode_value
+        return self._change(key, lambda raw: add(initial if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
         """Replace the value of each open window that the message belongs to by what `function` returns for it.
@@ -161,10 +163,8 @@ class WindowStore(Generic[K, V]):
         if isinstance(self.windows, Session) and self.aggregate is None:
             raise UsageError(f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add()")
 
-        def fold(raw: bytes | None) -> bytes:
-            return self.encode_value(function(initial if raw is None else self.decode_value(raw)))
-
-        return self._fold(key, fold)
+        decode = self.decode_value
+        return self._change(key, lambda raw: function(initial if raw is None else decode(raw)))
 
     def get(self, key: K, window: Window | int | None = None, default: Any = None) -> Any:
         """Return the value of a window, or `default` where there is none, or it is past its retention.
@@ -375,25 +375,45 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: {self.windows} has several windows at a time: say window=…")
         return own[0].start_ms
 
-    def _fold(self, key: K, fold: Callable[[bytes | None], bytes]) -> Changed[Any]:
+    def _change(self, key: K, change: Change) -> Changed[Any]:
         overlay, state, raw_key = self._place(key)
         time, kind = state.windows, self.windows
         at_ms = time.time_of(current_message.get())
         if isinstance(kind, AlignedWindows):
-            found = []
-            for window in kind.holding(at_ms):
-                if time.is_open(self, window):
-                    row = aligned_key(window.start_ms, raw_key)
-                    raw = overlay.get(row)
-                    raw = fold(None if raw is None else raw[1:])
-                    self._write_aligned(overlay, state, window, row, raw)
-                    found.append((window, self._shown(raw)))
+            found = self._into_aligned(kind, overlay, state, raw_key, at_ms, change)
         elif isinstance(kind, Sliding):
-            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
+            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, self._folding(change))
         else:
-            found = self._into_session(kind, overlay, state, raw_key, at_ms, fold)
+            found = self._into_session(kind, overlay, state, raw_key, at_ms, self._folding(change))
         if not found:
             time.was_late(self)
+        return found
+
+    def _folding(self, change: Change) -> Callable[[bytes | None], bytes]:
+        encode = self.encode_value
+        return lambda raw: encode(change(raw))
+
+    def _into_aligned(
+        self, kind: AlignedWindows, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
+    ) -> Changed[Any]:
+        """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
+        encode, shown, get, found = self.encode_value, self._shown, overlay.get, []
+        result = None if self.aggregate is None else self.aggregate.result
+        closed_ms, is_asked = state.windows.closed_ms(self), self.on_close_function is not None
+        limit = state.max_record_bytes[self.name] - RECORD_OVERHEAD_BYTES - len(raw_key) - ALIGNED_BYTES
+        for window in kind.holding(at_ms):
+            if window.end_ms <= closed_ms:
+                continue
+            row = aligned_key(window.start_ms, raw_key)
+            raw = get(row)
+            value = change(None if raw is None else raw[1:])
+            encoded = encode(value)
+            if is_asked or len(encoded) > limit:
+                self._write_aligned(overlay, state, window, row, encoded)
+            else:
+                overlay.set(row, VALUE + encoded)
+            # What is read back is equal, save for types that MessagePack doesn't tell apart.
+            found.append((window, shown(encoded) if result is None or type(value) not in _EXACT else result(value)))
         return found
 
     def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, row: bytes, raw: bytes) -> None:

@@ -166,6 +166,11 @@ class TaskWindows:
             return False
         return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
 
+    def closed_ms(self, store: WindowStore[Any, Any]) -> int:
+        """Return up to which end tumbling and hopping windows take no records any more."""
+        by_grace_ms = self.stream_ms - store.grace_ms
+        return max(by_grace_ms, self._closings[store].closed_end_ms) if self._is_restricted else by_grace_ms
+
     def visible_ms(self, store: TimedStore) -> int:
         """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
         return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
