@@ -38,20 +38,22 @@ class InputQueue:
         """Return all that waits, and leave it there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
-    def head(self) -> InputRecord:
-        """Return the first record."""
-        return self.batches[0][self.start]
+    def take_until(self, last: tuple[int, int] | None, turn: int) -> Sequence[InputRecord]:
+        """Return the first record, and those of its batch that aren't behind `last`: (timestamp, turn), None for all.
 
-    def take_until(self, is_later: Callable[[InputRecord], bool] | None) -> Sequence[InputRecord]:
-        """Return the first record, and those of its batch up to the first that `is_later`."""
+        `turn` is the queue's own.
+        """
         records, start = self.batches[0], self.start
         end = len(records)
-        if is_later is not None:
-            end = next((place for place in range(start + 1, end) if is_later(records[place])), end)
-        self.start = end
-        if end == len(records):
-            self.batches.popleft()
-            self.start = 0
+        if last is not None:
+            end, count = start + 1, end
+            while end < count and (records[end].timestamp, turn) <= last:
+                end += 1
+            if end < count:
+                self.start = end
+                return records[start:end]
+        self.batches.popleft()
+        self.start = 0
         return records[start:end]
 
 
@@ -177,7 +179,10 @@ class MergedInbox(Inbox):
 
     def __bool__(self) -> bool:
         """Tell whether there is something to take now."""
-        return any(queue.batches for queue in self.queues) and self.wait_s <= 0.0
+        for queue in self.queues:
+            if queue.batches:
+                return self._max_idle_s <= 0.0 or self.wait_s <= 0.0
+        return False
 
     @property
     def wait_s(self) -> float:
@@ -198,15 +203,17 @@ class MergedInbox(Inbox):
 
     def take(self) -> tuple[int, Sequence[InputRecord]]:
         """Return the records that come next, all of one input, and which one that is."""
-        turns = self._turns
-        heads = [(queue.head().timestamp, turns[at], at) for at, queue in enumerate(self.queues) if queue.batches]
-        _, turn, first = min(heads)
-        others = [head[:2] for head in heads if head[2] != first]
+        # Hot: where two inputs take turns, this is once a record.
+        first, head, other, turns = -1, None, None, self._turns
+        for at, queue in enumerate(self.queues):
+            if not queue.batches:
+                continue
+            this = queue.batches[0][queue.start].timestamp, turns[at]
+            if head is None or this < head:
+                first, head, other = at, this, head
+            elif other is None or this < other:
+                other = this
         queue = self.queues[first]
-        if others:
-            other = min(others)
-            records = queue.take_until(lambda record: (record.timestamp, turn) > other)
-        else:
-            records = queue.take_until(None)
+        records = queue.take_until(other, turns[first])
         self._took(queue, len(records))
         return first, records
