@@ -2,7 +2,7 @@
 
     "j" segment side chunk key        up to `CHUNK_BYTES` of a key's records of one input whose times lie in a segment
     "u" end side chunk place key      nothing: that record matched none so far; its window ends then
-    "m"                               `actors._core.windows.rows.Progress`
+    "m"                               `stores._core.windows.Progress`
 
 A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
 says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c". Times and
@@ -77,14 +77,19 @@ def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
     return CHUNK + segment.to_bytes(_WORD) + side.to_bytes(_SIDE) + chunk.to_bytes(_NUMBER) + raw_key
 
 
-def chunk_range(first: int, end: int) -> tuple[bytes, bytes]:
-    """Return the bounds of all rows of the segments from `first`, included, to `end`, not included."""
-    return CHUNK + first.to_bytes(_WORD), CHUNK + end.to_bytes(_WORD)
+def segment_row(segment: int) -> bytes:
+    """Return what is before all chunks of a segment, and behind those of earlier ones."""
+    return CHUNK + segment.to_bytes(_WORD)
+
+
+def segment_of(row: bytes) -> int:
+    """Return the segment of a row that begins with `segment_row`."""
+    return int.from_bytes(row[1 : 1 + _WORD])
 
 
 def chunk_parts(row: bytes) -> tuple[int, int, bytes]:
     """Return segment, side and message key of a chunk's row."""
-    return int.from_bytes(row[1 : 1 + _WORD]), row[1 + _WORD], row[_CHUNK_KEY_AT:]
+    return segment_of(row), row[1 + _WORD], row[_CHUNK_KEY_AT:]
 
 
 def unmatched_key(one: Unmatched) -> bytes:

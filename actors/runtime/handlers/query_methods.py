@@ -228,6 +228,9 @@ class _CommittedWindows:
     def is_open(self, store: Any, window: Any) -> bool:
         _refuse("it writes")
 
+    def was_closed(self, store: Any, end_ms: int) -> bool:
+        _refuse("it writes")
+
     def was_late(self, store: Any) -> None:
         _refuse("it writes")
 

@@ -103,6 +103,9 @@ class WindowTime(Protocol):
     def is_open(self, store: Any, window: Any) -> bool:
         """Tell whether a window still takes records."""
 
+    def was_closed(self, store: Any, end_ms: int) -> bool:
+        """Tell whether a window of a join was closed when the grace was shorter."""
+
     def visible_ms(self, store: Any) -> int:
         """Return the start up to which windows are past their retention."""
 
