@@ -57,7 +57,7 @@ def forget_one_side_of_a_merge(patch: Patch) -> None:
 
 def drop_what_waits_for_its_close(patch: Patch) -> None:
     """What is past its retention goes from the disk, whether or not it has closed."""
-    edit = ("store.expired_until(self.visible_ms(store))", "store.expired_until(self.stream_ms - store.kept_ms)")
+    edit = ("self._handled_ms()", "self.stream_ms")
     patch.setattr(TaskWindows, "before_commit", rewritten(TaskWindows.before_commit, edit))
 
 

@@ -61,6 +61,7 @@ class _Closing:
         next_ms: no window that isn't in hand closes before.
         start: no row that isn't in hand comes before.
         waiting: how many closes are in hand.
+        first_ms: the stream time at which the first of those in hand was due.
         floor_ms: windows that begin (sessions: end) before don't wait for their close.
         expired: rows before it are past their retention, as of the newest row `m` that was written.
         closed_end_ms: windows that end up to then are closed whatever the grace.
@@ -74,6 +75,7 @@ class _Closing:
     next_ms: float = math.inf
     start: bytes = b""
     waiting: int = 0
+    first_ms: float = math.inf
     floor_ms: float = math.inf
     expired: bytes = b""
     closed_end_ms: int = -1
@@ -109,6 +111,7 @@ class _Closing:
         """Note that one of the closes in hand is done with."""
         self.waiting -= 1
         if not self.waiting:
+            self.first_ms = math.inf
             self.begins_at(None if self.next_ms == math.inf else self.start)
 
 
@@ -266,12 +269,9 @@ class TaskWindows:
 
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`: stream time goes with each commit in which it moved, and so does expiry."""
-        has_moved = self.stream_ms > self._written_ms
+        has_moved, handled_ms = self.stream_ms > self._written_ms, self._handled_ms()
         for store, closing in self._closings.items():
-            if not closing.waiting and closing.next_ms <= self.stream_ms:
-                # Its entry may have been handled with another one. What has expired mustn't depend on when it is asked.
-                self._look_for_next(closing)
-            expired = max(closing.expired, store.expired_until(self.visible_ms(store)))
+            expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
             if not has_moved and expired == closing.expired:
                 continue
             closing.expired = expired
@@ -328,6 +328,16 @@ class TaskWindows:
             self._written_ms = -1
         return progress
 
+    def _handled_ms(self) -> int:
+        """Return up to which stream time all closes were handled: each may read, and add to, what was kept by then."""
+        handled_ms = self.stream_ms
+        for closing in self._closings.values():
+            if not closing.waiting and closing.next_ms <= self.stream_ms:
+                # Its entry may have been handled with another one. What has expired mustn't depend on when it is asked.
+                self._look_for_next(closing)
+            handled_ms = int(min(handled_ms, closing.first_ms - 1, closing.next_ms - 1))
+        return handled_ms
+
     def _note_time(self) -> None:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
 
@@ -355,6 +365,7 @@ class TaskWindows:
         found = [(closing.order_of(row), self._message(closing, row)) for row in rows]
         closing.waiting += len(found)
         if taken:
+            closing.first_ms = min(closing.first_ms, store.closing_ms(taken[0]))
             closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
         closing.begins_at(first)
         due += found
