@@ -11,7 +11,7 @@ import msgspec
 from stores._core.outside import MALFORMED
 from stores._core.printable import moment
 from stores._core.printable import printable as escaped
-from stores._core.windows import KEY_AT, KEYS_AT, PROGRESS_KEY, decode_progress
+from stores._core.windows import KEY_AT, KEYS_AT, PROGRESS_KEY, SIDE_AT, decode_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -25,6 +25,25 @@ class _Window(msgspec.Struct, array_like=True, frozen=True):
     start_ms: int
     end_ms: int
     value: bytes
+
+    def __str__(self) -> str:
+        return f"{moment(self.start_ms)} to {moment(self.end_ms)}: {printable(self.value)}"
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    """A record that a join keeps."""
+
+    at_ms: int
+    value: bytes
+
+    def __str__(self) -> str:
+        return f"{moment(self.at_ms)}: {printable(self.value)}"
+
+
+class _Chunk(msgspec.Struct, array_like=True, frozen=True):
+    """Records of a join in a row, as far as they are shown."""
+
+    records: list[_Kept]
 
 
 def printable(raw: bytes | bytearray | None) -> str:
@@ -41,7 +60,7 @@ def printable(raw: bytes | bytearray | None) -> str:
 
 
 def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
-    """Return the key of a row as text; of a window store's the message's key and the window's start."""
+    """Return the key of a row as text; of a window store's, or a join's, the message's key and a time."""
     row = b"" if raw is None or not has_windows else bytes(raw)
     if row == PROGRESS_KEY:
         return "stream time"
@@ -49,14 +68,19 @@ def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
     if at is None or len(row) < at:
         return printable(raw)
     key, time = printable(row[at:]), int.from_bytes(row[1:KEY_AT])
-    if row[:1] == b"k":
-        return f"{key}, the windows of segment {time}"
-    what = "window from" if row[:1] == b"w" else "close at"
-    return f"{key}, the {what} {moment(time)} ({time} ms)"
+    which = "left" if row[SIDE_AT : SIDE_AT + 1] == bytes(1) else "right"
+    parts = {
+        b"w": f"the window from {moment(time)} ({time} ms)",
+        b"k": f"the windows of segment {time}",
+        b"e": f"the close at {moment(time)} ({time} ms)",
+        b"j": f"the {which} records of segment {time}",
+        b"u": f"a {which} record without a match up to {moment(time)} ({time} ms)",
+    }
+    return f"{key}, {parts[row[:1]]}"
 
 
 def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
-    """Return the value of a row as text; of a window store's lists each window with its bounds."""
+    """Return the value of a row as text: each window of a list with its bounds, each record of a join with its time."""
     value = b"" if raw is None else bytes(raw)
     if not has_windows or not value:
         return printable(raw)
@@ -64,10 +88,9 @@ def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> st
         if value[:1] == b"p":
             return f"{decode_progress(value)}"
         if value[:1] == b"l":
-            windows = msgspec.msgpack.decode(value[1:], type=list[_Window])
-            return "; ".join(
-                f"{moment(one.start_ms)} to {moment(one.end_ms)}: {printable(one.value)}" for one in windows
-            )
+            return "; ".join(map(str, msgspec.msgpack.decode(value[1:], type=list[_Window])))
+        if value[:1] == b"c":
+            return "; ".join(map(str, msgspec.msgpack.decode(value[1:], type=_Chunk).records))
     except (*MALFORMED, msgspec.MsgspecError):
         # Cut for the report, or damaged.
         return printable(raw)

@@ -278,6 +278,10 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: printing.row_value(rows.LIST + raw, has_windows=True),
         (rows.encode_list([rows.Held(1, 2, b"v", 3)])[1:],),
     ),
+    "row_value records": Decoder(
+        lambda raw: printing.row_value(join_rows.CONTENT + raw, has_windows=True),
+        (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")]))[1:],),
+    ),
     "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
     "decode_mark": Decoder(versions.decode_mark, (msgspec.msgpack.encode((5, 6, 7)),), (ValueError,)),
     "decode_versions": Decoder(

@@ -65,8 +65,8 @@ def validate_states(
     windows = [found.windows for found in folded]
     if any(windows) and not by_partition:
         raise PlacementError(
-            f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a window "
-            "store has rows of its own in each partition, and can be compared with one of as many partitions only"
+            f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a "
+            "window store or a join has rows of its own in each partition: compare it with one of as many partitions"
         )
     states = (found.state_of(known) for found, known in zip(folded, windows, strict=True))
     compared = compare(*states, metadata=metadata, by_partition=by_partition)

@@ -355,8 +355,8 @@ def _partitions(topic: Topic, point: Point, keys: Mapping[int, int]) -> tuple[Re
 def _notes(topic: Topic, point: Point, windows: WindowLog) -> Iterator[str]:
     for number in windows.lost:
         yield (
-            f"the stream time of partition {number} at the point isn't known, since it was written again: windows that "
-            "were past their retention may be in it; an archive that was made before would know (--archive)"
+            f"the stream time of partition {number} at the point isn't known, since it was written again: what was "
+            "past its retention may be in it; an archive that was made before would know (--archive)"
         )
     for number, before in enumerate(point.before):
         start, spans = topic.starts[number], topic.spans[number] if topic.spans else ()

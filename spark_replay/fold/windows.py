@@ -1,10 +1,10 @@
-"""Window stores: which rows of a changelog are past their retention, and which key a row is of.
+"""Window stores and joins: which rows of a changelog are past their retention, and which key a row is of.
 
-Workers remove windows that are past their retention from their disks by ranges of rows, and the changelog's own
+Workers remove what is past its retention from their disks by ranges of rows, and the changelog's own
 retention removes the records at another time. So of two sides that are equal either may still have them: they are left
 out of states, and not compared. The row `m` of each partition says which rows these are, see `stores._core.windows`.
 
-A changelog is taken for a window store's if its topic deletes old records beside compacting them, and a row `m` of it
+A changelog is taken for one of these if its topic deletes old records beside compacting them, and a row `m` of it
 can be read. Of others nothing is asked here.
 """
 
@@ -31,7 +31,7 @@ _TO_THE_END = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WindowLog:
-    """What the rows `m` of a changelog say; false where it isn't a window store's.
+    """What the rows `m` of a changelog say; false where it is neither a window store's nor a join's.
 
     Attributes:
         expired: By partition, rows with its first letter that come before it are past their retention; None where that

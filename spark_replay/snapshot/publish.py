@@ -53,7 +53,7 @@ def publish_state(
 
     Raises:
         TargetError: The new topic has records, or isn't compacted, or has another number of partitions.
-        PlacementError: The keys can't be spread over other partitions, as those of a window store can't.
+        PlacementError: The keys can't be spread over other partitions, as those of window stores and joins can't.
         ReadError: Somebody writes to the changelog, reading took longer than deletes are kept, or Spark couldn't read
             or write to the end.
         ReplayError: What `Source.describe` raises.
@@ -119,8 +119,8 @@ def _policy(like: Settings) -> str:
 def _refuse_windows(source: KafkaSource, topic: Topic, count: int) -> None:
     if newest_windows(source, topic):
         raise PlacementError(
-            f"{topic.name} is the changelog of a window store: it has one stream time for each of its "
-            f"{topic.partition_count} partitions, and its windows can't be spread over {count}. Publish it with "
+            f"{topic.name} is the changelog of a window store or a join: it has one stream time for each of its "
+            f"{topic.partition_count} partitions, and its rows can't be spread over {count}. Publish it with "
             f"{topic.partition_count} partitions, or give the store of the new app another name and let it handle the "
             "inputs of its retention again"
         )

@@ -1,12 +1,12 @@
-"""The rows of a window store as far as they can be told without its program: by standbys and by Spark.
+"""The rows of window stores and joins as far as they can be told without the program: by standbys and by Spark.
 
-`actors._core.windows.rows` has all of them. Here is the row `m`, which says how far the windows of a partition have
-come, and the key of a row's message.
+`actors._core.windows.rows` and `join_rows` have all of them. Here is the row `m`, which says how far the windows of a
+partition have come, and the key of a row's message.
 
-A worker removes windows that are past their retention from its disk without a delete in the changelog, whose own
-retention removes the records at another time. The row `m` says which rows these may be, in the commit after which they
-may go: all that begin with the first letter of `expired` and come before it. So whoever holds such rows may remove
-them, and whoever compares two sides leaves them out.
+A worker removes windows, and records of joins, that are past their retention from its disk without a delete in the
+changelog, whose own retention removes the records at another time. The row `m` says which rows these may be, in the
+commit after which they may go: all that begin with the first letter of `expired` and come before it. So whoever holds
+such rows may remove them, and whoever compares two sides leaves them out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ PROGRESS = b"p"
 WORD = 8
 KEY_AT = 1 + WORD
 CLOSE_KEY_AT = 1 + 2 * WORD
-KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT}
+SIDE_AT = KEY_AT
+CHUNK_KEY_AT = SIDE_AT + 1 + 4
+UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
+KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
 """Where the message key begins in a row, by the row's first letter."""
 
 

@@ -1,4 +1,4 @@
-"""Spark's fold of random histories of window stores beside what the workers' disks hold; a partition for each."""
+"""Spark's fold of random histories of window stores and joins beside the workers' disks; a partition for each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka.partitioner import murmur2
 
+from actors import App
+from actors._core.windows.join_rows import Unmatched, chunk_key, unmatched_key
+from actors._core.windows.rows import aligned_key, close_key, list_key
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from spark_replay.comparison.held import Held, Part
@@ -20,7 +23,8 @@ from spark_replay.sources.changelog import with_metadata
 from stores._core.record import METADATA_BYTES, decode_metadata
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from tests.spark.helpers import NOW_MS
-from tests.unit.runtime.windows.test_against_records import BEGIN_MS, KINDS, make
+from tests.unit.runtime.windows.test_against_records import BEGIN_MS, GRACE_MS, KINDS, MS, make
+from tests.unit.runtime.windows.test_joins import World
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,17 +59,27 @@ class History:
         return {row: raw for row, raw in self.disk.items() if not self.is_past(row)}
 
 
+def app_of(kind: str, chance: random.Random) -> tuple[App, str, list[Any], type]:
+    """Return an app with one store of windows or of a join, the store's name, its inputs, and the type of values."""
+    if kind != "join":
+        app, orders, *_ = make(kind)
+        return app, "sales", [orders], int
+    world = World(chance.choice(("inner", "left", "outer")), within=10 * MS, grace=GRACE_MS * MS)
+    return world.app, "joined", list(world.inputs.values()), str
+
+
 def history(chance: random.Random) -> History:
-    """Run a window store through random records and crashes; its retention is a few times a window's length."""
-    app, orders, *_ = make(chance.choice(list(KINDS)))
+    """Run a store through random records and crashes; its retention is a few times a window's length."""
+    app, store, inputs, made = app_of(chance.choice([*KINDS, "join"]), chance)
     with ActorTestDriver(app, partitions=1) as driver:
         for _ in range(chance.randint(5, 25)):
             if chance.random() < 0.1:
                 driver.crash(keep_disk=chance.random() < 0.5)
             at_ms = BEGIN_MS + chance.randint(0, chance.choice([30, 200]))
-            driver.send(orders, key=chance.choice("ab"), value=chance.randint(0, 9), timestamp_ms=at_ms)
-        log = driver._cluster.log(TopicPartition(driver._setup.changelog_topic("sales"), 0))
-        (files,) = (one for one in driver._disk.files() if one.store == "sales")
+            value = made(chance.randint(0, 9))
+            driver.send(chance.choice(inputs), key=chance.choice("ab"), value=value, timestamp_ms=at_ms)
+        log = driver._cluster.log(TopicPartition(driver._setup.changelog_topic(store), 0))
+        (files,) = (one for one in driver._disk.files() if one.store == store)
         return History(log.read(0, max_records=1_000_000)[0], dict(files.data))
 
 
@@ -75,6 +89,7 @@ def histories() -> list[History]:
     made = [history(chance) for _ in range(HISTORIES)]
     removed = sum(len({record.key for record in one.log if one.is_past(record.key)} - one.disk.keys()) for one in made)
     assert removed > HISTORIES, "disks lack rows that the logs have"
+    assert {one.expired[:1] for one in made} == {b"w", b"k", b"j"}
     return made
 
 
@@ -154,7 +169,7 @@ def test_rows_of_the_log_that_the_broker_deleted_are_not_missed(spark: SparkSess
 def test_each_damage_of_a_window_that_is_kept_is_found(spark: SparkSession, histories: list[History]):
     rows, planted = [], {}
     for number, one in enumerate(histories):
-        kept = sorted(row for row in one.kept if row[:1] in (b"w", b"k"))
+        kept = sorted(row for row in one.kept if row[:1] in (b"w", b"k", b"j"))
         disk = dict(one.disk)
         damage = ("different", "missing", "extra")[number % 3]
         row = kept[-1] if kept else b""
@@ -195,16 +210,18 @@ def test_a_plain_store_with_such_a_key_is_none(spark: SparkSession):
 
 def test_a_row_belongs_where_its_message_belongs(spark: SparkSession):
     keys = [b"", b"a", b"key-17", bytes(range(40))]
-    rows = [
-        (0, row)
+    rows = {
+        row: (murmur2(key) & 0x7FFFFFFF) % 7
         for key in keys
-        for row in (b"w" + bytes(8) + key, b"k" + bytes([0, 9] * 4) + key, b"e" + bytes(16) + key)
-    ]
-    frame = spark.createDataFrame([*rows, (0, PROGRESS_KEY)], "partition int, key binary")
+        for row in (
+            aligned_key(1, key),
+            list_key(9, key),
+            close_key(5, 6, key),
+            chunk_key(300, 1, 70_000, key),
+            unmatched_key(Unmatched(300, 1, 2, 70_000, key)),
+        )
+    }
+    frame = spark.createDataFrame([(0, row) for row in (*rows, PROGRESS_KEY)], "partition int, key binary")
     windows = WindowLog((b"w" + bytes(8),))
     homes = {bytes(row["key"]): row["home"] for row in frame.withColumn("home", windows.home(7)).collect()}
-    wanted = {(murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
-    assert {(murmur2(row[9 if row[:1] != b"e" else 17 :]) & 0x7FFFFFFF) % 7 for _, row in rows} == wanted
-    assert homes == {row: (murmur2(row[9 if row[:1] != b"e" else 17 :]) & 0x7FFFFFFF) % 7 for _, row in rows} | {
-        PROGRESS_KEY: None
-    }
+    assert homes == rows | {PROGRESS_KEY: None}

@@ -1,4 +1,4 @@
-"""Copies of window stores: what is past its retention leaves their disks as it leaves the owner's."""
+"""Copies of window stores and joins: what is past its retention leaves their disks as it leaves the owner's."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from actors import App, Tumbling
+from actors._core.windows.join_rows import segment_row
 from actors._core.windows.rows import aligned_key
 from actors.ports import TopicPartition
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, encode_metadata
@@ -14,9 +15,8 @@ from stores._core.windows import PROGRESS_KEY, Progress, encode_progress
 from tests.unit.runtime.replicas.test_standbys import LOG, ZERO, Spec, World, standby
 
 HOUR_MS = 3_600_000
-WINDOWS = App("shop", broker="kafka://127.0.0.1:1").window_store(
-    "counts", Tumbling(minutes=1), retention=timedelta(hours=32)
-)
+APP = App("shop", broker="kafka://127.0.0.1:1")
+WINDOWS = APP.window_store("counts", Tumbling(minutes=1), retention=timedelta(hours=32))
 
 
 @pytest.fixture
@@ -94,5 +94,24 @@ def test_a_row_that_cannot_be_read_removes_nothing(world: World) -> None:
         assert len(starts(world)) == 48
         assert world.copies.lags() == {ZERO: 0}
         assert world.disk["counts", 0].get(PROGRESS_KEY)[METADATA_BYTES:] == b"p?"
+
+    world.run(test())
+
+
+def test_records_of_a_join_are_removed_as_windows_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    left, right = (app.topic(name, key_type=str) for name in ("left", "right"))
+    app.join(left, right, within=timedelta(minutes=1), name="counts")(lambda ctx, one, other: None)
+    monkeypatch.setattr(Spec, "windows", app.actors["counts"].windows)
+
+    async def test() -> None:
+        for segment in range(10):
+            put(world, segment_row(segment) + b"\0\0\0\0\0key", b"c")
+        put(world, b"u" + bytes(17) + b"key", b"")
+        put(world, PROGRESS_KEY, encode_progress(Progress(0, expired=segment_row(7))))
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.position() == world.end())
+        await world.until(lambda: len(list(world.disk["counts", 0].scan())) == 5)
+        assert [row[:1] for row, _ in world.disk["counts", 0].scan()] == [b"j", b"j", b"j", b"m", b"u"]
 
     world.run(test())
