@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -29,6 +30,7 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import TaskProcessor
+from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.record import NEVER, decode_metadata
 from stores.ports import PartitionStore
 
@@ -59,6 +61,22 @@ class InputClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return at once."""
+
+
+class CheckedClock(InputClock):
+    """By which a replay tells that a timestamp is too far ahead: the input's clock, but none that is ahead of today.
+
+    What workers refused is refused again, as far as the input says when they handled it.
+    """
+
+    def __init__(self, clock: InputClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._now_ms = time.time_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        """Return the input's time, Unix milliseconds, or today's if that is earlier."""
+        return min(self._clock.ms, self._now_ms)
 
 
 class Unknowns:
@@ -273,6 +291,8 @@ class ReplayProcessor(TaskProcessor):
             tools.effects = uncalled
             self._punctuators = [punctuator for punctuator in self._punctuators if not isinstance(punctuator, Effects)]
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
+        if isinstance(self._messages.time_windows, TaskWindows):
+            self._messages.time_windows.clock = CheckedClock(clock)
         self._handling = _ReplayHandling(unknowns, spec, parked, self._poison.poisoned, self._is_ending, self._let_pass)
 
     async def replay(self, records: Sequence[tuple[int, InputRecord]]) -> None:

@@ -9,7 +9,7 @@ records are told by their source offset and left out. So it doesn't matter that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,7 @@ class Recompute:
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
         turns: By input, what goes first among records of one timestamp, lowest first.
+        timed: The inputs whose values say their time by a field.
     """
 
     brokers: str
@@ -79,6 +80,7 @@ class Recompute:
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
     turns: tuple[int, ...] = ()
+    timed: Collection[str] = ()
 
     @property
     def input(self) -> str:
@@ -184,6 +186,7 @@ def plan_recompute(
         until_ms=facts.last_ms(ends_of_all) if replayer.follows_time else (None,) * len(ends_of_all[0]),
         from_state=folders,
         turns=tuple(replayer.turns),
+        timed=replayer.timed,
     )
 
 

@@ -306,6 +306,7 @@ class Final(msgspec.Struct):
 
 Counted = tuple[int, int]
 grace = timedelta(milliseconds=rules.GRACE_MS)
+retention = timedelta(minutes=1)
 counted = aggregates.Aggregate(
     (0, 0),
     lambda held, number: (held[0] + 1, held[1] + number),
@@ -315,8 +316,9 @@ counted = aggregates.Aggregate(
 clicks = app.topic(f"{NAME}-clicks", key_type=str, value_type=rules.Click, timestamp=lambda click: click.at_ms)
 late_clicks = app.topic(f"{NAME}-late", key_type=str, value_type=rules.Click)
 finals = app.topic(f"{NAME}-finals", key_type=str, value_type=Final)
-spans = app.window_store("spans", Tumbling(milliseconds=rules.SPAN_MS), grace=grace, aggregate=counted)
-sittings = app.window_store("sittings", Session(timedelta(milliseconds=rules.GAP_MS)), grace=grace, aggregate=counted)
+span, session = Tumbling(milliseconds=rules.SPAN_MS), Session(timedelta(milliseconds=rules.GAP_MS))
+spans = app.window_store("spans", span, grace=grace, retention=retention, aggregate=counted)
+sittings = app.window_store("sittings", session, grace=grace, retention=retention, aggregate=counted)
 
 
 @app.actor(clicks, stores=[spans, sittings], late=late_clicks)

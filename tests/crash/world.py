@@ -38,9 +38,7 @@ INPUTS_PER_CHORE = 10
 CLICKS_BEGIN_S = 3_600
 """How long before the run its clicks begin; their time goes on faster than the run's."""
 WORKERS = 3
-STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects")
-WINDOW_STORES = ("spans", "sittings")
-"""Their rows aren't keyed by the messages' keys, so that Spark's checks of keys and partitions don't fit them."""
+STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects", "spans", "sittings")
 PAIRED = (f"{NAME}-orders", f"{NAME}-payments")
 CLICKS = f"{NAME}-clicks"
 INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED, CLICKS)
@@ -101,7 +99,7 @@ class World:
     @property
     def changelogs(self) -> list[str]:
         """The changelogs, those of the first actor's store and of joined state first."""
-        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES + WINDOW_STORES)]
+        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES)]
 
     @property
     def running(self) -> list[WorkerProcess]:

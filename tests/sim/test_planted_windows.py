@@ -57,8 +57,8 @@ def forget_one_side_of_a_merge(patch: Patch) -> None:
 
 def drop_what_waits_for_its_close(patch: Patch) -> None:
     """What is past its retention goes from the disk, whether or not it has closed."""
-    edit = ("min(self._written_ms - store.kept_ms, closing.committed_floor_ms - 1)", "self._written_ms - store.kept_ms")
-    patch.setattr(TaskWindows, "_drop", rewritten(TaskWindows._drop, edit))
+    edit = ("self._handled_ms()", "self.stream_ms")
+    patch.setattr(TaskWindows, "before_commit", rewritten(TaskWindows.before_commit, edit))
 
 
 def close_in_any_order(patch: Patch) -> None:

@@ -2,7 +2,7 @@
 
     "j" segment side chunk key        up to `CHUNK_BYTES` of a key's records of one input whose times lie in a segment
     "u" end side chunk place key      nothing: that record matched none so far; its window ends then
-    "m"                               `actors._core.windows.rows.Progress`
+    "m"                               `stores._core.windows.Progress`
 
 A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
 says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c". Times and
@@ -16,15 +16,14 @@ from typing import NamedTuple
 import msgspec
 
 from actors._core.outside import MALFORMED
+from stores._core.windows import CHUNK_KEY_AT, KEY_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD
 
 LEFT, RIGHT = 0, 1
 CHUNK, UNMATCHED = b"j", b"u"
 CONTENT = b"c"
 CHUNK_BYTES = 2_048
 """A chunk that a further record would make longer gets none; one record may be longer."""
-_WORD, _SIDE, _NUMBER = 8, 1, 4
-_CHUNK_KEY_AT = 1 + _WORD + _SIDE + _NUMBER
-_UNMATCHED_KEY_AT = _CHUNK_KEY_AT + _NUMBER
+_SIDE, _NUMBER = 1, 4
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):
@@ -74,32 +73,37 @@ def decode_chunk(raw: bytes) -> Chunk:
 
 def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
     """Return the row of a chunk."""
-    return CHUNK + segment.to_bytes(_WORD) + side.to_bytes(_SIDE) + chunk.to_bytes(_NUMBER) + raw_key
+    return CHUNK + segment.to_bytes(WORD) + side.to_bytes(_SIDE) + chunk.to_bytes(_NUMBER) + raw_key
 
 
-def chunk_range(first: int, end: int) -> tuple[bytes, bytes]:
-    """Return the bounds of all rows of the segments from `first`, included, to `end`, not included."""
-    return CHUNK + first.to_bytes(_WORD), CHUNK + end.to_bytes(_WORD)
+def segment_row(segment: int) -> bytes:
+    """Return what is before all chunks of a segment, and behind those of earlier ones."""
+    return CHUNK + segment.to_bytes(WORD)
+
+
+def segment_of(row: bytes) -> int:
+    """Return the segment of a row that begins with `segment_row`."""
+    return int.from_bytes(row[1:KEY_AT])
 
 
 def chunk_parts(row: bytes) -> tuple[int, int, bytes]:
     """Return segment, side and message key of a chunk's row."""
-    return int.from_bytes(row[1 : 1 + _WORD]), row[1 + _WORD], row[_CHUNK_KEY_AT:]
+    return segment_of(row), row[SIDE_AT], row[CHUNK_KEY_AT:]
 
 
 def unmatched_key(one: Unmatched) -> bytes:
     """Return the row that says that a record matched none so far."""
     numbers = one.chunk.to_bytes(_NUMBER) + one.place.to_bytes(_NUMBER)
-    return UNMATCHED + one.end_ms.to_bytes(_WORD) + one.side.to_bytes(_SIDE) + numbers + one.raw_key
+    return UNMATCHED + one.end_ms.to_bytes(WORD) + one.side.to_bytes(_SIDE) + numbers + one.raw_key
 
 
 def unmatched_parts(row: bytes) -> Unmatched:
     """Return what `unmatched_key` was given."""
-    numbers_at = 1 + _WORD + _SIDE
+    numbers_at = SIDE_AT + _SIDE
     return Unmatched(
-        int.from_bytes(row[1 : 1 + _WORD]),
-        row[1 + _WORD],
+        int.from_bytes(row[1:KEY_AT]),
+        row[SIDE_AT],
         int.from_bytes(row[numbers_at : numbers_at + _NUMBER]),
-        int.from_bytes(row[numbers_at + _NUMBER : _UNMATCHED_KEY_AT]),
-        row[_UNMATCHED_KEY_AT:],
+        int.from_bytes(row[numbers_at + _NUMBER : UNMATCHED_KEY_AT]),
+        row[UNMATCHED_KEY_AT:],
     )

@@ -231,6 +231,9 @@ class _CommittedWindows:
     def closed_ms(self, store: Any) -> int:
         _refuse("it writes")
 
+    def was_closed(self, store: Any, end_ms: int) -> bool:
+        _refuse("it writes")
+
     def was_late(self, store: Any) -> None:
         _refuse("it writes")
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from actors._core.windows.rows import PROGRESS_KEY
 from actors.ports import ChangelogWrites
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import is_slice
 from actors.runtime.spec import ActorSpec
+from stores._core.windows import PROGRESS_KEY
 
 Changelogs = Mapping[str, ChangelogWrites]
 

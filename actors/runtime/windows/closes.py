@@ -13,23 +13,12 @@ import msgspec
 
 from actors._core.windows.join_rows import UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window
-from actors._core.windows.rows import (
-    PROGRESS_KEY,
-    Progress,
-    close_key,
-    close_parts,
-    decode_list,
-    decode_progress,
-    encode_list,
-    encode_progress,
-    key_of,
-    list_key,
-    time_of,
-)
+from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import Overlay
+from stores._core.windows import PROGRESS_KEY, Progress, decode_progress, encode_progress
 
 TimedStore = WindowStore[Any, Any] | JoinStore
 """A store whose rows belong to stream time."""
@@ -196,8 +185,7 @@ class _Unmatched:
         return unmatched_parts(row).raw_key, self._store.time_of(row)
 
     def closed_ms(self, progress: Progress) -> int:
-        # A longer grace lets records come that were late before. Those that were handed out are gone.
-        return -1
+        return progress.stream_ms - progress.grace_ms - 1
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
         overlay = state.overlays[self._store.rows]

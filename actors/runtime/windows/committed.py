@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors._core.windows.kinds import AlignedWindows, Session, Window
-from actors._core.windows.rows import (
-    PROGRESS_KEY,
-    Progress,
-    aligned_key,
-    close_key,
-    close_parts,
-    decode_list,
-    decode_progress,
-    list_key,
-    time_of,
-)
+from actors._core.windows.rows import aligned_key, close_key, close_parts, decode_list, list_key, time_of
 from actors.runtime.windows.store import WindowStore
 from stores._core.reader import PartitionReader
 from stores._core.record import METADATA_BYTES
+from stores._core.windows import PROGRESS_KEY, Progress, decode_progress
 
 MAX_PLACES = 5_000
 """How many places of one key are looked at for one page: for a query they hold the event loop."""

@@ -24,17 +24,18 @@ from actors._core.windows.join_rows import (
     Unmatched,
     chunk_key,
     chunk_parts,
-    chunk_range,
     decode_chunk,
     encode_chunk,
+    segment_of,
+    segment_row,
     unmatched_key,
     unmatched_parts,
 )
-from actors._core.windows.rows import decode_progress
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.task_state import TaskState, WindowTime
 from stores._core.overlay import Overlay
+from stores._core.windows import decode_progress
 
 How = Literal["inner", "left", "outer"]
 OnUnmatched = Callable[[Context, int, bytes], Awaitable[Any]]
@@ -97,9 +98,10 @@ class JoinStore:
 
     # --- messages --------------------------------------------------------------------------------------------------
 
-    def is_closed(self, side: int, at_ms: int, stream_ms: int) -> bool:
+    def is_closed(self, side: int, at_ms: int, time: WindowTime) -> bool:
         """Tell whether the window of a record is closed."""
-        return stream_ms > at_ms + self.spans_ms[side] + self.grace_ms
+        end_ms = at_ms + self.spans_ms[side]
+        return time.stream_ms > end_ms + self.grace_ms or time.was_closed(self, end_ms)
 
     def matches(self, ctx: Context, side: int) -> list[Match] | None:
         """Keep the message that is handled, and return what it matches: in order of times, of one time as it came.
@@ -108,14 +110,14 @@ class JoinStore:
         """
         _, overlay, state = self.rows._reach(ctx)
         at_ms, raw_key, time, other = ctx.timestamp_ms, ctx._raw_key, state.windows, 1 - side
-        if self.is_closed(side, at_ms, time.stream_ms):
+        if self.is_closed(side, at_ms, time):
             return None
         to_ms = min(at_ms + self.spans_ms[side], time.stream_ms)
         found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
         if self.reports[other]:
             for one in found:
                 # A close that is due comes, however long it waits: what is final doesn't depend on commits.
-                if not self.is_closed(other, one.at_ms, time.stream_ms):
+                if not self.is_closed(other, one.at_ms, time):
                     overlay.delete(self._unmatched(other, one.at_ms, one.chunk, one.place, raw_key))
         chunk, place = self._keep(overlay, state, side, at_ms, raw_key, ctx._record.value or b"")
         if self.reports[side] and not found:
@@ -193,9 +195,13 @@ class JoinStore:
         """Return from which time on records are kept while one without a match, and those behind, wait for a close."""
         return max(0, unmatched_parts(row).end_ms - max(self.spans_ms))
 
-    def rows_between(self, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
-        """Return the bounds of all rows with nothing but records of a span of time."""
-        return chunk_range(from_ms // self._segment_ms, to_ms // self._segment_ms)
+    def expired_until(self, to_ms: int) -> bytes:
+        """Return the first row behind those with nothing but records up to a time."""
+        return b"" if to_ms < 0 else segment_row((to_ms + 1) // self._segment_ms)
+
+    def expired_ms(self, row: bytes) -> int:
+        """Return the last time of the records before a row of `expired_until`; -1 of no row."""
+        return segment_of(row) * self._segment_ms - 1 if row else -1
 
     def kept_at(self, overlay: Overlay, row: bytes) -> Kept | None:
         """Return the record that a row says had no match; None if it isn't there any more."""

@@ -21,7 +21,6 @@ from actors._core.windows.rows import (
     close_key,
     close_parts,
     decode_list,
-    decode_progress,
     encode_list,
     into_session,
     into_sliding,
@@ -37,6 +36,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
+from stores._core.windows import decode_progress
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -311,11 +311,19 @@ class WindowStore(Generic[K, V]):
         length_ms = self.windows.idle_ms if isinstance(self.windows, Session) else self.windows.longest_ms
         return time_of(row) - 1 - self.grace_ms - length_ms
 
-    def rows_between(self, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
-        """Return the bounds of all rows with nothing but windows that begin (sessions: end) in a span of time."""
+    def expired_until(self, to_ms: int) -> bytes:
+        """Return the first row behind those with nothing but windows that begin (sessions: end) up to a time."""
+        if to_ms < 0:
+            return b""
         if self._aligned is not None:
-            return aligned_key(from_ms, b""), aligned_key(to_ms + 1, b"")
-        return list_key(from_ms // self._segment_ms, b""), list_key(to_ms // self._segment_ms, b"")
+            return aligned_key(to_ms + 1, b"")
+        return list_key((to_ms + 1) // self._segment_ms, b"")
+
+    def expired_ms(self, row: bytes) -> int:
+        """Return the time that `expired_until` returned a row for: the last one of a list's segment; -1 of no row."""
+        if not row:
+            return -1
+        return time_of(row) * (1 if self._aligned is not None else self._segment_ms) - 1
 
     def result(self, raw: bytes) -> Any:
         """Return what users see of a window's encoded value."""

@@ -26,7 +26,6 @@ import msgspec
 
 from actors._core.logs import escaping
 from actors._core.windows.kinds import Window
-from actors._core.windows.rows import Progress
 from actors.errors import NewerVersionError
 from actors.ports import Clock, InputRecord
 from actors.runtime.message.context import Context
@@ -35,7 +34,9 @@ from actors.runtime.message.internal_messages import InternalMessage, InternalRe
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
+from actors.runtime.windows.removal import Removal
 from actors.runtime.windows.store import WindowStore
+from stores._core.windows import Progress
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -46,8 +47,6 @@ CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
 """1973: a timestamp before that is likely one in seconds."""
 _ID_BYTES = 8
-DROPS = 32
-"""Into how many removals the windows of a retention are divided at most."""
 
 
 @dataclass(slots=True)
@@ -56,29 +55,29 @@ class _Closing:
 
     Attributes:
         store: the store.
-        held: its rows that are committed.
+        removal: removes from the disk what is past its retention.
         closes: how what closes lies there.
         end: the first row behind those that close.
         next_ms: no window that isn't in hand closes before.
         start: no row that isn't in hand comes before.
         waiting: how many closes are in hand.
+        first_ms: the stream time at which the first of those in hand was due.
         floor_ms: windows that begin (sessions: end) before don't wait for their close.
-        committed_floor_ms: the same, as of the newest commit that was begun.
-        dropped_ms: what begins (ends) up to then is removed from the disk.
+        expired: rows before it are past their retention, as of the newest row `m` that was written.
         closed_end_ms: windows that end up to then are closed whatever the grace.
         has_entries: whether each list with a window to close has an entry for it.
     """
 
     store: TimedStore
-    held: PartitionStore
+    removal: Removal
     closes: Closes
     end: bytes
     next_ms: float = math.inf
     start: bytes = b""
     waiting: int = 0
+    first_ms: float = math.inf
     floor_ms: float = math.inf
-    committed_floor_ms: float = math.inf
-    dropped_ms: int = -1
+    expired: bytes = b""
     closed_end_ms: int = -1
     has_entries: bool = False
 
@@ -112,6 +111,7 @@ class _Closing:
         """Note that one of the closes in hand is done with."""
         self.waiting -= 1
         if not self.waiting:
+            self.first_ms = math.inf
             self.begins_at(None if self.next_ms == math.inf else self.start)
 
 
@@ -122,6 +122,7 @@ class TaskWindows:
 
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before the first record.
+        clock: tells whether a timestamp is too far ahead.
     """
 
     is_busy = False
@@ -137,7 +138,7 @@ class TaskWindows:
         max_ahead_ms: int,
     ) -> None:
         self._state = state
-        self._clock = clock
+        self.clock = clock
         self._meters = meters
         self._max_ahead_ms = max_ahead_ms
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
@@ -146,7 +147,8 @@ class TaskWindows:
         self.stream_ms = -1
         for store in stores:
             closes = closes_of(store)
-            self._closings[store] = _Closing(store, held[store], closes, bytes([closes.prefix[0] + 1]))
+            removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
+            self._closings[store] = _Closing(store, removal, closes, end)
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self.stream_ms
         self._is_restricted = False
@@ -155,8 +157,6 @@ class TaskWindows:
             progress = self._begin(closing)
             closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
             self._look_for_next(closing)
-            closing.committed_floor_ms = closing.floor_ms
-            self._drop(closing)
 
     # --- what stores ask -------------------------------------------------------------------------------------------
 
@@ -170,6 +170,10 @@ class TaskWindows:
         """Return up to which end tumbling and hopping windows take no records any more."""
         by_grace_ms = self.stream_ms - store.grace_ms
         return max(by_grace_ms, self._closings[store].closed_end_ms) if self._is_restricted else by_grace_ms
+
+    def was_closed(self, store: TimedStore, end_ms: int) -> bool:
+        """Tell whether a window of a join was closed when the grace was shorter."""
+        return self._is_restricted and end_ms <= self._closings[store].closed_end_ms
 
     def visible_ms(self, store: TimedStore) -> int:
         """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
@@ -224,7 +228,7 @@ class TaskWindows:
         if at_ms is None or at_ms < 0:
             raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
         if at_ms > self.stream_ms:
-            ahead_ms = at_ms - self._clock.wall_ms()
+            ahead_ms = at_ms - self.clock.wall_ms()
             if ahead_ms > self._max_ahead_ms:
                 raise wrong_timestamp(
                     ctx._source,
@@ -269,12 +273,13 @@ class TaskWindows:
         return [message for _, message in due]
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""
-        for closing in self._closings.values():
-            closing.committed_floor_ms = closing.floor_ms
-        if self.stream_ms <= self._written_ms:
-            return
+        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved, and so does expiry."""
+        has_moved, handled_ms = self.stream_ms > self._written_ms, self._handled_ms()
         for store, closing in self._closings.items():
+            expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
+            if not has_moved and expired == closing.expired:
+                continue
+            closing.expired = expired
             progress = msgspec.structs.replace(
                 self._progress(store),
                 stream_ms=self.stream_ms,
@@ -282,16 +287,17 @@ class TaskWindows:
                 layout=store.layout,
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
+                expired=expired,
             )
             write_progress(store, progress, self._state)
-        self._state.scope.release()
+            self._state.scope.release()
         self._written_ms = self.stream_ms
 
     def committed(self) -> None:
         """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
         self._note_time()
         for closing in self._closings.values():
-            self._drop(closing)
+            closing.removal.remove(closing.expired)
 
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
@@ -310,6 +316,9 @@ class TaskWindows:
             )
         is_changed = (progress.grace_ms, progress.layout) != (store.grace_ms, store.layout)
         closing.closed_end_ms = progress.closed_end_ms
+        closing.expired = progress.expired
+        # First, so that what some disks have still is neither shown nor closed: another disk has removed it.
+        closing.removal.remove(progress.expired)
         if 0 <= progress.grace_ms < store.grace_ms:
             closing.closed_end_ms = max(closing.closed_end_ms, closing.closes.closed_ms(progress))
         self._is_restricted = self._is_restricted or closing.closed_end_ms >= 0
@@ -323,6 +332,16 @@ class TaskWindows:
             # It goes with the next commit, whatever that is of.
             self._written_ms = -1
         return progress
+
+    def _handled_ms(self) -> int:
+        """Return up to which stream time all closes were handled: each may read, and add to, what was kept by then."""
+        handled_ms = self.stream_ms
+        for closing in self._closings.values():
+            if not closing.waiting and closing.next_ms <= self.stream_ms:
+                # Its entry may have been handled with another one. What has expired mustn't depend on when it is asked.
+                self._look_for_next(closing)
+            handled_ms = int(min(handled_ms, closing.first_ms - 1, closing.next_ms - 1))
+        return handled_ms
 
     def _note_time(self) -> None:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
@@ -351,6 +370,7 @@ class TaskWindows:
         found = [(closing.order_of(row), self._message(closing, row)) for row in rows]
         closing.waiting += len(found)
         if taken:
+            closing.first_ms = min(closing.first_ms, store.closing_ms(taken[0]))
             closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
         closing.begins_at(first)
         due += found
@@ -402,17 +422,3 @@ class TaskWindows:
                 await result
         finally:
             self.stream_ms = reached_ms
-
-    # --- what has expired ------------------------------------------------------------------------------------------
-
-    def _drop(self, closing: _Closing) -> None:
-        """Remove what is past its retention from the disk, if it is worth its while.
-
-        Stream time is committed by then. The changelog's own retention removes the records.
-        """
-        store = closing.store
-        gone_ms = int(min(self._written_ms - store.kept_ms, closing.committed_floor_ms - 1))
-        if gone_ms - closing.dropped_ms < max(1, store.retention_ms // DROPS) or gone_ms <= 0:
-            return
-        closing.held.drop(*store.rows_between(max(0, closing.dropped_ms), gone_ms))
-        closing.dropped_ms = gone_ms

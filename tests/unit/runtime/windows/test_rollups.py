@@ -10,7 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from actors import App, Context, Session, Tumbling, Window, aggregates
+from actors import App, Context, OnError, Session, Tumbling, Window, aggregates
+from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
 
 BEGIN_MS = 1_700_049_600_000
@@ -159,3 +160,33 @@ def test_the_sums_above_are_those_of_the_closes_below(steps: list[object], settl
             inner = [(key, total, end_s - 1) for key, _, end_s, total in found[below]]
             assert found[above] == summed(inner, size_s, begin_s)
             assert all(one[2] <= other[2] for one, other in pairwise(found[below]))
+
+
+def test_a_close_finds_what_was_kept_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time that was reached the hour is past its retention, and nothing is called for its own close."""
+    monkeypatch.setattr(task_windows, "CLOSES_AT_ONCE", 1)
+    app = App("rollups", broker="kafka://127.0.0.1:1", max_time_ahead=timedelta(days=2))
+    amounts = app.topic("amounts", key_type=str, value_type=int)
+    sums = app.topic("sums", key_type=str, value_type=int)
+    minutes = app.window_store("minutes", Tumbling(minutes=1), aggregate=aggregates.sum())
+    hours = app.window_store("hours", Tumbling(hours=1), retention=timedelta(hours=1), aggregate=aggregates.sum())
+    tried: set[Window] = set()
+
+    @minutes.on_close
+    async def closed(ctx: Context, window: Window, total: int) -> None:
+        if window not in tried:
+            tried.add(window)
+            raise ValueError("not yet: what is handled is committed until the retry")
+        [(_, so_far)] = hours.add(ctx.key, total)
+        ctx.send(sums, key=ctx.key, value=so_far)
+
+    @app.actor(amounts, stores=[minutes, hours], on_error=OnError(retries=1, then="stop"))
+    async def add(ctx: Context, amount: int) -> None:
+        minutes.add(ctx.key, amount)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for minute in range(5):
+            driver.post(amounts, key="a", value=1, timestamp_ms=BEGIN_MS + minute * MINUTE_S * 1000)
+        driver.post(amounts, key="b", value=1, timestamp_ms=BEGIN_MS + DAY_S * 1000)
+        driver.advance(60)
+        assert [one.value for one in driver.outputs(sums)] == [1, 2, 3, 4, 5]
