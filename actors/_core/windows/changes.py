@@ -22,7 +22,7 @@ class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 encode_change = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Change).decode
+_decode_change = msgspec.msgpack.Decoder(Change).decode
 
 
 def decode_change(raw: bytes) -> Change:
@@ -32,6 +32,6 @@ def decode_change(raw: bytes) -> Change:
         ValueError: it is something else.
     """
     try:
-        return _decode(raw)
+        return _decode_change(raw)
     except MALFORMED as error:
         raise ValueError(f"not a change of a table's row, {error}: {raw[:50]!r}") from error
