@@ -25,7 +25,7 @@ from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
-from actors._core.windows import join_rows, rows, versions
+from actors._core.windows import changes, join_rows, rows, versions
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -289,6 +289,9 @@ DECODERS: dict[str, Decoder] = {
     ),
     "decode_chunk": Decoder(
         join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
+    ),
+    "decode_change": Decoder(
+        changes.decode_change, (changes.encode_change(changes.Change(b"v", None)),), (ValueError,)
     ),
     **{
         f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))

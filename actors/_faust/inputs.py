@@ -19,6 +19,7 @@ from actors.declare.values.codecs import key_codec, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
+from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import Replies
 from actors.runtime.spec import InputSpec
 from actors.runtime.task.task import Task
@@ -130,6 +131,21 @@ def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[s
             f"actor {definition.name}: the producers of its inputs place keys differently ({shown}), so that messages "
             "of one key would come to different tasks. Have all use one partitioner, and declare it"
         )
+
+
+def check_aggregates(app: DeclaredApp) -> None:
+    """Refuse an aggregate over a table that no actor has: nothing would read the table's topic.
+
+    Raises:
+        ConfigurationError: with the line to write.
+    """
+    for table in app.stores.values():
+        if isinstance(table, Table) and table.groupings and app.owner_of_store(table.name) is None:
+            raise ConfigurationError(
+                f"aggregate {table.groupings[0].aggregate}: no actor has table {table.name}, so nothing reads topic "
+                f"{table.topic_name}: list the table, `@app.actor(topic, stores=[table])`. An actor that does nothing "
+                "with the rows takes the table's topic as its input, and has a handler that returns"
+            )
 
 
 def event_times(definition: ActorDefinition) -> dict[str, EventTime]:

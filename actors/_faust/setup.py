@@ -22,7 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_alike, event_times, input_handler, input_spec, repartitions
+from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -219,6 +219,7 @@ class Setup:
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
+        check_aggregates(self.app)
         wanted = {name: definition for definition in self.app.actors.values() for name in definition.topic_names}
         found, made = await topics.existing(wanted), repartitions(self.app)
         missing = {

@@ -1,4 +1,4 @@
-"""Joins with tables: cases from seeds, what the product makes of them, and how that is compared with Kafka Streams."""
+"""Joins with tables, and aggregates over them: cases from seeds, and what both sides make of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from actors import App, Context
@@ -15,19 +16,22 @@ from actors.testing import ActorTestDriver
 from tests.equivalence.judge import Judge
 from tests.equivalence.suite import Outcome
 
-STREAM, TABLES = "stream-table", "table-table"
+STREAM, TABLES, GROUPS = "stream-table", "table-table", "table-aggregate"
 CONFIGS = [
     *((STREAM, how, history_ms) for history_ms in (0, 40) for how in ("inner", "left")),
     *((TABLES, how, history_ms) for history_ms in (0, 40) for how in ("inner", "left", "outer")),
+    *((GROUPS, how, history_ms) for history_ms in (0, 40) for how in ("trace", "sum", "count")),
 ]
-"""(kind, how, the tables' history in milliseconds, 0 for none)."""
+"""(kind, how or what an aggregate keeps, the tables' history in milliseconds, 0 for none)."""
+CASE_STEP, NO_GROUP, GROUP_COUNT = 1_000, 4, 5
+"""A row that is aggregated has the number of its case, times the step, beside the value that the judge gets."""
 BATCH = 10
 REPEATED = "table-table: a tombstone of a key without a value"
 FORGOTTEN = "versioned tables: a tombstone of the time of the value that it deletes"
 _LATER_MS = 1_600_000_000_000
 
 Output = tuple[str, str | None, int]
-"""(key, "left,right" or a tombstone, timestamp)."""
+"""(key, "left,right" or a tombstone, timestamp); of aggregates (group, value or a tombstone, timestamp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,13 @@ def table_batches(seed: int, cases: int) -> Iterator[TableBatch]:
         kind, how, history_ms = CONFIGS[number % len(CONFIGS)]
         rng = random.Random(f"tables-{seed}-{number}")
         length = rng.randint(5, 30)
-        found = tuple(_records(rng, history_ms, length) for _ in range(min(BATCH, cases - first)))
+        sides = 1 if kind == GROUPS else 2
+        found = tuple(_records(rng, history_ms, length, sides=sides) for _ in range(min(BATCH, cases - first)))
         crashes = frozenset(rng.sample(range(length), rng.choice((0, 0, 1))))
         yield TableBatch(f"{seed}-{number}", kind, how, history_ms, found, crashes)
 
 
-def _records(rng: random.Random, history_ms: int, length: int) -> tuple[TableRecord, ...]:
+def _records(rng: random.Random, history_ms: int, length: int, *, sides: int) -> tuple[TableRecord, ...]:
     now_ms, keys = rng.choice((0, _LATER_MS)), "abc"[: rng.randint(1, 3)]
     null_share, far_ms = rng.choice((0.1, 0.4)), history_ms or 20
     found: list[TableRecord] = []
@@ -79,7 +84,7 @@ def _records(rng: random.Random, history_ms: int, length: int) -> tuple[TableRec
         at_ms = max(0, now_ms + step_ms)
         now_ms = max(now_ms, at_ms)
         value = None if rng.random() < null_share else rng.randint(0, 99)
-        found.append(TableRecord(rng.choice(keys), value, at_ms, rng.randint(0, 1)))
+        found.append(TableRecord(rng.choice(keys), value, at_ms, rng.randint(0, sides - 1)))
     return tuple(found)
 
 
@@ -97,15 +102,15 @@ def table_answers(batch: TableBatch) -> list[list[list[Output]]]:
             for at, case in enumerate(cases):
                 if number < len(case):
                     one = case[number]
-                    driver.post(
-                        inputs[one.side], key=names[at][one.key], value=one.value, timestamp_ms=one.timestamp_ms
-                    )
+                    value = one.value if one.value is None or batch.kind != GROUPS else CASE_STEP * at + one.value
+                    driver.post(inputs[one.side], key=names[at][one.key], value=value, timestamp_ms=one.timestamp_ms)
                     answers[at].append([])
             if number in batch.crashes:
                 driver.crash(keep_disk=number % 2 == 0, settle=False)
             driver.settle()
             for sent in driver.outputs(results):
-                answers[sent.partition][number].append((keys[sent.partition][sent.key], sent.value, sent.timestamp_ms))
+                key = sent.key.partition(":")[2] if batch.kind == GROUPS else keys[sent.partition][sent.key]
+                answers[sent.partition][number].append((key, sent.value, sent.timestamp_ms))
         return answers
 
 
@@ -114,7 +119,9 @@ def _declare(batch: TableBatch) -> tuple[App, list[Any], Any]:
     left, right = (app.topic(name, key_type=str, value_type=int) for name in ("left", "right"))
     results = app.topic("results", key_type=str, value_type=str)
     history = timedelta(milliseconds=batch.history_ms) if batch.history_ms else None
-    if batch.kind == STREAM:
+    if batch.kind == GROUPS:
+        _declare_groups(app, app.table(left, history=history), results, batch.how)
+    elif batch.kind == STREAM:
         table = app.table(right, history=history)
 
         @app.actor(left, stores=[table], tombstones=True)
@@ -133,6 +140,40 @@ def _declare(batch: TableBatch) -> tuple[App, list[Any], Any]:
             ctx.send(results, key=ctx.key, value=value, timestamp_ms=at_ms)
 
     return app, [left, right], results
+
+
+def _declare_groups(app: App, table: Any, results: Any, kept: str) -> None:
+    async def send(ctx: Context, value: str | None) -> None:
+        ctx.send(results, key=ctx.key, value=value, partition=int(ctx.key.partition(":")[0]))
+
+    initial, add, remove = FOLDS[kept]
+    table.aggregate(
+        "groups",
+        by=_group,
+        of=lambda value: value % CASE_STEP,
+        add=add,
+        remove=remove,
+        initial=initial,
+        value_type=str,
+        on_change=send,
+    )
+
+    @app.actor(table.topic, stores=[table])
+    async def rows(ctx: Context, value: int | None) -> None:
+        pass
+
+
+def _group(value: int) -> str | None:
+    case, of_case = divmod(value, CASE_STEP)
+    group = of_case % GROUP_COUNT
+    return None if group == NO_GROUP else f"{case}:{group}"
+
+
+FOLDS: dict[str, tuple[str, Any, Any]] = {
+    "trace": ("", lambda held, value: f"{held}+{value}", lambda held, value: f"{held}-{value}"),
+    "sum": ("0", lambda held, value: str(int(held) + value), lambda held, value: str(int(held) - value)),
+    "count": ("0", lambda held, _: str(int(held) + 1), lambda held, _: None if held == "1" else str(int(held) - 1)),
+}
 
 
 def _shown(left: int | None, right: int | None) -> str:
@@ -174,6 +215,8 @@ def compare_tables(
     batch: TableBatch, case: Sequence[TableRecord], judged: list[list[Any]], ours: list[list[Output]]
 ) -> tuple[str | None, bool]:
     """Return the first difference that isn't known, None if there is none; and whether there is a known one."""
+    if batch.kind == GROUPS:
+        return _compare_groups(case, judged, ours), False
     table = _Sides(batch.history_ms)
     shown: dict[str, str | None] = {}
     is_known = False
@@ -190,6 +233,22 @@ def compare_tables(
         shown.update({key: value for key, value, _ in here})
         table.put(record)
     return None, is_known
+
+
+def _compare_groups(case: Sequence[TableRecord], judged: list[list[Any]], ours: list[list[Output]]) -> str | None:
+    """Return the first difference. The groups of one record have no order; a value's time is its group's latest."""
+    latest: dict[str, int] = {}
+    for number, (record, theirs, here) in enumerate(zip(case, judged, ours, strict=True)):
+        expected = []
+        for group, value, at_ms in sorted(here, key=itemgetter(0)):
+            group_ms = max(at_ms, latest.pop(group, at_ms))
+            expected.append((group, value, group_ms))
+            if value is not None:
+                latest[group] = group_ms
+        outputs = sorted(map(tuple, theirs), key=itemgetter(0))
+        if outputs != expected:
+            return f"record {number} {record}: Kafka Streams {outputs}, here {expected}"
+    return None
 
 
 def _is_forgotten(judge: Judge, batch: TableBatch, case: Sequence[TableRecord]) -> bool:

@@ -1,4 +1,4 @@
-"""Joins with tables give what Kafka Streams gives, and the suite finds planted mistakes."""
+"""Joins with tables, and aggregates over them, give what Kafka Streams gives, and the suite finds planted mistakes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 
 from actors._core.windows.versions import History
+from actors.runtime.message.grouping import Grouping
 from actors.runtime.message.table import Table
 from tests.equivalence.judge import Judge
-from tests.equivalence.table_cases import BATCH, CONFIGS, STREAM, TABLES, TableBatch, run_tables, table_batches
+from tests.equivalence.table_cases import (
+    BATCH,
+    CONFIGS,
+    GROUPS,
+    STREAM,
+    TABLES,
+    TableBatch,
+    run_tables,
+    table_batches,
+)
 
-CASES = 100
+CASES = 160
 SEED = 24
 
 
@@ -24,7 +34,7 @@ def judge() -> Iterator[Judge]:
         yield started
 
 
-def test_joins_with_tables_equal_those_of_kafka_streams(judge: Judge) -> None:
+def test_joins_and_aggregates_equal_those_of_kafka_streams(judge: Judge) -> None:
     """Each case is equal, or differs by the known difference alone."""
     outcome = run_tables(judge, table_batches(SEED, CASES))
     assert outcome.unexplained == []
@@ -84,8 +94,30 @@ def test_a_deleted_row_that_stays_is_found(judge: Judge, monkeypatch: pytest.Mon
     """Tombstones of a table are ignored."""
     take = Table._take
     monkeypatch.setattr(Table, "_take", lambda table, ctx, value: value is not None and take(table, ctx, value))
-    _planted(judge, STREAM, 0)
-    _planted(judge, TABLES, 0)
+    for kind in (STREAM, TABLES, GROUPS):
+        _planted(judge, kind, 0)
+
+
+@pytest.mark.parametrize("history_ms", [0, 40])
+def test_a_row_that_stays_in_its_former_group_is_found(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, history_ms: int
+) -> None:
+    """Changes have no former value."""
+    change = Grouping.change
+    monkeypatch.setattr(Grouping, "change", lambda groups, ctx, _, new: change(groups, ctx, None, new))
+    _planted(judge, GROUPS, history_ms)
+
+
+def test_a_row_that_comes_before_it_leaves_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change within a group is two, the new value first."""
+    change = Grouping.change
+
+    def twice(groups: Grouping, ctx: Any, former: Any, new: Any) -> None:
+        change(groups, ctx, None, new)
+        change(groups, ctx, former, None)
+
+    monkeypatch.setattr(Grouping, "change", twice)
+    _planted(judge, GROUPS, 0)
 
 
 def test_batches_are_full() -> None:

@@ -84,17 +84,21 @@ class Repartition:
             raise PartlyFailedError(failures, outputs[sent:]) from next(iter(failures.values()))
 
 
-def _key_function(actor: str, topic: str, by: By, value_type: Any) -> Callable[[Any], Any]:
-    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry."""
+def key_function(actor: str, topic: str, by: By, value_type: Any, *, option: str = "by") -> Callable[[Any], Any]:
+    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry.
+
+    Raises:
+        ConfigurationError: it can't be called with a value, or the values have no such field.
+    """
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
-        check_callable(by, f"actor {actor}: by= of topic {topic}", takes=1, line=line)
+        check_callable(by, f"actor {actor}: {option}= of topic {topic}", takes=1, line=line)
         if any(map(inspect.iscoroutinefunction, (by, getattr(by, "__call__", by)))):  # noqa: B004
-            raise ConfigurationError(f"actor {actor}: by= of topic {topic} is async: make it a plain function")
+            raise ConfigurationError(f"actor {actor}: {option}= of topic {topic} is async: make it a plain function")
         return by
     fields = {name for base in getattr(value_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())}
     if not by or (fields and by not in fields and not hasattr(value_type, by)):
-        raise ConfigurationError(f"actor {actor}: by= of topic {topic}: {say_unknown('field', [by], fields)}")
+        raise ConfigurationError(f"actor {actor}: {option}= of topic {topic}: {say_unknown('field', [by], fields)}")
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
 
 
@@ -132,7 +136,7 @@ def rekeyed(
             )
         raw = app.topic(target, **key_options, value_type=bytes)
         _reader(app, name, topic, on_error).routes.append(
-            Route(actor, _key_function(actor, name, keys[name], schema.value_type), raw)
+            Route(actor, key_function(actor, name, keys[name], schema.value_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
         found.append(app.topic(target, **key_options, **values))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from actors.declare.arguments import check_inputs, check_span, single_topic
 from actors.declare.declared import Declaration, as_coroutine
 from actors.declare.definition import InputHandler
+from actors.declare.streams.aggregates import aggregate_table
 from actors.declare.streams.repartition import rekeyed
 from actors.declare.values.codecs import check_schema, key_codec
 from actors.declare.values.messages import function_codec
@@ -58,18 +59,20 @@ def make_table(app: Any, topic: Any, *, name: str | None, history: timedelta | N
         decode_value=lambda raw: values().decode(raw),
         history=None if history is None else app.store(f"{name}-history", key_type=bytes, value_type=bytes),
         history_ms=history_ms,
+        declare_aggregate=functools.partial(aggregate_table, app),
     )
     app.stores[name], app.value_types[name] = table, ValueType(bytes, 1)
     return table
 
 
 def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
-    """Return the stores that an actor owns which lists these: rows of windows, tables with their histories."""
+    """Return the stores that an actor owns which lists these: rows of windows, tables with what they keep beside."""
     found: list[Store[Any, Any]] = []
     for store in stores:
         found.append(store.rows if isinstance(store, WindowStore) else store)
-        if isinstance(store, Table) and store.history is not None:
-            found.append(store.history)
+        if isinstance(store, Table):
+            found += [] if store.history is None else [store.history]
+            found += [grouping.taken for grouping in store.groupings]
     return tuple(found)
 
 
@@ -124,11 +127,6 @@ def _check_tables(actor: str, topics: list[Any], tables: Sequence[Table[Any, Any
                 "first input: list a topic of app.topic(...) first, and the table in stores= too"
             )
     for table in tables:
-        if options.concurrency > 1 and table.history is not None:
-            raise ConfigurationError(
-                f"actor {actor}: table {table.name} has a history, which is the partition's, and concurrency handles "
-                "messages side by side: leave one of the two out"
-            )
         for topic in listed:
             _check_keys(actor, table, topic, options)
 

@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
+from actors._core.aggregates import Aggregate
+from actors._core.task.policy import OnError, Then
 from actors._core.windows.versions import MARK_KEY, History, Latest, Mark, decode_mark, segment_ms
 from actors.errors import NewerVersionError, UsageError
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
+from actors.runtime.message.grouping import TIME_BYTES, Grouping, Row
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
@@ -23,7 +26,6 @@ from stores._core.overlay import Overlay
 K = TypeVar("K")
 V = TypeVar("V")
 
-TIME_BYTES = 8
 CLEARED_AT_ONCE = 256
 """How many rows of what is before the history one record removes."""
 
@@ -53,6 +55,7 @@ class Table(Store[K, V]):
         topic: the topic.
         history: the store of former values; None if it keeps none.
         history_ms: how far behind the newest record former values are kept; 0 if they aren't.
+        groupings: its aggregates, which get each change of a row.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Table(Store[K, V]):
         decode_value: Callable[[bytes], Any],
         history: Store[bytes, bytes] | None,
         history_ms: int,
+        declare_aggregate: Callable[..., Store[Any, Any]],
     ) -> None:
         super().__init__(
             name,
@@ -76,6 +80,8 @@ class Table(Store[K, V]):
         self.topic = topic
         self.history = history
         self.history_ms = history_ms
+        self.groupings: list[Grouping] = []
+        self._declare_aggregate = declare_aggregate
 
     def __repr__(self) -> str:
         return f"<Table {self.name}>"
@@ -140,6 +146,67 @@ class Table(Store[K, V]):
         """Refuse: a table is read only."""
         self._refuse()
 
+    # --- aggregates ------------------------------------------------------------------------------------------------
+
+    def aggregate(
+        self,
+        name: str,
+        *,
+        by: str | Callable[[Any], Any],
+        add: Callable[[Any, Any], Any] | None = None,
+        remove: Callable[[Any, Any], Any] | None = None,
+        initial: Any = None,
+        aggregate: Aggregate[Any] | None = None,
+        of: str | Callable[[Any], Any] | None = None,
+        key_type: Any = str,
+        value_type: Any = None,
+        on_change: Callable[[Context, Any], Any] | None = None,
+        stores: Sequence[Any] = (),
+        on_error: OnError | Then = "stop",
+    ) -> Store[Any, Any]:
+        """Declare a value for each group of rows, which follows the rows: see "Aggregates" in the reference.
+
+        It is an actor, `name`, with a store of that name, by the key of the group. Declare it before the actor that
+        lists the table.
+
+        Args:
+            name: of the actor and of its store.
+            by: the key of a row's group: the name of a field, or a function of the value. None is for one in no group.
+            add: called as `(held, value)` when a row comes into a group; returns what the group has then.
+            remove: likewise, when a row leaves. Both return a new value; None ends the group, and deletes its row.
+            initial: what a group without rows has.
+            aggregate: one of `actors.aggregates` that has `remove`, in place of `add`, `remove` and `initial`.
+            of: what of a row is added and removed: the name of a field, or a function of the value; the value if left
+                out.
+            key_type: what `by` gives.
+            value_type: what `add` and `remove` return; not used with `aggregate`.
+            on_change: called as `(ctx, value)` after each change of a group, with None when the group has ended.
+            stores: further stores that `on_change` uses.
+            on_error: what becomes of a change whose functions raise; one that is skipped stays missing in its group.
+
+        Returns:
+            The store of the groups' values.
+
+        Raises:
+            ConfigurationError: the arguments can't work together, the name is taken, or the table's actor is declared
+                already.
+        """
+        return self._declare_aggregate(
+            self,
+            name,
+            by=by,
+            add=add,
+            remove=remove,
+            initial=initial,
+            aggregate=aggregate,
+            of=of,
+            key_type=key_type,
+            value_type=value_type,
+            on_change=on_change,
+            stores=stores,
+            on_error=on_error,
+        )
+
     # --- the topic's records ---------------------------------------------------------------------------------------
 
     def feeding(self, handler: Callable[[Context, Any], Awaitable[Any]]) -> Callable[[Context, Any], Awaitable[Any]]:
@@ -161,12 +228,29 @@ class Table(Store[K, V]):
     def _take(self, ctx: Context, value: Any) -> bool:
         """Write the row of the record that is handled; tell whether there is another latest value than before.
 
-        A tombstone of a key without a value is no change, neither is a record that came after a later one of its key
-        where the table has a history.
+        Aggregates of the table get the change. A tombstone of a key without a value is no change, neither is a record
+        that came after a later one of its key where the table has a history.
 
         Raises:
             RecordError: the table has a history, and the record's timestamp can't be its time.
         """
+        if not self.groupings:
+            return self._put(ctx, value)
+        _, rows, state = self._reach(ctx)
+        bounds = [grouping.take_up(ctx, state, rows) for grouping in self.groupings]
+        row = rows.get(ctx._raw_key)
+        if not self._put(ctx, value):
+            return False
+        former = None if row is None else Row(row[TIME_BYTES:], self._decoded(row, state))
+        raw = ctx._record.value
+        new = None if raw is None or value is None else Row(raw, value)
+        for grouping, bound in zip(self.groupings, bounds, strict=True):
+            # A row from there on is taken up later, with the value that it has then.
+            if bound is None or ctx._raw_key < bound:
+                grouping.change(ctx, former, new)
+        return True
+
+    def _put(self, ctx: Context, value: Any) -> bool:
         _, overlay, state = self._reach(ctx)
         raw = None if value is None else ctx._record.value
         if self.history is not None and not self._take_version(ctx, overlay, state, raw):

@@ -34,3 +34,16 @@ def test_the_join_sends_a_profile_and_its_tombstone() -> None:
             {"name": "Ada", "address": None},
             None,
         ]
+
+
+def test_the_aggregates_follow_the_rows() -> None:
+    names = block("docs/reference/tables.md", "Aggregates").run({})
+    offers, stock, sellers, alerts = (names[name] for name in ("offers", "stock", "sellers", "alerts"))
+    with ActorTestDriver(names["app"], partitions=2) as driver:
+        for key, product, count in (("a", "pen", 20), ("b", "pen", 5), ("a", "ink", 20)):
+            driver.send(offers.topic, key=key, value={"product": product, "count": count})
+        assert driver.items(stock) == {"pen": 5, "ink": 20}
+        assert driver.items(sellers) == {"pen": 1, "ink": 1}
+        assert [(sent.key, sent.value) for sent in driver.outputs(alerts)] == [("pen", "5 left")]
+        driver.send(offers.topic, key="a", value=None)
+        assert driver.items(stock) == {"pen": 5, "ink": 0}

@@ -5,9 +5,13 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.time.Duration;
 import java.util.Set;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.kstream.Aggregator;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Joined;
+import org.apache.kafka.streams.kstream.KGroupedTable;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
@@ -17,13 +21,14 @@ import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * A join with tables: {@code kind} "stream-table" (input 0 is the stream, 1 the table) or "table-table", {@code how}
- * "inner", "left" or "outer", {@code history} of versioned tables in milliseconds, 0 for tables without versions.
+ * A join with tables, or an aggregate over one: {@code kind} "stream-table" (input 0 is the stream, 1 the table),
+ * "table-table" or "table-aggregate" (of input 0), {@code how} "inner", "left" or "outer", or what an aggregate keeps,
+ * "trace", "sum" or "count", {@code history} of versioned tables in milliseconds, 0 for tables without versions.
  *
- * <p>An output is {@code [key, "left,right" or null, timestamp]}.
+ * <p>An output is {@code [key, "left,right" or null, timestamp]}, of an aggregate {@code [group, value or null, timestamp]}.
  */
 final class TableCase {
-    private static final Set<String> KINDS = Set.of("stream-table", "table-table");
+    private static final Set<String> KINDS = Set.of("stream-table", "table-table", "table-aggregate");
     private static final ValueJoiner<Long, Long, String> JOINER = (left, right) -> left + "," + right;
 
     private TableCase() {}
@@ -34,13 +39,14 @@ final class TableCase {
 
     /** Add the case's topology, whose results go to the last of {@code outputs}, and return the number of inputs. */
     static int build(JsonNode asked, StreamsBuilder builder, ArrayNode outputs) {
-        boolean isStream = "stream-table".equals(asked.get("kind").asText());
         String how = asked.get("how").asText();
-        KStream<String, String> results = isStream
-            ? streamJoined(asked, how, builder)
-            : joined(how, table(asked, builder, 0), table(asked, builder, 1)).toStream();
+        KStream<String, String> results = switch (asked.get("kind").asText()) {
+            case "stream-table" -> streamJoined(asked, how, builder);
+            case "table-aggregate" -> aggregated(how, table(asked, builder, 0)).toStream();
+            default -> joined(how, table(asked, builder, 0), table(asked, builder, 1)).toStream();
+        };
         results.process(() -> new Collect(outputs));
-        return 2;
+        return "table-aggregate".equals(asked.get("kind").asText()) ? 1 : 2;
     }
 
     private static KStream<String, String> streamJoined(JsonNode asked, String how, StreamsBuilder builder) {
@@ -57,6 +63,32 @@ final class TableCase {
             case "outer" -> left.outerJoin(right, JOINER);
             default -> throw new IllegalArgumentException("how " + how);
         };
+    }
+
+    /** The group of a value is its remainder by 5, and 4 stands for no group. */
+    private static KTable<String, String> aggregated(String how, KTable<String, Long> table) {
+        KGroupedTable<String, Long> grouped = table.groupBy(
+            (key, value) -> KeyValue.pair(value % 5 == 4 ? null : Long.toString(value % 5), value),
+            Grouped.with(Serdes.String(), Serdes.Long()));
+        return switch (how) {
+            case "trace" -> fold(grouped, "", (key, value, held) -> held + "+" + value, (key, value, held) -> held + "-" + value);
+            case "sum" -> fold(grouped, "0", (key, value, held) -> plus(held, value), (key, value, held) -> plus(held, -value));
+            case "count" -> fold(
+                grouped, "0", (key, value, held) -> plus(held, 1), (key, value, held) -> "1".equals(held) ? null : plus(held, -1));
+            default -> throw new IllegalArgumentException("how " + how);
+        };
+    }
+
+    private static KTable<String, String> fold(
+            KGroupedTable<String, Long> grouped,
+            String initial,
+            Aggregator<String, Long, String> add,
+            Aggregator<String, Long, String> remove) {
+        return grouped.aggregate(() -> initial, add, remove, Materialized.with(Serdes.String(), Serdes.String()));
+    }
+
+    private static String plus(String held, long value) {
+        return Long.toString(Long.parseLong(held) + value);
     }
 
     private static KTable<String, Long> table(JsonNode asked, StreamsBuilder builder, int input) {
