@@ -282,7 +282,8 @@ class WindowStore(Generic[K, V]):
             return not any(time.is_open(self, window) for window in kind.holding(at_ms))
         if isinstance(kind, Sliding):
             return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
-        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        segments = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        held = [one for part in segments.values() for one in part]
         merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
         return not time.is_open(self, merged.window)
 
@@ -411,13 +412,20 @@ class WindowStore(Generic[K, V]):
 
     def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
-        return [one for held in self._segments(get, raw_key, from_ms, to_ms, time).values() for one in held]
+        found = self._segments(get, raw_key, from_ms, to_ms, time, time.visible_ms(self))
+        return [one for held in found.values() for one in held]
 
-    def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
-        """Return the same by segment."""
+    def _segments(
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, visible_ms: int | None = None
+    ) -> dict[int, list[Held]]:
+        """Return the same by segment; by default without what is past its retention while its close waits.
+
+        A record mustn't find that: what it leads to would depend on whether the close was handled before it.
+        """
         segment_ms = self._segment_ms
+        if visible_ms is None:
+            visible_ms = time.stream_ms - self.kept_ms
         # No window begins, or ends, more than a millisecond behind the last record.
-        visible_ms = time.visible_ms(self)
         first = max(0, from_ms, visible_ms + 1) // segment_ms
         last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
         found: dict[int, list[Held]] = {}
