@@ -35,6 +35,7 @@ from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
 
 K = TypeVar("K")
@@ -72,6 +73,7 @@ class WindowStore(Generic[K, V]):
         retention_ms: how long a window can be read after its start, by stream time.
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
+        changes: the windows that changed, for `on_emit`; None without `emit=`.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
     """
 
@@ -100,6 +102,7 @@ class WindowStore(Generic[K, V]):
         self.decode_value = decode_value
         self.aggregate = aggregate
         self.on_close_function: OnClose | None = None
+        self.changes: ChangeStore | None = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
         if isinstance(windows, Session):
@@ -125,6 +128,23 @@ class WindowStore(Generic[K, V]):
         if self.on_close_function is not None:
             raise UsageError(f"window store {self.name}: on_close is set already")
         self.on_close_function = function
+        return function
+
+    def on_emit(self, function: OnClose) -> OnClose:
+        """Call a function as `(ctx, window, value)` for each window that changed, once an interval: see `emit=`.
+
+        It is called when stream time has come to the interval's end, with the window's last value in it; of those that
+        changed in one interval, windows that begin first go first. As for `on_close`, it happens exactly once.
+        `ctx.timestamp_ms` is the interval's last millisecond.
+
+        Raises:
+            UsageError: the store was declared without `emit=`, or has such a function already.
+        """
+        if self.changes is None:
+            raise UsageError(f"window store {self.name}: on_emit needs emit=…, as in emit=Every(seconds=10)")
+        if self.changes.on_close_function is not None:
+            raise UsageError(f"window store {self.name}: on_emit is set already")
+        self.changes.on_close_function = function
         return function
 
     def add(self, key: K, value: Any) -> Changed[Any]:
@@ -213,7 +233,11 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: its windows follow from records and can't be removed")
         overlay, state, raw_key = self._place(key)
         own = self._aligned.starting(self._start_of(window, state))
-        return state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))
+        if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
+            return False
+        if self.changes is not None:
+            self.changes.forget(state, raw_key, own)
+        return True
 
     def fetch(
         self, key: K, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
@@ -401,6 +425,8 @@ class WindowStore(Generic[K, V]):
         self.rows._write(overlay, state, row, VALUE + raw, None)
         if self.on_close_function is not None:
             state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
+        if self.changes is not None:
+            self.changes.note(state, key_of(row), window, raw)
 
     def _aligned_rows(
         self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
@@ -493,6 +519,12 @@ class WindowStore(Generic[K, V]):
             self.rows._write(overlay, state, row, encode_list(after), None)
             if self.on_close_function is not None:
                 self._expect(overlay, state, row, before, new)
+        if self.changes is not None:
+            for one in gone:
+                self.changes.forget(state, raw_key, one.window)
+            for one in changed:
+                if not one.is_merged:
+                    self.changes.note(state, raw_key, one.window, one.value)
 
     def _by_segment(self, held: Iterable[Held]) -> dict[int, list[Held]]:
         found: dict[int, list[Held]] = {}
