@@ -201,6 +201,7 @@ def test_finals_do_not_depend_on_records_between_closes(kind, steps):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
+@example(steps=[*((key, 1, 10) for key in "abcdz"), ("x", 1, 23), ("z", 1, 15), ("x", 1, 100)])
 def test_what_is_past_its_retention_does_not_depend_on_closes_that_wait(kind, steps):
     shortest_ms = 5 if kind == "session" else 10
     settled = finals_and_late(kind, steps, settles=True, retention_ms=shortest_ms)
