@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from actors import App, Every, Hopping, Session, Sliding, Tumbling, aggregates
 from actors.errors import ConfigurationError, UsageError
@@ -84,6 +84,7 @@ def expected(kind, seen, stream_ms):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
+@example(steps=[("a", 1, 5), ("a", 1, 2), ("a", 1, 20), "crash", ("a", 1, 100)])
 def test_each_change_is_handed_out_once_with_the_last_value_of_its_interval(kind, emit_s, steps):
     shop, stream_ms = Shop(KINDS[kind], emit_s), -1
     with ActorTestDriver(shop.app, partitions=1) as driver:
