@@ -8,6 +8,7 @@ from actors._faust.app import App
 from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
 from actors.declare.options import ActorOptions
+from actors.declare.streams.windows import Every
 from actors.errors import (
     ActorsError,
     AskClosedError,
@@ -62,6 +63,7 @@ __all__ = [
     "Context",
     "Effect",
     "EffectCall",
+    "Every",
     "ForeignKeyError",
     "HandlerFailedError",
     "Hopping",

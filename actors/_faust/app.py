@@ -36,7 +36,7 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition
 from actors.declare.streams.tables import idle_of, inputs_of, owned
-from actors.declare.streams.windows import Late, window_store, windowed
+from actors.declare.streams.windows import Every, Late, emitting, timed, window_store, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
@@ -157,6 +157,7 @@ class App(TableMethods, FaustApp):
         key_serializer: str | None = None,
         value_serializer: str | None = None,
         aggregate: Aggregate[Any] | None = None,
+        emit: Every | None = None,
         renamed_from: str | None = None,
     ) -> WindowStore[Any, Any]:
         """Declare windows over event time by key, kept as a store is.
@@ -172,6 +173,7 @@ class App(TableMethods, FaustApp):
             key_serializer: as of `store`.
             value_serializer: likewise.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
+            emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
             renamed_from: as of `store`.
 
         Raises:
@@ -179,7 +181,12 @@ class App(TableMethods, FaustApp):
         """
         rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
-        return window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+        made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+        if emit is not None:
+            former = None if renamed_from is None else f"{renamed_from}-changes"
+            changes = self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former)
+            emitting(made, changes, emit)
+        return made
 
     @check_arguments
     def actor(
@@ -233,7 +240,7 @@ class App(TableMethods, FaustApp):
         """
         options = Declaration(
             stores=owned(stores),
-            windows=tuple(store for store in stores if isinstance(store, WindowStore)),
+            windows=timed(stores),
             late=late,
             dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
             dedupe_ttl=dedupe_ttl,

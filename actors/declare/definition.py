@@ -20,6 +20,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
@@ -112,15 +113,24 @@ class ActorDefinition:
             )
 
     def check_windows(self) -> None:
-        """Refuse an actor whose windows' closes would lose their order. Functions of `on_close` may be set late.
+        """Refuse an actor whose windows' closes would lose their order, or whose changes nothing is called for.
+
+        Functions of `on_close` and `on_emit` may be set late.
 
         Raises:
             ConfigurationError: naming the store.
         """
-        closing = [store.name for store in self.windows if store.on_close_function is not None]
+        for store in self.windows:
+            if isinstance(store, ChangeStore) and store.on_close_function is None:
+                raise ConfigurationError(
+                    f"actor {self.name}: store {store.name} keeps the windows that change, because of emit=…, and "
+                    "nothing is called for them: set a function by on_emit of the window store, or leave emit out"
+                )
+        closing = [store for store in self.windows if store.on_close_function is not None]
         if self.concurrency > 1 and closing:
+            call = "on_emit" if isinstance(closing[0], ChangeStore) else "on_close"
             raise ConfigurationError(
-                f"actor {self.name}: window store {closing[0]} has on_close, whose calls have an order, and "
+                f"actor {self.name}: window store {closing[0].name} has {call}, whose calls have an order, and "
                 "concurrency handles messages side by side: leave one of the two out"
             )
 

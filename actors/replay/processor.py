@@ -20,7 +20,7 @@ from actors.runtime.handlers.expiry import remove
 from actors.runtime.inputs.event_times import written_ms
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.message.internal_messages import DueMessages, InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import call_id
 from actors.runtime.outbox.effects import Effects
@@ -289,7 +289,7 @@ class ReplayProcessor(TaskProcessor):
         if spec.effects is not None:
             uncalled = _Uncalled(spec, unknowns)
             tools.effects = uncalled
-            self._punctuators = [punctuator for punctuator in self._punctuators if not isinstance(punctuator, Effects)]
+            self._due = DueMessages(one for one in self._due.punctuators if not isinstance(one, Effects))
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
         if isinstance(self._messages.time_windows, TaskWindows):
             self._messages.time_windows.clock = CheckedClock(clock)
@@ -303,7 +303,7 @@ class ReplayProcessor(TaskProcessor):
                 left = list(self._inbox.event_times.timed(place, left))
             if len(self.inputs) > 1:
                 self._unknowns.topic = one.source.topic
-            if not self._punctuators and not self._expiries:
+            if not self._due.punctuators and not self._expiries:
                 await self._handle_all(one, left)
                 continue
             for record in left:
@@ -327,10 +327,9 @@ class ReplayProcessor(TaskProcessor):
 
     def _due_ms(self) -> float:
         due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
-        for punctuator in self._punctuators if self._may_take else ():
-            wait_s = punctuator.wait_s()
-            if wait_s != math.inf:
-                due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
+        wait_s = self._due.wait_s() if self._may_take else math.inf
+        if wait_s != math.inf:
+            due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
         return due_ms
 
     async def _take_what_is_due(self) -> None:

@@ -28,6 +28,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
@@ -170,7 +171,8 @@ class ActorSpec:
     def late_stores(self) -> list[str]:
         """The stores for which messages may come too late: those of windows, and tables with a history."""
         versioned = (table.name for table in self.tables if table.history is not None)
-        return [*(store.name for store in self.windows), *versioned]
+        windows = (store.name for store in self.windows if not isinstance(store, ChangeStore))
+        return [*windows, *versioned]
 
     @property
     def wholly_read(self) -> frozenset[str]:

@@ -23,6 +23,7 @@ from actors.declare.streams.windows import window_store, windowed
 from actors.declare.values.codecs import resolve
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
+from actors.runtime.task import processor
 from actors.runtime.windows import removal, task_windows
 from actors.runtime.windows.store import SEGMENTS, WindowStore
 from actors.testing.fakes.cluster import EPOCH_MS
@@ -70,7 +71,11 @@ class WindowsPart(Part):
     name = "windows"
     stores = (SPANS, VISITS, ROLLUPS)
     topics = (TOPIC, LATE)
-    limits = ((task_windows, "CLOSES_AT_ONCE", (1, 3, 100)), (removal, "REMOVALS", (4, 1000)))
+    limits = (
+        (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
+        (removal, "REMOVALS", (4, 1000)),
+        (processor, "DUE_S", (0.0, 0.001)),
+    )
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

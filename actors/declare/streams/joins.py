@@ -19,7 +19,8 @@ from actors.declare.arguments import check_arguments, check_inputs, check_span
 from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
 from actors.declare.streams.repartition import By
-from actors.declare.streams.tables import join_tables
+from actors.declare.streams.tables import join_tables, owned
+from actors.declare.streams.windows import timed
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
 from actors.errors import ConfigurationError
@@ -117,8 +118,8 @@ class Joins:
 def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) -> Declaration:
     """Return the options of the actor that a join is."""
     return Declaration(
-        stores=(store.rows, *(one.rows if isinstance(one, WindowStore) else one for one in stores)),
-        windows=(store, *(one for one in stores if isinstance(one, WindowStore))),
+        stores=(store.rows, *owned(stores)),
+        windows=(store, *timed(stores)),
         # Late records are seen to by the join's own handlers, since each input has another window.
         late="handle",
         dedupe_by=None,

@@ -2,7 +2,7 @@
 
 Tumbling and hopping windows close in the order of their rows, and the last row whose close was handled is noted. Other
 windows have an entry for the next close of each list, which is removed or moved on. A record of a join that matched
-none has a row, which is removed.
+none has a row, which is removed, and so has a window that changed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from actors._core.windows.join_rows import UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window
 from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import Overlay
 from stores._core.windows import PROGRESS_KEY, Progress, decode_progress, encode_progress
 
-TimedStore = WindowStore[Any, Any] | JoinStore
+TimedStore = WindowStore[Any, Any] | JoinStore | ChangeStore
 """A store whose rows belong to stream time."""
 Found = list[tuple[Any, bytes]]
 """What closes: a window or a side, and the encoded value."""
@@ -59,6 +60,8 @@ def closes_of(store: TimedStore) -> Closes:
     """Return how what closes lies in a store."""
     if isinstance(store, JoinStore):
         return _Unmatched(store)
+    if isinstance(store, ChangeStore):
+        return _Changed(store)
     return _Aligned(store, store.windows) if isinstance(store.windows, AlignedWindows) else _Listed(store)
 
 
@@ -194,3 +197,36 @@ class _Unmatched:
             return ""
         found[:] = [(unmatched_parts(row).side, kept.value)]
         return f"the record of {kept.at_ms} without a match"
+
+
+class _Changed:
+    """Windows that changed in an interval that is over."""
+
+    prefix = b"e"
+    has_entries = True
+    # At one time, what a window was is said before it closes.
+    length_ms = 0
+    contents = "changes"
+    remedy = "give the windows a store of another name"
+
+    def __init__(self, store: ChangeStore) -> None:
+        self._store = store
+
+    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+        return [row]
+
+    def named(self, row: bytes) -> tuple[bytes, int]:
+        return close_parts(row)[2], time_of(row) - 1
+
+    def closed_ms(self, progress: Progress) -> int:
+        return -1
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        overlay = state.overlays[self._store.rows]
+        raw = overlay.get(row)
+        if raw is None:
+            return ""
+        overlay.delete(row)
+        (one,) = decode_list(raw)
+        found[:] = [(one.window, one.value)]
+        return f"the interval in which the window {one.start_ms} to {one.end_ms} changed"

@@ -35,6 +35,7 @@ from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
 from stores._core.windows import decode_progress
 
@@ -78,6 +79,7 @@ class WindowStore(Generic[K, V]):
         retention_ms: how long a window can be read after its start, by stream time.
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
+        changes: the windows that changed, for `on_emit`; None without `emit=`.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
     """
 
@@ -106,6 +108,7 @@ class WindowStore(Generic[K, V]):
         self.decode_value = decode_value
         self.aggregate = aggregate
         self.on_close_function: OnClose | None = None
+        self.changes: ChangeStore | None = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
         if isinstance(windows, Session):
@@ -131,6 +134,23 @@ class WindowStore(Generic[K, V]):
         if self.on_close_function is not None:
             raise UsageError(f"window store {self.name}: on_close is set already")
         self.on_close_function = function
+        return function
+
+    def on_emit(self, function: OnClose) -> OnClose:
+        """Call a function as `(ctx, window, value)` for each window that changed, once an interval: see `emit=`.
+
+        It is called when stream time has come to the interval's end, with the window's last value in it; of those that
+        changed in one interval, windows that begin first go first. As for `on_close`, it happens exactly once.
+        `ctx.timestamp_ms` is the interval's last millisecond.
+
+        Raises:
+            UsageError: the store was declared without `emit=`, or has such a function already.
+        """
+        if self.changes is None:
+            raise UsageError(f"window store {self.name}: on_emit needs emit=…, as in emit=Every(seconds=10)")
+        if self.changes.on_close_function is not None:
+            raise UsageError(f"window store {self.name}: on_emit is set already")
+        self.changes.on_close_function = function
         return function
 
     def add(self, key: K, value: Any) -> Changed[Any]:
@@ -213,7 +233,11 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: its windows follow from records and can't be removed")
         overlay, state, raw_key = self._place(key)
         own = self._aligned.starting(self._start_of(window, state))
-        return state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))
+        if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
+            return False
+        if self.changes is not None:
+            self.changes.forget(state, raw_key, own)
+        return True
 
     def fetch(
         self, key: K, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
@@ -282,7 +306,8 @@ class WindowStore(Generic[K, V]):
             return not any(time.is_open(self, window) for window in kind.holding(at_ms))
         if isinstance(kind, Sliding):
             return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
-        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        segments = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        held = [one for part in segments.values() for one in part]
         merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
         return not time.is_open(self, merged.window)
 
@@ -428,6 +453,8 @@ class WindowStore(Generic[K, V]):
         self.rows._write(overlay, state, row, VALUE + raw, None)
         if self.on_close_function is not None:
             state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
+        if self.changes is not None:
+            self.changes.note(state, key_of(row), window, raw)
 
     def _aligned_rows(
         self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
@@ -439,13 +466,20 @@ class WindowStore(Generic[K, V]):
 
     def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
-        return [one for held in self._segments(get, raw_key, from_ms, to_ms, time).values() for one in held]
+        found = self._segments(get, raw_key, from_ms, to_ms, time, time.visible_ms(self))
+        return [one for held in found.values() for one in held]
 
-    def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
-        """Return the same by segment."""
+    def _segments(
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, visible_ms: int | None = None
+    ) -> dict[int, list[Held]]:
+        """Return the same by segment; by default without what is past its retention while its close waits.
+
+        A record mustn't find that: what it leads to would depend on whether the close was handled before it.
+        """
         segment_ms = self._segment_ms
+        if visible_ms is None:
+            visible_ms = time.stream_ms - self.kept_ms
         # No window begins, or ends, more than a millisecond behind the last record.
-        visible_ms = time.visible_ms(self)
         first = max(0, from_ms, visible_ms + 1) // segment_ms
         last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
         found: dict[int, list[Held]] = {}
@@ -513,6 +547,12 @@ class WindowStore(Generic[K, V]):
             self.rows._write(overlay, state, row, encode_list(after), None)
             if self.on_close_function is not None:
                 self._expect(overlay, state, row, before, new)
+        if self.changes is not None:
+            for one in gone:
+                self.changes.forget(state, raw_key, one.window)
+            for one in changed:
+                if not one.is_merged:
+                    self.changes.note(state, raw_key, one.window, one.value)
 
     def _by_segment(self, held: Iterable[Held]) -> dict[int, list[Held]]:
         found: dict[int, list[Held]] = {}

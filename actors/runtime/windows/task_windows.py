@@ -33,6 +33,7 @@ from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
 from actors.runtime.windows.removal import Removal
 from actors.runtime.windows.store import WindowStore
@@ -200,7 +201,8 @@ class TaskWindows:
     def count_late(self) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
-            self.was_late(store)
+            if not isinstance(store, ChangeStore):
+                self.was_late(store)
 
     def was_late(self, store: TimedStore) -> None:
         """Count a message that came too late for all its windows."""
