@@ -15,10 +15,11 @@ from datetime import timedelta
 from typing import Any
 
 from actors._core.windows.kinds import Window
-from actors._core.windows.rows import Held, close_key, close_parts, decode_list, decode_progress, encode_list, time_of
+from actors._core.windows.rows import Held, close_key, close_parts, decode_list, encode_list, time_of
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
+from stores._core.windows import decode_progress
 
 
 class ChangeStore:
@@ -91,9 +92,13 @@ class ChangeStore:
         """Return from which interval's end on rows are kept while a row waits."""
         return time_of(row)
 
-    def rows_between(self, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
-        """Return the bounds of all rows of intervals that end in a span of time."""
-        return close_key(from_ms, 0, b""), close_key(to_ms + 1, 0, b"")
+    def expired_until(self, to_ms: int) -> bytes:
+        """Return the first row behind those of intervals that end up to a time."""
+        return b"" if to_ms < 0 else close_key(to_ms + 1, 0, b"")
+
+    def expired_ms(self, row: bytes) -> int:
+        """Return the time that `expired_until` returned a row for; -1 of no row."""
+        return time_of(row) - 1 if row else -1
 
     # --- for people ------------------------------------------------------------------------------------------------
 
