@@ -46,6 +46,7 @@ class JoinsPart(Part):
     name = "joins"
     stores = (PAIRS,)
     topics = (TOPIC, LATE)
+    counts = (20, 40, 80)
     limits = (
         (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
         (task_windows, "DROPS", (4, 1000)),
