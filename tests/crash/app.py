@@ -1,4 +1,4 @@
-"""The app under fire: four actors.
+"""The app under fire: five actors.
 
 `summarise`: count, sum, min and max per key, and an echo of every running value. The echo goes to the input's own
 partition number, so that it can be compared with the input record by record.
@@ -10,6 +10,9 @@ commit in which it happens, to the input's own partition number too.
 
 `count_clicks`: clicks out of order, counted in windows and in sessions, whose closes say what was in them. Clicks that
 are too late go to a topic of their own.
+
+`match`: offers and bids out of order, in an outer join that says what it was called for, and when. Those that are too
+late go to a topic of their own.
 """
 
 import asyncio
@@ -338,3 +341,35 @@ async def span_closed(ctx: Context, window: Window, value: Counted) -> None:
 async def sitting_closed(ctx: Context, window: Window, value: Counted) -> None:
     """Say what was in a session."""
     ctx.send(finals, key=ctx.key, value=Final(sittings.name, *window, *value))
+
+
+class Called(msgspec.Struct):
+    """What the join was called for, by the numbers of the records: a pair, or one without a match; and when."""
+
+    offer: int | None
+    bid: int | None
+    at_ms: int
+    stream_ms: int
+
+
+offers, bids = (
+    app.topic(f"{NAME}-{name}", key_type=str, value_type=rules.Click, timestamp=lambda half: half.at_ms)
+    for name in ("offers", "bids")
+)
+late_halves = app.topic(f"{NAME}-late-halves", key_type=str, value_type=rules.Click)
+called = app.topic(f"{NAME}-called", key_type=str, value_type=Called)
+
+
+@app.join(
+    offers,
+    bids,
+    within=(timedelta(milliseconds=rules.BEFORE_MS), timedelta(milliseconds=rules.AFTER_MS)),
+    how="outer",
+    grace=grace,
+    late=late_halves,
+    max_task_idle=timedelta(seconds=1),
+)
+async def match(ctx: Context, offer: rules.Click | None, bid: rules.Click | None) -> None:
+    """Say what it is called for."""
+    numbers = (None if half is None else half.number for half in (offer, bid))
+    ctx.send(called, key=ctx.key, value=Called(*numbers, ctx.timestamp_ms, ctx.stream_ms))

@@ -17,9 +17,22 @@ from stores.rocks import RocksReader
 from tests.crash.checks import Findings, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
+from tests.crash.join_checks import JoinEvidence, check_joins
 from tests.crash.machine import SkippedError
-from tests.crash.window_checks import WindowEvidence, WindowFindings, check_windows
-from tests.crash.world import CLICKS, EFFECTS_FILE, INPUTS, NAME, OUTPUTS, PAIRED, PARTITIONS, World
+from tests.crash.window_checks import WindowEvidence, check_windows
+from tests.crash.world import (
+    CALLED,
+    CLICKS,
+    EFFECTS_FILE,
+    INPUTS,
+    LATE_HALVES,
+    MATCHED,
+    NAME,
+    OUTPUTS,
+    PAIRED,
+    PARTITIONS,
+    World,
+)
 
 logger = logging.getLogger("crash")
 
@@ -42,13 +55,14 @@ FLAWS = (
 )
 CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "calls", "done")
 WINDOW_KINDS = ("spans", "sittings", "late", "merged")
+JOIN_KINDS = ("pairs", "lone_offers", "lone_bids", "late_halves")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run found. All counts but inputs, faults, the seconds and `happened` have to be 0.
 
-    `chores` is what was wrong with the second actor, `windows` with the one of windows, empty if there were none;
+    `chores` is what was wrong with the second actor, `windows` with those of windows and joins, empty without them;
     `happened` is how often they did what.
     """
 
@@ -75,7 +89,7 @@ class Outcome:
         counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores) | dict(self.windows)
         found = {name: count for name, count in counts.items() if count}
         # A run that didn't try something says nothing of it.
-        kinds = (*(CHORE_KINDS if self.chores else ()), *(WINDOW_KINDS if self.windows else ()))
+        kinds = (*(CHORE_KINDS if self.chores else ()), *(WINDOW_KINDS + JOIN_KINDS if self.windows else ()))
         return found | {f"never {kind}": 0 for kind in kinds if not self.happened.get(kind)}
 
     @property
@@ -127,11 +141,11 @@ async def run(
         await feeding
         await _settle(world)
         _all_alive(world, "the last fault")
-        chores, windows = ChoreFindings({}), WindowFindings({})
+        chores, windows = ChoreFindings({}), ChoreFindings({})
         if not is_streams:
             await _settle_windows(world)
             chores = await _settle_chores(world)
-            windows = check_windows(await _window_evidence(world))
+            windows = await _check_windows(world)
         views = 0 if is_streams else await wrong_views(world)
         findings = await _check(world)
         open_transactions = await _open_transactions(world)
@@ -222,18 +236,27 @@ async def _settle_chores(world: World) -> ChoreFindings:
 async def _settle_windows(world: World) -> None:
     """Wait until all windows that are over have closed."""
     deadline_s = time.monotonic() + SETTLE_S
-    while check_windows(await _window_evidence(world)).is_waiting:
+    while (await _check_windows(world)).is_waiting:
         if time.monotonic() > deadline_s:
             break
         await asyncio.sleep(0.3)
 
 
-async def _window_evidence(world: World) -> WindowEvidence:
-    return WindowEvidence(
+async def _check_windows(world: World) -> ChoreFindings:
+    """Check the actor of windows, and the join."""
+    clicks = WindowEvidence(
         clicks=await world.read(CLICKS),
         finals=await world.read(f"{NAME}-finals"),
         late=await world.read(f"{NAME}-late"),
     )
+    halves = JoinEvidence(
+        offers=await world.read(MATCHED[0]),
+        bids=await world.read(MATCHED[1]),
+        called=await world.read(CALLED),
+        late=await world.read(LATE_HALVES),
+    )
+    windows, joins = check_windows(clicks), check_joins(halves)
+    return ChoreFindings(windows.counts | joins.counts, windows.examples + joins.examples, windows.seen + joins.seen)
 
 
 async def _evidence(world: World) -> Evidence:

@@ -133,3 +133,20 @@ def click(number: int, begin_ms: int) -> tuple[bytes, Click]:
     """Give a click's key, and the click; the first one is at about `begin_ms`."""
     behind_ms = FAR_BEHIND_MS if number % 41 == 7 else number * number * 7919 % LATEST_MS
     return click_key(number * 31 % CLICK_KEYS), Click(number, begin_ms + number * STEP_MS - behind_ms)
+
+
+MATCH_KEYS = 24
+BEFORE_MS, AFTER_MS = 400, 800
+"""A bid matches an offer if it is at most so much earlier, or later."""
+
+
+def match_key(number: int) -> bytes:
+    """Give one of the `MATCH_KEYS` keys."""
+    return b"lot-%02d" % number
+
+
+def half(side: int, number: int, begin_ms: int) -> tuple[bytes, Click]:
+    """Give the key and the record of an offer (side 0) or a bid (side 1); each has a number of its own."""
+    behind_ms = FAR_BEHIND_MS if number % 41 == 7 + side else number * number * (7919 + 18 * side) % LATEST_MS
+    at_ms = begin_ms + number * STEP_MS - behind_ms
+    return match_key(number * (31 - 14 * side) % MATCH_KEYS), Click(2 * number + side, at_ms)

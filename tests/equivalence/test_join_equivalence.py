@@ -70,6 +70,17 @@ def test_a_window_that_is_a_millisecond_off_is_found(
     _planted(judge, kind)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forgotten_grace_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A record is late when its window has ended."""
+
+    def is_closed(store: JoinStore, side: int, at_ms: int, stream_ms: int) -> bool:
+        return stream_ms > at_ms + store.spans_ms[side]
+
+    monkeypatch.setattr(JoinStore, "is_closed", is_closed)
+    _planted(judge, kind)
+
+
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_a_record_that_is_handed_out_early_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """It is handed out with its window's last millisecond, in which it may still match."""

@@ -16,6 +16,7 @@ from tests.sim.dedupe import DedupePart
 from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.fakes.loop import Process
+from tests.sim.joins import JoinsPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.queries import QueriesPart
@@ -39,6 +40,7 @@ PARTS = (
     SessionsPart,
     DedupePart,
     WindowsPart,
+    JoinsPart,
     ViewsPart,
     QueriesPart,
     VersionsPart,
@@ -57,13 +59,16 @@ ODDS = {
     "sessions": 0.15,
     "dedupe": 0.15,
     "windows": 0.2,
+    "joins": 0.2,
     "views": 0.1,
     "queries": 0.1,
     "versions": 0.1,
 }
-FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows"))
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
+NOT_WITH = {"joins": "parallel"}
+"""What a part can't be with: a join handles one message after the other."""
 
 
 def drawn(seed: int, others: Collection[str]) -> list[str]:
@@ -73,8 +78,9 @@ def drawn(seed: int, others: Collection[str]) -> list[str]:
 
 
 def completed(features: Collection[str]) -> list[str]:
-    """Give the features with those that they need."""
-    return list(dict.fromkeys([*features, *(need for name in features for need in NEEDED.get(name, ()))]))
+    """Give the features with those that they need, and without those that can't be."""
+    found = dict.fromkeys([*features, *(need for name in features for need in NEEDED.get(name, ()))])
+    return [name for name in found if NOT_WITH.get(name) not in found]
 
 
 class Model:
@@ -110,7 +116,9 @@ class Model:
             stores += own
             operations.update(part.operations(host, own))
             messages.update(part.messages(host))
-            declared.update(part.declared(host, own))
+            more = part.declared(host, own)
+            timed = (*declared.get("windows", ()), *more.get("windows", ()))
+            declared.update(more, windows=timed)
 
         async def handle(ctx: Context, value: str) -> Any:
             operation, _, argument = value.partition(":")
@@ -120,7 +128,7 @@ class Model:
                 return await handler(ctx, value)
             result = await operations[operation](ctx, argument)
             if operation not in app.SILENT:
-                ctx.send(app.ECHO, key=ctx.key, value=f"{ctx.offset} {value} {operation}")
+                ctx.send(app.ECHO, key=ctx.key, value=f"{app.place(ctx)} {value} {operation}")
             return result
 
         whole = handle if self.parts else handler

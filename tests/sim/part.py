@@ -70,6 +70,10 @@ class Part:
         """Give the value of some input."""
         raise NotImplementedError
 
+    def input_topic(self, value: str) -> str:
+        """Give which of the inputs a value is sent to."""
+        return app.INPUT
+
     def timestamp_ms(self) -> int | None:
         """Give the timestamp of the input that is made next; None is the broker's time."""
         return None

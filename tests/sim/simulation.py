@@ -19,6 +19,7 @@ About half of the runs have features beside faults:
     sessions        the states of a class actor expire, its hook may fail
     dedupe          messages with an id that was seen are skipped
     windows         events out of order are counted in windows, whose closes say what was in them
+    joins           records of two sides are joined, those without a match are called when their window closes
     views           handlers read a view; its database is damaged while it is open, or one of the task's
     queries         each process is asked for what its stores hold, as the owner or from a copy
     versions        processes run one of two programs, and the newer one's values are of a later version
@@ -72,7 +73,7 @@ PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
 TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
-NOT_WITH_EXPIRED = frozenset(("at_least_once", "park", "windows"))
+NOT_WITH_EXPIRED = frozenset(("at_least_once", "park", "windows", "joins"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
 NOT_WITH_SWAPPED = frozenset(("views", "rival", "at_least_once"))
 """What damages or copies databases itself, or has zombies that write to one that was moved."""

@@ -184,10 +184,9 @@ class WindowsPart(Part):
 
     def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
         """Give the rows that are past their retention; `rows` are committed, with metadata."""
-        raw = rows.get(b"m")
-        if store not in self.stores or raw is None:
+        stream_ms = stream_ms_of(rows) if store in self.stores else None
+        if stream_ms is None:
             return
-        stream_ms = int.from_bytes(raw[METADATA_BYTES + 1 : METADATA_BYTES + 1 + _WORD], signed=True)
         retention_ms = self.retention_ms(store)
         segment_ms = max(self.gap_ms, -(-retention_ms // SEGMENTS))
         for row in rows:
@@ -209,20 +208,20 @@ class WindowsPart(Part):
             late = [record for record in self._log(LATE, number) if record.is_committed]
             self.world.audit.counted["window late"] += len(late)
             if self.is_exact:
-                streams = _Streams(self, number) if UNTOLD.isdisjoint(self.world.features) else None
+                streams = Streams(self, number) if UNTOLD.isdisjoint(self.world.features) else None
                 yield from self._replayed(number, streams).wrong
                 yield from self._accounted(number, late, streams)
 
     def _log(self, topic: str, partition: int) -> Sequence[StoredRecord]:
         return self.world.cluster.log(TopicPartition(topic, partition)).history
 
-    def _replayed(self, partition: int, streams: _Streams | None) -> _Book:
+    def _replayed(self, partition: int, streams: Streams | None) -> _Book:
         book = _Book(self, partition, streams)
         for key, (what, *words) in self.events(TOPIC, partition):
             book.event(key, words) if what == OPERATION else book.close(key, words)
         return book
 
-    def _accounted(self, partition: int, late: Sequence[StoredRecord], streams: _Streams | None) -> Iterator[str]:
+    def _accounted(self, partition: int, late: Sequence[StoredRecord], streams: Streams | None) -> Iterator[str]:
         """See that each event was handled once, or was too late and went where those go."""
         said = Counter(int(words[1]) for _, words in self.events(TOPIC, partition) if words[0] == OPERATION)
         inputs = [record for record in self.inputs(partition) if app.operation_of(record) == OPERATION]
@@ -270,6 +269,13 @@ class WindowsPart(Part):
                 yield f"windows: {key!r} of partition {partition}: {store} {place} closed with {found}, not {numbers}"
 
 
+def stream_ms_of(rows: Mapping[bytes, bytes]) -> int | None:
+    """Give the stream time that the committed rows of a store say, which are with metadata."""
+    raw = rows.get(b"m")
+    at = METADATA_BYTES + 1
+    return None if raw is None else int.from_bytes(raw[at : at + _WORD], signed=True)
+
+
 def _told(changed: Sequence[tuple[Window, tuple[int, int]]]) -> str:
     """Write down windows and what is in them."""
     texts = (f"{w.start_ms - EPOCH_MS}~{w.end_ms - EPOCH_MS}~{count}~{total}" for w, (count, total) in changed)
@@ -304,10 +310,10 @@ class _Held:
         return f"{self.start_ms}~{self.end_ms}~{self.count}~{self.total}"
 
 
-class _Streams:
+class Streams:
     """The stream time of a partition behind each record that was handled, as the inputs say."""
 
-    def __init__(self, part: WindowsPart, partition: int) -> None:
+    def __init__(self, part: Part, partition: int) -> None:
         self._offsets: list[int] = []
         self._times: list[int] = []
         for record in part.inputs(partition):
@@ -324,7 +330,7 @@ class _Streams:
 class _Book:
     """The windows of a partition as the events say, and what can't be of what they say."""
 
-    def __init__(self, part: WindowsPart, partition: int, streams: _Streams | None) -> None:
+    def __init__(self, part: WindowsPart, partition: int, streams: Streams | None) -> None:
         self.wrong: list[str] = []
         self._part = part
         self._streams = streams
@@ -349,7 +355,9 @@ class _Book:
         if (words[5], words[6]) != wanted:
             self._say(key, f"has {words[5:]} of event {number} at {at_ms}, stream time {stream_ms}, not {wanted}")
         end_ms = self._part.rollup_end(at_ms + EPOCH_MS) - EPOCH_MS
-        is_late = not spans and visit is None and end_ms + self._part.grace_ms <= stream_ms
+        # A join decides for itself what is late.
+        may_be_late = "joins" not in self._part.world.features
+        is_late = may_be_late and not spans and visit is None and end_ms + self._part.grace_ms <= stream_ms
         if bool(late) is not is_late:
             self._say(key, f"is told that event {number} at {at_ms} is late: {bool(late)}")
 

@@ -432,7 +432,8 @@ class WindowStore(Generic[K, V]):
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
         encode, shown, get, found = self.encode_value, self._shown, overlay.get, []
         result = None if self.aggregate is None else self.aggregate.result
-        closed_ms, is_asked = state.windows.closed_ms(self), self.on_close_function is not None
+        closed_ms = state.windows.closed_ms(self)
+        is_told = self.on_close_function is not None or self.changes is not None
         limit = state.max_record_bytes[self.name] - RECORD_OVERHEAD_BYTES - len(raw_key) - ALIGNED_BYTES
         for window in kind.holding(at_ms):
             if window.end_ms <= closed_ms:
@@ -441,7 +442,7 @@ class WindowStore(Generic[K, V]):
             raw = get(row)
             value = change(None if raw is None else raw[1:])
             encoded = encode(value)
-            if is_asked or len(encoded) > limit:
+            if is_told or len(encoded) > limit:
                 self._write_aligned(overlay, state, window, row, encoded)
             else:
                 overlay.set(row, VALUE + encoded)

@@ -401,7 +401,7 @@ class TaskWindows:
         """Consume a close, unless another close has made a window that closes before: then it is taken again."""
         if len(self._closings) > 1:
             place = closing.order_of(row)
-            if any(other.next_close < place for other in self._closings.values()):
+            if any(self._comes_before(other, place) for other in self._closings.values()):
                 closing.expect(int(place[0]), row)
                 return False
         found.clear()
@@ -410,6 +410,12 @@ class TaskWindows:
         if what and isinstance(record, InternalRecord):
             record.what = f"the close of {what} of store {closing.store.name}"
         return bool(what)
+
+    def _comes_before(self, other: _Closing, place: _Order) -> bool:
+        """Tell whether a close of another store comes first. What a function added that raised isn't there any more."""
+        if other.next_close < place:
+            self._look_for_next(other)
+        return other.next_close < place
 
     async def _call(self, store: TimedStore, open_ms: int, found: Found, ctx: Context) -> None:
         function = store.on_close_function

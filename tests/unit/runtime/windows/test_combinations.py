@@ -281,6 +281,29 @@ def test_a_close_that_fails_takes_back_all_that_it_did() -> None:
 # --- asks and queries ------------------------------------------------------------------------------------------------
 
 
+def test_a_close_that_asks_is_told_to_tell() -> None:
+    app = App("shop", broker=URL)
+    clicks, orders = (app.topic(name, key_type=str, value_type=int) for name in ("clicks", "orders"))
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+    @app.actor(orders)
+    async def order(ctx: Context, number: int) -> int:
+        return number
+
+    @app.actor(clicks, stores=[tens])
+    async def count(ctx: Context, number: int) -> None:
+        tens.add(ctx.key, number)
+
+    @tens.on_close
+    async def closed(ctx: Context, window: Window, clicks: int) -> None:
+        await ctx.ask(order, ctx.key, clicks)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(clicks, key="a", value=1, timestamp_ms=at(1))
+        with pytest.raises(HandlerFailedError, match=r"the close of the window.*or use ctx.tell, as on_close has to"):
+            driver.send(clicks, key="a", value=2, timestamp_ms=at(11))
+
+
 def test_a_question_may_be_late_and_is_told_so() -> None:
     app = App("shop", broker=URL)
     clicks = app.topic("clicks", key_type=str, value_type=int)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 
 from actors import App, Context, OnError, Session, Tumbling, Window, aggregates
-from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
 
 BEGIN_MS = 1_700_049_600_000
@@ -132,6 +131,42 @@ def test_sessions_are_summed_by_hour_in_the_hour_of_their_end() -> None:
             ("a", 5_000, 5_000, 1),
         ]
         assert found["hours"] == [("a", 0, 3_600, 3), ("a", 3_600, 7_200, 4)]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_close_that_fails_after_it_added_to_shorter_windows_is_given_up_once(retries: int) -> None:
+    """What it added is taken back, so nothing comes before it."""
+    app = App("halves", broker="kafka://127.0.0.1:1")
+    amounts = app.topic("amounts", key_type=str, value_type=int)
+    sums = app.topic("sums", key_type=str, value_type=int)
+    hours = app.window_store("hours", Tumbling(hours=1), aggregate=aggregates.sum())
+    minutes = app.window_store("minutes", Tumbling(minutes=1), aggregate=aggregates.sum())
+    attempts: list[str] = []
+
+    @hours.on_close
+    async def hour_closed(ctx: Context, window: Window, total: int) -> None:
+        minutes.add(ctx.key, total)
+        attempts.append(ctx.key)
+        if ctx.key == "bad":
+            raise ValueError("no minute for it")
+
+    @minutes.on_close
+    async def minute_closed(ctx: Context, window: Window, total: int) -> None:
+        ctx.send(sums, key=ctx.key, value=total)
+
+    policy = OnError(retries=retries, then="skip", dead_letters=True)
+
+    @app.actor(amounts, stores=[hours, minutes], on_error=policy)
+    async def add(ctx: Context, amount: int) -> None:
+        hours.add(ctx.key, amount)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for key, at_s in (("bad", 10), ("good", 20), ("end", 2 * HOUR_S)):
+            driver.post(amounts, key=key, value=1, timestamp_ms=BEGIN_MS + at_s * 1000)
+        driver.advance(60)
+        assert attempts == ["bad"] * (retries + 1) + ["good"]
+        assert [letter.key for letter in driver.dead_letters()] == ["bad"]
+        assert [sent.key for sent in driver.outputs(sums)] == ["good"]
 
 
 STEPS = st.lists(
