@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from actors import App, Context, OnError, Session, Tumbling, Window, aggregates
+from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
 
 BEGIN_MS = 1_700_049_600_000
