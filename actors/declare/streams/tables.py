@@ -57,7 +57,9 @@ def make_table(app: Any, topic: Any, *, name: str | None, history: timedelta | N
         encode_key=lambda key: keys().encode(key),
         decode_key=lambda raw: keys().decode(raw),
         decode_value=lambda raw: values().decode(raw),
-        history=None if history is None else app.store(f"{name}-history", key_type=bytes, value_type=bytes),
+        history=None
+        if history is None
+        else app.store(f"{name}-history", key_type=bytes, value_type=bytes, placement="task"),
         history_ms=history_ms,
         declare_aggregate=functools.partial(aggregate_table, app),
     )
