@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean install promtool
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,7 +37,7 @@ locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
 sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
 
-equivalence: $(READY)  ## windows beside Kafka Streams' TopologyTestDriver; CASES=n, SEED=n
+equivalence: $(READY)  ## windows, joins and tables beside Kafka Streams' TopologyTestDriver; CASES=n, SEED=n
 	$(BIN)/python -m tests.equivalence $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
 hostile: $(READY)  ## a worker under all attacks at once for a minute, beside the main job
@@ -100,6 +100,11 @@ promtool: .local/promtool/usr/bin/promtool  ## Prometheus's tool, with which the
 	mkdir -p .local/promtool
 	cd .local/promtool && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; }
 	cd .local/promtool && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
+
+dist: $(READY)  ## sdist and wheel in dist/, checked; the same commit gives the same wheel
+	rm -rf build dist *.egg-info
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

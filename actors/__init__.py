@@ -8,6 +8,7 @@ from actors._faust.app import App
 from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
 from actors.declare.options import ActorOptions
+from actors.declare.streams.windows import Every
 from actors.errors import (
     ActorsError,
     AskClosedError,
@@ -42,6 +43,7 @@ from actors.runtime.handlers.effect import Effect, EffectCall
 from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
 from actors.runtime.message.task_state import AnswerLater
 from actors.runtime.windows.store import WindowStore
 
@@ -61,6 +63,7 @@ __all__ = [
     "Context",
     "Effect",
     "EffectCall",
+    "Every",
     "ForeignKeyError",
     "HandlerFailedError",
     "Hopping",
@@ -78,6 +81,7 @@ __all__ = [
     "Sliding",
     "Store",
     "StoreOutsideHandlerError",
+    "Table",
     "TakeoverRefusedError",
     "Tumbling",
     "UndecodableRecordError",

@@ -32,6 +32,17 @@ from actors._core.partitioner import MURMUR2, PARTITIONERS
 from actors.errors import ActorsError
 from actors.http_client import HttpClient
 
+__all__ = [
+    "Answer",
+    "Position",
+    "StateClient",
+    "StateError",
+    "StateRequestError",
+    "StateUnavailableError",
+    "SyncStateClient",
+    "WindowValue",
+]
+
 T = TypeVar("T")
 
 MAX_KEYS = 1_000

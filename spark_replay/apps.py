@@ -6,6 +6,8 @@ An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)`
     actor, topics, group    names; several topics are inputs in the order of their declaration
     changelogs, others      by store, the changelog: of what follows from the input, of what also follows from time
     follows_time            whether something happens to its state without a message
+    timed                   the topics whose values say their time by a field
+    event_times(count)      the function that gives a record's time, called as (place of the input, record)
     topics_of(metadata)     of the topics that the commit of an offset was about: `input_id`, `changelog_id(store)`, and
                             `is_recreated`, `since`: the first epoch of the input if that replaced another topic
     run(partition, records, *, partition_count, starts, kept, until_ms, stores, topic_ids, metadata)

@@ -6,12 +6,44 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from stores._core.outside import MALFORMED
+from stores._core.printable import moment
 from stores._core.printable import printable as escaped
+from stores._core.windows import KEY_AT, KEYS_AT, PROGRESS_KEY, SIDE_AT, decode_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
     from rich.console import Console
     from rich.table import Table
+
+
+class _Window(msgspec.Struct, array_like=True, frozen=True):
+    """A window in a list of a window store, as far as it is shown."""
+
+    start_ms: int
+    end_ms: int
+    value: bytes
+
+    def __str__(self) -> str:
+        return f"{moment(self.start_ms)} to {moment(self.end_ms)}: {printable(self.value)}"
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    """A record that a join keeps."""
+
+    at_ms: int
+    value: bytes
+
+    def __str__(self) -> str:
+        return f"{moment(self.at_ms)}: {printable(self.value)}"
+
+
+class _Chunk(msgspec.Struct, array_like=True, frozen=True):
+    """Records of a join in a row, as far as they are shown."""
+
+    records: list[_Kept]
 
 
 def printable(raw: bytes | bytearray | None) -> str:
@@ -27,7 +59,45 @@ def printable(raw: bytes | bytearray | None) -> str:
     return f"base64:{base64.b64encode(raw).decode()}"
 
 
-def side(held: Row | None) -> dict[str, Any] | None:
+def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
+    """Return the key of a row as text; of a window store's, or a join's, the message's key and a time."""
+    row = b"" if raw is None or not has_windows else bytes(raw)
+    if row == PROGRESS_KEY:
+        return "stream time"
+    at = KEYS_AT.get(row[:1])
+    if at is None or len(row) < at:
+        return printable(raw)
+    key, time = printable(row[at:]), int.from_bytes(row[1:KEY_AT])
+    which = "left" if row[SIDE_AT : SIDE_AT + 1] == bytes(1) else "right"
+    parts = {
+        b"w": f"the window from {moment(time)} ({time} ms)",
+        b"k": f"the windows of segment {time}",
+        b"e": f"the close at {moment(time)} ({time} ms)",
+        b"j": f"the {which} records of segment {time}",
+        b"u": f"a {which} record without a match up to {moment(time)} ({time} ms)",
+    }
+    return f"{key}, {parts[row[:1]]}"
+
+
+def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
+    """Return the value of a row as text: each window of a list with its bounds, each record of a join with its time."""
+    value = b"" if raw is None else bytes(raw)
+    if not has_windows or not value:
+        return printable(raw)
+    try:
+        if value[:1] == b"p":
+            return f"{decode_progress(value)}"
+        if value[:1] == b"l":
+            return "; ".join(map(str, msgspec.msgpack.decode(value[1:], type=list[_Window])))
+        if value[:1] == b"c":
+            return "; ".join(map(str, msgspec.msgpack.decode(value[1:], type=_Chunk).records))
+    except (*MALFORMED, msgspec.MsgspecError):
+        # Cut for the report, or damaged.
+        return printable(raw)
+    return printable(value[1:]) if value[:1] == b"v" else printable(raw)
+
+
+def side(held: Row | None, *, has_windows: bool = False) -> dict[str, Any] | None:
     """Return what one side of a comparison has of a key as plain values."""
     if held is None:
         return None
@@ -35,7 +105,7 @@ def side(held: Row | None) -> dict[str, Any] | None:
     if fields.get("input", 0) is None:
         # An actor with one input, or a side that doesn't say which.
         del fields["input"]
-    return fields | {"value": printable(fields["value"])}
+    return fields | {"value": row_value(fields["value"], has_windows=has_windows)}
 
 
 def input_offset(offset: int, place: int | None) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,11 +89,12 @@ def _require_no_remote(master: str | None, settings: Mapping[str, str]) -> None:
 
 
 def require_pyspark() -> None:
-    """Check that pyspark can be imported; `ToolMissingError` if it can't."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise ToolMissingError("pyspark isn't installed: pip install 'faust-actors[spark]'") from error
+    """Check that pyspark and pyarrow can be imported; `ToolMissingError` if one can't."""
+    for name in ("pyspark", "pyarrow"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise ToolMissingError(f"{name} isn't installed: pip install 'faust-actors[spark]'") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
-from actors._core.windows import rows
+from actors._core.windows import changes, join_rows, rows, versions
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -55,7 +55,7 @@ from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
 from actors.web.queries import coding as query_coding
 from actors.web.queries.coding import ENCODINGS, KeyCoding, Parameters, arguments, many_body
-from spark_replay import archiving
+from spark_replay import archiving, printing
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
@@ -65,7 +65,7 @@ from spark_replay.sources.archives.archive import _listed
 from spark_replay.sources.archives.ledger import Ledger, decode_ledger, encode_ledger
 from spark_replay.sources.brokers.topic import Span
 from stores import folder
-from stores._core import identity, manifest, record
+from stores._core import identity, manifest, record, windows
 from stores._core import snapshot as snapshot
 from stores.errors import StoreError
 
@@ -107,6 +107,7 @@ _POINT = msgspec.json.encode(
     Point(1, datetime(2026, 1, 1, tzinfo=UTC), timedelta(1), Decimal("1.5"), UUID(int=1), {"a"}, {"b": [1.5, None]})
 )
 _RECORD = b'{"x": 1, "at": "2026-01-01T00:00:00Z", "price": "1.5"}'
+_PROGRESS = windows.Progress(5, b"w", 6, "l", 7, has_entries=True, expired=b"w" + bytes(8))
 _PARKED = msgspec.json.encode(
     parked_entries.ParkedMessage(
         topic="in", partition=1, offset=2, timestamp_ms=3, key=b"k", value=b"v", headers=[("h", b"x"), ("n", None)],
@@ -265,11 +266,33 @@ DECODERS: dict[str, Decoder] = {
     "_parted": Decoder(timers._parted, (timers._address(b"k", "name"),)),
     # rows of window stores
     "decode_progress": Decoder(
-        rows.decode_progress,
-        (rows.encode_progress(rows.Progress(5, b"w", 6, "l", 7, has_entries=True)),),
+        windows.decode_progress,
+        (windows.encode_progress(_PROGRESS), windows.encode_progress(_PROGRESS)[windows.KEY_AT :]),
         (ValueError,),
     ),
+    "row_value": Decoder(
+        lambda raw: printing.row_value(raw, has_windows=True),
+        (windows.encode_progress(_PROGRESS), rows.encode_list([rows.Held(1, 2, b"v", 3)]), b"v1"),
+    ),
+    "row_value list": Decoder(
+        lambda raw: printing.row_value(rows.LIST + raw, has_windows=True),
+        (rows.encode_list([rows.Held(1, 2, b"v", 3)])[1:],),
+    ),
+    "row_value records": Decoder(
+        lambda raw: printing.row_value(join_rows.CONTENT + raw, has_windows=True),
+        (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")]))[1:],),
+    ),
     "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
+    "decode_mark": Decoder(versions.decode_mark, (msgspec.msgpack.encode((5, 6, 7)),), (ValueError,)),
+    "decode_versions": Decoder(
+        versions.decode_versions, (msgspec.msgpack.encode([(1, 2, b"v"), (2, 3, None)]),), (ValueError,)
+    ),
+    "decode_chunk": Decoder(
+        join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
+    ),
+    "decode_change": Decoder(
+        changes.decode_change, (changes.encode_change(changes.Change(b"v", None)),), (ValueError,)
+    ),
     **{
         f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))
         for name, made in (("sum", aggregates.sum()), ("mean", aggregates.mean()), ("top_n", aggregates.top_n(2)))

@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _WORD_MASK = 0xFFFFFFFF
 _POSITIVE_MASK = 0x7FFFFFFF
 _MAX_PREPARED_WORDS = 64
-_FEW_KEYS = 24
+_LANE_BYTES = 8
+_FEW_KEYS = 12
 """Up to here one after the other is faster than side by side."""
 
 _UNPACK_WORDS = tuple(struct.Struct(f"<{words}I").unpack_from for words in range(_MAX_PREPARED_WORDS + 1))
@@ -52,8 +50,10 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def partitions_for(keys: Sequence[bytes], partitions: int) -> list[int]:
-    """Return the partition of each of `keys`: as `partition_for`, in a tenth of the time when they are many."""
-    if len(keys) > _FEW_KEYS and len(set(map(len, keys))) == 1:
+    """Return the partition of each of `keys`: as `partition_for`, in a fraction of the time when they are many."""
+    if len(keys) <= _FEW_KEYS:
+        return [partition_for(key, partitions) for key in keys]
+    if len(set(map(len, keys))) == 1:
         return _side_by_side(keys, partitions)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
@@ -71,33 +71,38 @@ def partitions_for(keys: Sequence[bytes], partitions: int) -> list[int]:
 
 def _side_by_side(keys: Sequence[bytes], partitions: int) -> list[int]:
     """Return the partitions of keys of one length."""
-    hashed = _murmur2_side_by_side(b"".join(keys), len(keys[0]), len(keys))
-    hashed &= np.uint32(_POSITIVE_MASK)
-    hashed %= np.uint32(partitions)
-    found: list[int] = hashed.tolist()
-    return found
+    count = len(keys)
+    lanes = _murmur2_side_by_side(b"".join(keys), len(keys[0]), count) & _in_lanes(_POSITIVE_MASK, count)
+    hashes = struct.unpack(f"<{count}Q", lanes.to_bytes(count * _LANE_BYTES, "little"))
+    return [hashed % partitions for hashed in hashes]
 
 
-def _murmur2_side_by_side(joined: bytes, length: int, count: int) -> NDArray[np.uint32]:
-    """Return `murmur2` of `count` keys of one length. Arithmetic wraps around at 32 bits, as it should."""
-    multiplier = np.uint32(_MULTIPLIER)
-    octets = np.frombuffer(joined, np.uint8).reshape(count, length)
-    words = length >> 2
-    hashed = np.full(count, _SEED ^ length, np.uint32)
-    for word in np.ascontiguousarray(octets[:, : words << 2]).view("<u4").T:
-        mixed = word * multiplier
-        mixed ^= mixed >> np.uint32(24)
-        mixed *= multiplier
-        hashed *= multiplier
-        hashed ^= mixed
+def _murmur2_side_by_side(joined: bytes, length: int, count: int) -> int:
+    """Return `murmur2` of `count` keys of one length, in lanes of one integer; bits above a lane's 32 may be set.
+
+    Arithmetic on one long integer is faster than on many short ones. A lane has 64 bits, so that the product of two
+    32-bit numbers fits. A shift moves bits of the next lane into the upper half, which the mask removes.
+    """
+    mask = _in_lanes(_WORD_MASK, count)
+    hashed = _in_lanes(_SEED ^ length, count)
+    lanes, tail_at = bytearray(count * _LANE_BYTES), length & ~3
+    for word_at in range(0, tail_at, 4):
+        for place in range(4):
+            lanes[place::_LANE_BYTES] = joined[word_at + place :: length]
+        word = int.from_bytes(lanes, "little") * _MULTIPLIER & mask
+        hashed = (hashed * _MULTIPLIER ^ ((word ^ word >> 24) & mask) * _MULTIPLIER) & mask
     if length & 3:
-        for place in range(words << 2, length):
-            hashed ^= octets[:, place].astype(np.uint32) << np.uint32(8 * (place & 3))
-        hashed *= multiplier
-    hashed ^= hashed >> np.uint32(13)
-    hashed *= multiplier
-    hashed ^= hashed >> np.uint32(15)
-    return hashed
+        lanes = bytearray(count * _LANE_BYTES)
+        for place in range(length & 3):
+            lanes[place::_LANE_BYTES] = joined[tail_at + place :: length]
+        hashed = (hashed ^ int.from_bytes(lanes, "little")) * _MULTIPLIER & mask
+    hashed = ((hashed ^ hashed >> 13) & mask) * _MULTIPLIER & mask
+    return hashed ^ hashed >> 15
+
+
+def _in_lanes(number: int, count: int) -> int:
+    """Return an integer of `count` lanes with `number`, of 32 bits, in each."""
+    return int.from_bytes(number.to_bytes(_LANE_BYTES, "little") * count, "little")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,10 +16,11 @@ from actors._core.windows.kinds import Windows
 from actors._faust.faust_app import FaustApp
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
+from actors._faust.tables import TableMethods
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
-from actors.declare.arguments import check_arguments, check_bare, check_inputs, check_span, single_topic
+from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
 from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
@@ -33,12 +34,13 @@ from actors.declare.definition import ActorDefinition, Asking, check_disjoint, c
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
-from actors.declare.repartition import By, Repartition, rekeyed
-from actors.declare.values.codecs import check_schema, key_codec, resolve
+from actors.declare.streams.repartition import By, Repartition
+from actors.declare.streams.tables import idle_of, inputs_of, owned
+from actors.declare.streams.windows import Every, Late, emitting, timed, window_store, windowed
+from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
-from actors.declare.windows import Late, window_store, windowed
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.replay.replay import Replayer
@@ -60,7 +62,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class App(FaustApp):
+class App(TableMethods, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
@@ -155,6 +157,8 @@ class App(FaustApp):
         key_serializer: str | None = None,
         value_serializer: str | None = None,
         aggregate: Aggregate[Any] | None = None,
+        emit: Every | None = None,
+        renamed_from: str | None = None,
     ) -> WindowStore[Any, Any]:
         """Declare windows over event time by key, kept as a store is.
 
@@ -169,13 +173,20 @@ class App(FaustApp):
             key_serializer: as of `store`.
             value_serializer: likewise.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
+            emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
+            renamed_from: as of `store`.
 
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
-        rows = self.store(name, key_type=bytes, value_type=bytes)
+        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
-        return window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+        made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+        if emit is not None:
+            former = None if renamed_from is None else f"{renamed_from}-changes"
+            changes = self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former)
+            emitting(made, changes, emit)
+        return made
 
     @check_arguments
     def actor(
@@ -195,7 +206,7 @@ class App(FaustApp):
         publish: Any = None,
         misplaced: Misplaced = "stop",
         tombstones: bool = False,
-        max_task_idle: timedelta = timedelta(0),
+        max_task_idle: timedelta | None = None,
         by: By | Mapping[Any, By] | None = None,
         late: Late = "drop",
     ) -> Callable[[Declared], Declared]:
@@ -207,7 +218,7 @@ class App(FaustApp):
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
             more_topics: further inputs, with the same keys and partitions: see "Several inputs" in the reference.
-            stores: the stores that this actor owns.
+            stores: the stores and tables that this actor owns; a table's topic is one of its inputs.
             name: the actor's name in logs, commands and the leader registry; the function's by default.
             dedupe_by: the name of a header, or a function of `(ctx, value)`, that tells repeats of a message, or None.
             dedupe_ttl: how long an id is remembered; for ever when left out.
@@ -220,7 +231,7 @@ class App(FaustApp):
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
-            max_task_idle: with several inputs, how long messages wait for one that isn't at its end and has none here.
+            max_task_idle: how long one waits for an input that isn't at its end and has none here; with tables 10 s.
             late: of messages too late for all windows: "drop" counts, "handle" handles them; a topic gets them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
@@ -228,8 +239,8 @@ class App(FaustApp):
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
         options = Declaration(
-            stores=tuple(store.rows if isinstance(store, WindowStore) else store for store in stores),
-            windows=tuple(store for store in stores if isinstance(store, WindowStore)),
+            stores=owned(stores),
+            windows=timed(stores),
             late=late,
             dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
             dedupe_ttl=dedupe_ttl,
@@ -242,7 +253,7 @@ class App(FaustApp):
             publish=publish,
             misplaced=misplaced,
             tombstones=tombstones,
-            max_task_idle=max_task_idle,
+            max_task_idle=idle_of(max_task_idle, stores),
             by=by,
         )
 
@@ -504,19 +515,8 @@ class App(FaustApp):
         check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
-        check_inputs(name, topics)
         check_options(name, declared, options)
-        sources = {}
-        if options.by is not None:
-            before, topics = topics, rekeyed(self, name, topics, options.by, options.on_error)
-            sources = {
-                str(made.get_topic_name()): str(read.get_topic_name())
-                for read, made in zip(before, topics, strict=True)
-                if made is not read
-            }
-        topic, more_topics = topics[0], tuple(topics[1:])
-        for one in topics:
-            check_schema(f"actor {name}: topic {one.get_topic_name()}", one.schema)
+        (topic, *more_topics), sources, feeds = inputs_of(self, name, topics, options)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
@@ -558,11 +558,12 @@ class App(FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            more_topics=more_topics,
+            more_topics=tuple(more_topics),
             sources=sources,
             max_task_idle=options.max_task_idle,
             windows=options.windows,
             wrap=wrap,
+            handlers=feeds,
         )
         for other in self.actors.values():
             check_disjoint(definition, other)

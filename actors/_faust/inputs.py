@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from actors._core.event_time import EventTime
@@ -18,6 +18,8 @@ from actors.declare.names import changelog_topic
 from actors.declare.values.codecs import key_codec, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
+from actors.runtime.message.context import Context
+from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import Replies
 from actors.runtime.spec import InputSpec
 from actors.runtime.task.task import Task
@@ -131,6 +133,21 @@ def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[s
         )
 
 
+def check_aggregates(app: DeclaredApp) -> None:
+    """Refuse an aggregate over a table that no actor has: nothing would read the table's topic.
+
+    Raises:
+        ConfigurationError: with the line to write.
+    """
+    for table in app.stores.values():
+        if isinstance(table, Table) and table.groupings and app.owner_of_store(table.name) is None:
+            raise ConfigurationError(
+                f"aggregate {table.groupings[0].aggregate}: no actor has table {table.name}, so nothing reads topic "
+                f"{table.topic_name}: list the table, `@app.actor(topic, stores=[table])`. An actor that does nothing "
+                "with the rows takes the table's topic as its input, and has a handler that returns"
+            )
+
+
 def event_times(definition: ActorDefinition) -> dict[str, EventTime]:
     """Return how the values of an actor's inputs tell their time, by topic, for those that are declared so."""
     return {
@@ -142,16 +159,25 @@ def event_times(definition: ActorDefinition) -> dict[str, EventTime]:
     }
 
 
+def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | None) -> Callable[[Context, Any], Any]:
+    """Return the handler of an input for what its messages decode to."""
+    name = str(topic.get_topic_name())
+    own, table = definition.handlers.get(name), definition.table_fed_by(name)
+    if table is not None and own is not None and own.is_feed:
+        return own.handler
+    handler = definition.handler if own is None else own.handler
+    handler = handler if answers is None else answers.around(handler)
+    return definition.messages(topic).around(handler if table is None else table.feeding(handler))
+
+
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:
     """Return one of an actor's inputs behind the first as the runtime needs it."""
-    name, messages = str(topic.get_topic_name()), definition.messages(topic)
-    own = definition.handlers.get(name)
-    handler = definition.handler if own is None else own.handler
+    name = str(topic.get_topic_name())
     return InputSpec(
         topic=name,
-        handler=messages.around(handler if answers is None else answers.around(handler)),
+        handler=input_handler(definition, topic, answers),
         decode_key=key_codec(app, topic.schema).decode,
-        decode_value=messages.decode,
+        decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),
     )

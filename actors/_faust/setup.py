@@ -22,7 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_alike, event_times, input_spec, repartitions
+from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -219,6 +219,7 @@ class Setup:
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
+        check_aggregates(self.app)
         wanted = {name: definition for definition in self.app.actors.values() for name in definition.topic_names}
         found, made = await topics.existing(wanted), repartitions(self.app)
         missing = {
@@ -327,7 +328,7 @@ class Setup:
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
-            handler=messages.around(definition.handler if answers is None else answers.around(definition.handler)),
+            handler=input_handler(definition, definition.topic, answers),
             decode_key=key.decode,
             decode_value=messages.decode,
             stores=definition.stores,

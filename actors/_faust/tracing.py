@@ -16,7 +16,7 @@ def check_tracing(app: Any) -> None:
         ConfigurationError: naming the setting.
     """
     if app.actor_options.tracing and find_spec("opentelemetry") is None:
-        raise ConfigurationError("tracing=True takes OpenTelemetry's API: install faust-actors[otel]")
+        raise ConfigurationError("tracing=True takes OpenTelemetry's API: pip install 'faust-actors[tracing]'")
 
 
 def traced(spec: ActorSpec, group: str) -> ActorSpec:

@@ -1,7 +1,8 @@
-"""Commands on Faust's command line: `actors`, `parked …`, `stopped …`, `state …`, `topics`, `locks …`, `config …`.
+"""Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
 actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
 parked, state    the commands of these groups
+init             the command and the templates of new projects
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
@@ -17,6 +18,7 @@ from faust.cli.base import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
+from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.reset import reset as reset
 from actors.cli.state import state
@@ -24,5 +26,5 @@ from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-for command in (actors, config, locks, parked, stopped, state, topics):
+for command in (actors, config, init, locks, parked, stopped, state, topics):
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""`faust -A APP stopped retry | drop ACTOR PARTITION ID`: a timer or an effect's result that stopped its partition."""
+"""`faust -A APP stopped retry | drop ACTOR PARTITION ID`: what stopped a partition between messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actors.runtime.task.release import HALT_LOOK_S
 
 @click.group("stopped")
 def stopped() -> None:
-    """Retry or drop the timer or the effect's result that stopped a partition; the error in the log names it."""
+    """Retry or drop the timer, the result or the close that stopped a partition; the error in the log names it."""
 
 
 @stopped.command("retry")
@@ -26,7 +26,7 @@ def stopped() -> None:
 @click.argument("id")
 @with_session
 def retry(session: Session, actor: str, partition: int, id: str) -> None:
-    """Hand the timer or result of ID to its handler again."""
+    """Hand the timer, result or close of ID to its handler again."""
     _send(session, actor, partition, "retry", id)
 
 
@@ -36,7 +36,7 @@ def retry(session: Session, actor: str, partition: int, id: str) -> None:
 @click.argument("id")
 @with_session
 def drop(session: Session, actor: str, partition: int, id: str) -> None:
-    """Give up the timer or result of ID. A periodic timer goes on with its next time."""
+    """Give up the timer, result or close of ID. A periodic timer goes on with its next time."""
     _send(session, actor, partition, "drop", id)
 
 

@@ -22,7 +22,8 @@ from actors.runtime.handlers.dedupe import Identify
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.message.table import Table
+from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
@@ -46,7 +47,7 @@ class Declaration:
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
     by: Any = None
-    windows: tuple[WindowStore[Any, Any], ...] = ()
+    windows: tuple[TimedStore, ...] = ()
     late: Any = "drop"
 
 
@@ -65,6 +66,7 @@ def check_options(name: str, declared: Any, options: Declaration) -> None:
         raise ConfigurationError(
             f"actor {name}: misplaced={options.misplaced!r}: it is one of {', '.join(get_args(Misplaced))}"
         )
+    _check_tables(name, options)
     roaming = [store.name for store in options.stores if store.placement == "task"]
     if options.concurrency > 1 and roaming:
         raise ConfigurationError(
@@ -83,6 +85,16 @@ def check_options(name: str, declared: Any, options: Declaration) -> None:
             "with app.store(..., publish=topic)"
         )
     _check_effects(name, options.effects)
+
+
+def _check_tables(name: str, options: Declaration) -> None:
+    for table in options.stores if options.concurrency > 1 else ():
+        if isinstance(table, Table) and (table.history is not None or table.groupings):
+            what = "a history, which is the partition's" if table.history else "aggregates, which get changes in order"
+            raise ConfigurationError(
+                f"actor {name}: table {table.name} has {what}, and concurrency handles messages side by side: leave "
+                "one of the two out"
+            )
 
 
 def _check_windows(name: str, options: Declaration) -> None:

@@ -18,8 +18,10 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.windows.changes import ChangeStore
+from actors.runtime.windows.closes import TimedStore
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -27,10 +29,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class InputHandler:
-    """The handler of one of several inputs; with `tombstones` null values of this input are messages, None."""
+    """The handler of one of several inputs; with `tombstones` null values of this input are messages, None.
+
+    With `is_feed` it only writes the row of a table, and its messages aren't the actor's.
+    """
 
     handler: Callable[[Context, Any], Awaitable[Any]]
     tombstones: bool
+    is_feed: bool = False
 
     @classmethod
     def of(cls, actor: str, topic: Any, function: Any, wrap: Callable[[Any], Any]) -> InputHandler:
@@ -75,7 +81,7 @@ class ActorDefinition:
     more_topics: tuple[Any, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
-    windows: tuple[WindowStore[Any, Any], ...] = ()
+    windows: tuple[TimedStore, ...] = ()
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)
 
@@ -107,15 +113,24 @@ class ActorDefinition:
             )
 
     def check_windows(self) -> None:
-        """Refuse an actor whose windows' closes would lose their order. Functions of `on_close` may be set late.
+        """Refuse an actor whose windows' closes would lose their order, or whose changes nothing is called for.
+
+        Functions of `on_close` and `on_emit` may be set late.
 
         Raises:
             ConfigurationError: naming the store.
         """
-        closing = [store.name for store in self.windows if store.on_close_function is not None]
+        for store in self.windows:
+            if isinstance(store, ChangeStore) and store.on_close_function is None:
+                raise ConfigurationError(
+                    f"actor {self.name}: store {store.name} keeps the windows that change, because of emit=…, and "
+                    "nothing is called for them: set a function by on_emit of the window store, or leave emit out"
+                )
+        closing = [store for store in self.windows if store.on_close_function is not None]
         if self.concurrency > 1 and closing:
+            call = "on_emit" if isinstance(closing[0], ChangeStore) else "on_close"
             raise ConfigurationError(
-                f"actor {self.name}: window store {closing[0]} has on_close, whose calls have an order, and "
+                f"actor {self.name}: window store {closing[0].name} has {call}, whose calls have an order, and "
                 "concurrency handles messages side by side: leave one of the two out"
             )
 
@@ -126,13 +141,17 @@ class ActorDefinition:
             ConfigurationError: the topic and the class's handlers don't fit together.
         """
         topic = self.topic if topic is None else topic
-        if isinstance(self.declared, type):
+        own = self.handlers.get(str(topic.get_topic_name()))
+        if isinstance(self.declared, type) and not (own is not None and own.is_feed):
             return message_codec(self.declared, topic)
         return function_codec(topic)
 
     def takes_tombstones(self, topic: Any) -> bool:
         """Tell whether null values of an input are messages."""
-        own = self.handlers.get(str(topic.get_topic_name()))
+        name = str(topic.get_topic_name())
+        own = self.handlers.get(name)
+        if self.table_fed_by(name) is not None:
+            return True
         if self.tombstones or isinstance(self.declared, type):
             return self.tombstones
         return takes_none(topic, self.declared) if own is None else own.tombstones
@@ -181,6 +200,15 @@ class ActorDefinition:
         return decorate
 
     @property
+    def tables(self) -> tuple[Table[Any, Any], ...]:
+        """Its tables."""
+        return tuple(store for store in self.stores if isinstance(store, Table))
+
+    def table_fed_by(self, topic: str) -> Table[Any, Any] | None:
+        """Return the table whose rows the records of an input write, None if it is no table's."""
+        return next((table for table in self.tables if table.topic_name == topic), None)
+
+    @property
     def topic_name(self) -> str:
         """The first input's name."""
         return str(self.topic.get_topic_name())
@@ -219,10 +247,12 @@ def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
         ConfigurationError: naming what both have.
     """
     for topic in set(new.topic_names) & set(other.topic_names):
+        remedy = "call both functions from one actor, or have both read it by a key, by="
+        if new.table_fed_by(topic) or other.table_fed_by(topic):
+            remedy = "as a table it is one actor's: let the other one read it through a view, app.view(topic)"
         raise ConfigurationError(
-            f"actor {new.name}: topic {topic} is the input of actor {other.name}, and a partition has "
-            "one owner: "
-            "call both functions from one actor, or have both read it by a key, by="
+            f"actor {new.name}: topic {topic} is the input of actor {other.name}, and a partition has one owner: "
+            f"{remedy}"
         )
     for store in new.stores:
         if store in other.stores:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from actors._core.partitioner import Partitioner
 from actors.declare.definition import ActorDefinition
 from actors.declare.options import ActorOptions
-from actors.declare.repartition import Repartition
+from actors.declare.streams.repartition import Repartition
 from actors.declare.values.shapes import ValueType
 from actors.ports import Requests
 from actors.runtime.clock import SystemClock

@@ -97,7 +97,7 @@ class ActorOptions:
             `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
         dashboard: whether such a worker has the pages under `/dashboard` too.
-        tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
+        tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
             tracer provider that the process sets up.
         state_snapshot: a folder of `spark_replay snapshot`: stores that this worker's disk has nothing of begin from
             there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the environment.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -19,7 +20,7 @@ from actors.runtime.handlers.expiry import remove
 from actors.runtime.inputs.event_times import written_ms
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.message.internal_messages import DueMessages, InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import call_id
 from actors.runtime.outbox.effects import Effects
@@ -29,6 +30,7 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import TaskProcessor
+from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.record import NEVER, decode_metadata
 from stores.ports import PartitionStore
 
@@ -59,6 +61,22 @@ class InputClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return at once."""
+
+
+class CheckedClock(InputClock):
+    """By which a replay tells that a timestamp is too far ahead: the input's clock, but none that is ahead of today.
+
+    What workers refused is refused again, as far as the input says when they handled it.
+    """
+
+    def __init__(self, clock: InputClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._now_ms = time.time_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        """Return the input's time, Unix milliseconds, or today's if that is earlier."""
+        return min(self._clock.ms, self._now_ms)
 
 
 class Unknowns:
@@ -271,8 +289,10 @@ class ReplayProcessor(TaskProcessor):
         if spec.effects is not None:
             uncalled = _Uncalled(spec, unknowns)
             tools.effects = uncalled
-            self._punctuators = [punctuator for punctuator in self._punctuators if not isinstance(punctuator, Effects)]
+            self._due = DueMessages(one for one in self._due.punctuators if not isinstance(one, Effects))
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
+        if isinstance(self._messages.time_windows, TaskWindows):
+            self._messages.time_windows.clock = CheckedClock(clock)
         self._handling = _ReplayHandling(unknowns, spec, parked, self._poison.poisoned, self._is_ending, self._let_pass)
 
     async def replay(self, records: Sequence[tuple[int, InputRecord]]) -> None:
@@ -283,7 +303,7 @@ class ReplayProcessor(TaskProcessor):
                 left = list(self._inbox.event_times.timed(place, left))
             if len(self.inputs) > 1:
                 self._unknowns.topic = one.source.topic
-            if not self._punctuators and not self._expiries:
+            if not self._due.punctuators and not self._expiries:
                 await self._handle_all(one, left)
                 continue
             for record in left:
@@ -307,10 +327,9 @@ class ReplayProcessor(TaskProcessor):
 
     def _due_ms(self) -> float:
         due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
-        for punctuator in self._punctuators if self._may_take else ():
-            wait_s = punctuator.wait_s()
-            if wait_s != math.inf:
-                due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
+        wait_s = self._due.wait_s() if self._may_take else math.inf
+        if wait_s != math.inf:
+            due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
         return due_ms
 
     async def _take_what_is_due(self) -> None:

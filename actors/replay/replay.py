@@ -45,6 +45,7 @@ from actors.runtime.committer import Membership
 from actors.runtime.inputs.event_times import EventTimes
 from actors.runtime.inputs.inbox import Inbox, InputQueue
 from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.message.table import turns_of
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
@@ -176,10 +177,30 @@ class Replayer:
         return self.definition.sources.keys()
 
     @property
+    def turns(self) -> Sequence[int]:
+        """By input, what goes first among records of one timestamp, lowest first: see `ActorSpec.turns`."""
+        return turns_of([self.definition.table_fed_by(topic) is not None for topic in self.topics])
+
+    @property
     def follows_time(self) -> bool:
         """Whether its state changes when no message comes: by timers or `on_expire`."""
         hooks = any(store.on_expire is not None for store in self.definition.stores)
         return self.definition.timers is not None or hooks
+
+    @property
+    def timed(self) -> Collection[str]:
+        """Those of its inputs whose values say their time by a field."""
+        return [str(topic.get_topic_name()) for topic in self.definition.topics if topic.timestamp is not None]
+
+    def event_times(self, partition_count: int) -> Callable[[int, InputRecord], int]:
+        """Return the function that gives the time of a record of an input: by it a worker orders its inputs.
+
+        A record whose time can't be told gets 0, as there: it goes first as soon as it is next in its input.
+        """
+        run = _Run(self, 0, partition_count, {}, [""] * len(self.topics))
+        times = run.event_times()
+        run.close()
+        return lambda place, record: times.timed(place, [record])[0].timestamp
 
     @staticmethod
     def topics_of(metadata: str) -> TopicIds:
@@ -251,6 +272,12 @@ class _Run:
         self._spec, self._resolve = self._loop.run(self._specify(replayer, partition_count, topic_ids))
         self._opened: dict[str, RocksStore] = {}
         self._processor: ReplayProcessor | None = None
+
+    def event_times(self) -> EventTimes:
+        """Return what gives records the time of their values."""
+        spec = self._spec
+        sources = [TopicPartition(of.topic, self._partition) for of in spec.inputs]
+        return EventTimes(spec.event_times, sources, obeys_commands=spec.obeys_commands)
 
     def open(self, folder: Path, starts: Sequence[int], kept: Iterable[Kept]) -> None:
         """Make the stores, and put into them what was kept."""
@@ -337,7 +364,7 @@ class _Run:
         inbox.queues = [InputQueue() for _ in spec.inputs]
         sources = [TopicPartition(of.topic, self._partition) for of in spec.inputs]
         if spec.event_times:
-            inbox.event_times = EventTimes(spec.event_times, sources, obeys_commands=spec.obeys_commands)
+            inbox.event_times = self.event_times()
         context = TaskContext(
             spec=spec,
             partition=self._partition,

@@ -101,7 +101,7 @@ class TaskMeters:
         parked: how many messages are parked, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
-        late: by window store, how many messages came too late for all their windows.
+        late: by window store, how many messages came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, None where the actor has no window store, or before the first record.
         refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
         counted: by store, the changelog offset up to which its keys were counted, and how many there were.

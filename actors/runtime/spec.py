@@ -25,9 +25,12 @@ from actors.runtime.message.failures import REMIND_S
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.windows.changes import ChangeStore
+from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.joins import JoinStore
 
 
 class TracedCall(Protocol):
@@ -98,7 +101,7 @@ class ActorSpec:
         commands: what admin commands are checked with; by default all are obeyed.
         tombstones: whether a record with a null value is a message, None.
         event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
-        windows: its window stores, whose rows are in `stores` too.
+        windows: its window stores, or that of its join, whose rows are in `stores` too.
         max_ahead_ms: how far timestamps may be ahead of the clock where there are windows.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
@@ -130,7 +133,7 @@ class ActorSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
     forwarded: frozenset[str] = frozenset()
-    windows: tuple[WindowStore[Any, Any], ...] = ()
+    windows: tuple[TimedStore, ...] = ()
     max_ahead_ms: int = 0
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
 
@@ -160,6 +163,29 @@ class ActorSpec:
         return [*self.topics, *(changelog.topic for changelog in self.changelogs.values())]
 
     @property
+    def tables(self) -> tuple[Table[Any, Any], ...]:
+        """Its tables, each of which is fed by one of its inputs."""
+        return tuple(store for store in self.stores if isinstance(store, Table))
+
+    @property
+    def late_stores(self) -> list[str]:
+        """The stores for which messages may come too late: those of windows, and tables with a history."""
+        versioned = (table.name for table in self.tables if table.history is not None)
+        windows = (store.name for store in self.windows if not isinstance(store, ChangeStore))
+        return [*windows, *versioned]
+
+    @property
+    def wholly_read(self) -> frozenset[str]:
+        """The inputs that are read from their beginning where the group has no offset, whatever the reset policy."""
+        return self.forwarded | {table.topic_name for table in self.tables}
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """By input, what goes first among records of one timestamp, lowest first: see `turns_of`."""
+        tables = {table.topic_name for table in self.tables}
+        return turns_of([topic in tables for topic in self.topics])
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether its inputs must keep their number of partitions: state, or other inputs, lie alike."""
         return bool(self.stores or self.more_inputs)
@@ -167,12 +193,18 @@ class ActorSpec:
     @property
     def obeys_commands(self) -> bool:
         """Whether records with a command aren't messages: the actor has something that can be retried or dropped."""
-        return self.parked is not None or self.effects is not None or self.timers is not None
+        if self.parked is not None or self.effects is not None or self.timers is not None:
+            return True
+        return any(store.on_close_function is not None for store in self.windows)
 
     @property
     def needs_key(self) -> bool:
-        """Whether state lives with the messages' keys, so that a message without one can't be handled."""
-        return any(store.placement == "key" for store in self.stores)
+        """Whether state lives with the messages' keys, so that a message without one can't be handled.
+
+        A join knows what such a message matches: nothing.
+        """
+        is_join = any(isinstance(store, JoinStore) for store in self.windows)
+        return not is_join and any(store.placement == "key" for store in self.stores)
 
 
 @dataclass(frozen=True, slots=True)

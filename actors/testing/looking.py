@@ -154,6 +154,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
         raw_key,
         place.now_ms,
         place.stores,
+        tuple(store for store in definition.windows if isinstance(store, WindowStore)),
     )
     declared = definition.declared
     cls = declared if isinstance(declared, type) and issubclass(declared, Actor) else None

@@ -8,8 +8,10 @@ import json
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ LATENCY_RATES = {
 _COMMAND = ".venv/bin/python -m benchmarks.peers"
 _TIMEOUT_S = 900.0
 _COLD = -1
+_EVENTS_AGO_MS = 3_600_000
 _KEYS_OF_TASKS = 100_000
 _progress = Console(stderr=True)
 
@@ -164,6 +167,8 @@ class _Bench:
         self._runs = runs
         self._loaded: set[str] = set()
         self._number = 0
+        # Not long ago, so that retention leaves the records where they are.
+        self._event_time_ms = int(time.time()) // 60 * 60_000 - _EVENTS_AGO_MS
 
     async def run(self) -> None:
         """Fill the list of runs."""
@@ -190,8 +195,16 @@ class _Bench:
             count = self._plan.count(scenario, system)
             job = self._job(system, scenario.work, scenario.guarantee, scenario.topic(count))
             job = replace(job, values=scenario.values, partitions=scenario.partitions)
+            if scenario.other is not None:
+                job = replace(job, other=f"{job.source}-other")
             with _no_figure(scenario.name, job, round_):
-                found = await rate.measure(job, self._folder / job.app, scenario.workers, timeout_s=_TIMEOUT_S)
+                found = await rate.measure(
+                    job,
+                    self._folder / job.app,
+                    scenario.workers,
+                    timeout_s=_TIMEOUT_S,
+                    weighs_state=scenario.span_ms > 0,
+                )
                 self._note(scenario.name, system, round_, {"records": count, **asdict(found)})
             await delete_topics(self._brokers, job.target, job.changelog)
 
@@ -200,7 +213,14 @@ class _Bench:
         if topic not in self._loaded:
             self._loaded.add(topic)
             await make_topics(self._brokers, topic, partitions=scenario.partitions)
-            await load(self._brokers, topic, scenario.partitions, scenario.records(count))
+            at_ms = partial(scenario.at_ms, self._event_time_ms, count) if scenario.span_ms else None
+            records = scenario.records(count)
+            await load(self._brokers, topic, scenario.partitions, records, timestamp_ms=at_ms)
+            if scenario.other is not None:
+                at_ms = partial(scenario.at_ms, self._event_time_ms + scenario.other_after_ms, count)
+                others = scenario.other(count)
+                await make_topics(self._brokers, f"{topic}-other", partitions=scenario.partitions)
+                await load(self._brokers, f"{topic}-other", scenario.partitions, others, timestamp_ms=at_ms)
 
     def _turns(self, systems: Sequence[str]) -> Iterator[tuple[int, str]]:
         """Begin each round with another system, so that none always has the broker fresh from the last one."""

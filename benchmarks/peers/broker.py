@@ -65,10 +65,12 @@ async def load(
     records: Iterable[tuple[bytes, bytes]],
     *,
     metadata: Callable[[int], bytes] | None = None,
+    timestamp_ms: Callable[[int], int] | None = None,
 ) -> int:
     """Send (key, value) records in full batches, each to the partition of its key; give how many there were.
 
-    `metadata` gives the write metadata of the record number so and so, for a changelog.
+    `metadata` gives the write metadata of the record number so and so, for a changelog; `timestamp_ms` its timestamp,
+    which otherwise is the time at which it is sent.
     """
     count = 0
     async with producing(brokers, max_batch_size=_BATCH_BYTES) as producer:
@@ -79,10 +81,11 @@ async def load(
             homes = partitions_for([key for key, _ in chunk], partitions)
             for number, ((key, value), home) in enumerate(zip(chunk, homes, strict=True), count):
                 headers = [] if metadata is None else [(METADATA_HEADER, metadata(number))]
-                if builders[home].append(key=key, value=value, timestamp=None, headers=headers) is None:
+                at_ms = None if timestamp_ms is None else timestamp_ms(number)
+                if builders[home].append(key=key, value=value, timestamp=at_ms, headers=headers) is None:
                     sent.append(await producer.send_batch(builders[home], topic, partition=home))
                     builders[home] = producer.create_batch()
-                    builders[home].append(key=key, value=value, timestamp=None, headers=headers)
+                    builders[home].append(key=key, value=value, timestamp=at_ms, headers=headers)
             count += len(chunk)
         for home, builder in enumerate(builders):
             if builder.record_count():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.peers.systems import (
     AT_LEAST_ONCE,
@@ -17,6 +18,7 @@ from benchmarks.peers.systems import (
 
 EVERYBODY = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, QUIX, FAUST)
 FAST_ONES = (OURS, KAFKA_STREAMS)
+UPDATES = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED)
 Records = Iterator[tuple[bytes, bytes]]
 
 
@@ -40,6 +42,32 @@ def all_distinct(count: int) -> Records:
     return _commands(count, count, _raw)
 
 
+def random_keys(count: int) -> Records:
+    """Events of 116 bytes at random, two a key on average: 1 million keys of 2 million events."""
+    choose, keys = random.Random(7).randrange, max(1, count // 2)
+    for number in range(count):
+        yield b"customer-%07d" % choose(keys), _raw(number)
+
+
+def bursts(count: int) -> Records:
+    """Events of 116 bytes in bursts of 4, a hundredth of the time between two of them; two bursts a key."""
+    side_by_side, keys = max(1, count // 100), max(1, count // 8)
+    for number in range(count):
+        first = number // (4 * side_by_side) * side_by_side
+        yield b"customer-%07d" % ((first + number % side_by_side) % keys), _raw(number)
+
+
+def pairs(count: int) -> Records:
+    """Events of 116 bytes, each of another key."""
+    return _commands(count, count, _raw)
+
+
+def customers(count: int) -> Records:
+    """A row for each key of `random_keys`."""
+    for number in range(max(1, count // 2)):
+        yield b"customer-%07d" % number, _raw(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One rate that is measured.
@@ -49,11 +77,14 @@ class Scenario:
         title: What it says in the table.
         guarantee: One of `systems.GUARANTEES`.
         records: Makes the input, given a count.
-        work: `dedupe` or `counter`.
+        work: What a job can be: see `systems.Job`.
         values: `raw` or `json`.
         partitions: Of the input.
         workers: How many processes share the group.
         systems: Who takes part.
+        span_ms: Over how much event time the records are spread evenly; 0: their time is that at which they are sent.
+        other: Makes the other topic of a join, of which there are as many partitions.
+        other_after_ms: How much later than the input's its records are.
     """
 
     name: str
@@ -65,10 +96,28 @@ class Scenario:
     partitions: int = 4
     workers: int = 1
     systems: tuple[str, ...] = FAST_ONES
+    span_ms: int = 0
+    other: Callable[[int], Records] | None = None
+    other_after_ms: int = 0
 
     def topic(self, count: int) -> str:
         """Name the input topic: the same for all scenarios with the same records."""
-        return f"{self.records.__name__}-{count}-{self.partitions}".replace("_", "-")
+        return f"{self.records.__name__}-{count}-{self.partitions}{'' if self.other is None else '-joined'}".replace(
+            "_", "-"
+        )
+
+    def at_ms(self, begin_ms: int, count: int, number: int) -> int:
+        """Return the event time of the record number so and so of `count`, Unix milliseconds."""
+        return begin_ms + number * self.span_ms // count
+
+
+EVENT_TIME_MS = 600_000
+
+
+def _windowed(name: str, title: str, records: Callable[[int], Records] = random_keys) -> Scenario:
+    return Scenario(
+        name, f"{title}, exactly once", EXACTLY_ONCE, records=records, work=name, systems=UPDATES, span_ms=EVENT_TIME_MS
+    )
 
 
 SCENARIOS = (
@@ -100,8 +149,14 @@ SCENARIOS = (
         EXACTLY_ONCE,
         records=all_repeats,
         work="counter",
-        systems=(OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED),
+        systems=UPDATES,
     ),
+    _windowed("tumbling", "a minute's count"),
+    _windowed("hopping", "6 windows a record"),
+    _windowed("session", "sessions of 4 records", bursts),
+    replace(_windowed("stream_join", "pairs of two streams", pairs), other=pairs, other_after_ms=5_000),
+    # The table comes first.
+    replace(_windowed("table_join", "a table's row for each"), other=customers, other_after_ms=-2 * EVENT_TIME_MS),
 )
 LATENCY = "latency"
 RESTORE = "restore"

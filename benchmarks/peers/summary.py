@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS, SPARSE_ONES, TAKEOVER, Sparse
+from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS, SPARSE_ONES, TAKEOVER, Scenario, Sparse
 from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, OURS, QUIX
 from benchmarks.peers.tables import Table
 
@@ -30,6 +30,8 @@ SPARSE_FIGURES = {
     "start": "started_s",
 }
 """What is compared at a low rate over many partitions, by how the last line calls it."""
+WINDOWED_FIGURES = {"cpu": "cpu_s_per_million", "state": "state_mb"}
+"""What is compared beside the rate where records are counted in windows, likewise."""
 
 Run = Mapping[str, Any]
 """A measurement: what, scenario, system, round, and its figures."""
@@ -38,9 +40,9 @@ Run = Mapping[str, Any]
 def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """Compare ours with each peer, round by round, and give the median of the rounds' ratios.
 
-    Rates: ours ÷ theirs, more is better. Latencies, all of the sparse scenarios and `tasks_1000_takeover` (on the same
-    folder): ours ÷ theirs, less is better. Restores: their seconds ÷ ours, more is better; of several sizes the
-    smallest has the plain name.
+    Rates: ours ÷ theirs, more is better. Latencies, CPU and state of windows, all of the sparse scenarios and
+    `tasks_1000_takeover` (on the same folder): ours ÷ theirs, less is better. Restores: their seconds ÷ ours, more is
+    better; of several sizes the smallest has the plain name.
     """
     peers = {"ratio_to_kafka_streams": KAFKA_STREAMS, "ratio_to_quix": QUIX, "ratio_to_faust": FAUST}
     return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
@@ -50,6 +52,8 @@ def _ratios_to(peer: str, runs: Sequence[Run]) -> dict[str, float]:
     found: dict[str, float | None] = {}
     for scenario in SCENARIOS:
         found[scenario.name] = _ratio(peer, _of(runs, scenario.name), itemgetter("records_per_s"))
+        for name, figure in WINDOWED_FIGURES.items() if scenario.span_ms else ():
+            found[f"{scenario.name}_{name}"] = _ratio(peer, _of(runs, scenario.name), itemgetter(figure))
     at_rate = [run for run in _of(runs, LATENCY) if run["rate"] == LATENCY_RATE]
     for part in ("p50", "p99"):
         found[f"latency_{part}"] = _ratio(peer, at_rate, itemgetter(f"{part}_ms"))
@@ -77,34 +81,47 @@ def _ratio(peer: str, runs: Iterable[Run], figure: Callable[[Run], float]) -> fl
 
 def tables(runs: Sequence[Run]) -> list[Table]:
     """Make a table of each kind of measurement that there is."""
-    made = [_rates(runs), _latencies(runs), _sparse(runs), _restores(runs)]
+    made = [_rates(runs), _windows(runs), _latencies(runs), _sparse(runs), _restores(runs)]
     return [table for table in made if table.rows]
 
 
 def _rates(runs: Sequence[Run]) -> Table:
-    rows = []
-    for scenario in SCENARIOS:
-        for system, some in _by_system(_of(runs, scenario.name)):
-            ratio = _ratio(KAFKA_STREAMS, _of(runs, scenario.name), itemgetter("records_per_s"))
-            against = f"{ratio:.2f}" if system == OURS and ratio is not None else ""
-            rows.append(
-                [
-                    f"{scenario.title}: {NAMES[system]}",
-                    _spread([run["records_per_s"] for run in some], "{:,.0f}"),
-                    against,
-                    _spread([run["cpu_s_per_million"] for run in some], "{:.1f}"),
-                    f"{max(run['max_rss_mb'] for run in some):,.0f}",
-                    f"{some[0]['records']:,}",
-                ]
-            )
     return Table(
         "rates",
         "Run commands of 116 bytes, half of them repeats: put if absent, the first of each is forwarded. One thread a "
         "worker, 4 partitions, commit interval 100 ms, no caching where not said. Records/s by the group's committed "
         "offsets: median (least to most); the ratio is to Kafka Streams without caching, of the same round.",
         ["", "records/s", "ratio", "CPU s per million", "max RSS of a worker, MiB", "records"],
-        rows,
+        [row for scenario in SCENARIOS if not scenario.span_ms for row, _ in _rate_rows(scenario, runs)],
     )
+
+
+def _windows(runs: Sequence[Run]) -> Table:
+    found = [pair for scenario in SCENARIOS if scenario.span_ms for pair in _rate_rows(scenario, runs)]
+    return Table(
+        "windows",
+        "Counts of events of 116 bytes over 10 minutes of event time, exactly once; each count that changed is sent: "
+        "those of a minute by 1 million keys, those of 6 minutes that begin 10 s after each other, and sessions with "
+        "gaps of 30 s. One thread a worker, 4 partitions, commit interval 100 ms, no caching where not said, a grace "
+        "period of 10 s, windows kept for an hour. State: tables and write-ahead logs of RocksDB when stopped.",
+        ["", "records/s", "ratio", "CPU s per million", "max RSS, MiB", "records", "state, MiB"],
+        [[*row, _spread([run["state_mb"] for run in some], "{:,.0f}")] for row, some in found],
+    )
+
+
+def _rate_rows(scenario: Scenario, runs: Sequence[Run]) -> Iterator[tuple[list[str], list[Run]]]:
+    """Return a row for each system, with its runs."""
+    for system, some in _by_system(_of(runs, scenario.name)):
+        ratio = _ratio(KAFKA_STREAMS, _of(runs, scenario.name), itemgetter("records_per_s"))
+        row = [
+            f"{scenario.title}: {NAMES[system]}",
+            _spread([run["records_per_s"] for run in some], "{:,.0f}"),
+            f"{ratio:.2f}" if system == OURS and ratio is not None else "",
+            _spread([run["cpu_s_per_million"] for run in some], "{:.1f}"),
+            f"{max(run['max_rss_mb'] for run in some):,.0f}",
+            f"{some[0]['records']:,}",
+        ]
+        yield row, some
 
 
 def _latencies(runs: Sequence[Run]) -> Table:

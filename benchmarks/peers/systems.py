@@ -27,6 +27,11 @@ SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, QUIX, FAUST)
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
+_MODULES = {
+    **dict.fromkeys(("tumbling", "hopping", "session"), "windows"),
+    **dict.fromkeys(("stream_join", "table_join"), "joins"),
+}
+"""Where ours has jobs that aren't in `apps/ours.py`."""
 
 _APPS = Path(__file__).resolve().parent / "apps"
 _QUIX_VERSION = "3.28.1"
@@ -46,7 +51,9 @@ class Job:
     Attributes:
         system: One of `SYSTEMS`.
         work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first); ours
-            also knows `table` (write and send each).
+            also knows `table` (write and send each). `tumbling`, `hopping` and `session` count in windows and
+            send each count that changed; only ours and Kafka Streams know them,
+            and `stream_join` and `table_join`, which send the values of both topics.
         guarantee: One of `GUARANTEES`.
         brokers: Addresses, separated by commas.
         app: Names the group, the topics that the system makes, and the transactions.
@@ -57,6 +64,7 @@ class Job:
         session_s: The session timeout.
         commit_s: The commit interval.
         partitions: How many the input has.
+        other: The other topic of a join: a stream, or that of a table.
     """
 
     system: str
@@ -71,11 +79,17 @@ class Job:
     session_s: float = 10.0
     commit_s: float = 0.1
     partitions: int = 4
+    other: str = ""
 
     @property
     def group(self) -> str:
         """The consumer group whose committed offsets tell how far the job is."""
         return f"{self.app}-actors" if self.system == OURS else self.app
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The topics whose records are counted; ours reads a table's topic outside of the group."""
+        return (self.source, self.other) if self.work == "stream_join" else (self.source,)
 
     @property
     def changelog(self) -> str:
@@ -104,7 +118,7 @@ class Job:
             return self._java_command(folder)
         if self.system == QUIX:
             return [str(_quix_python()), str(_APPS / "quix_app.py")]
-        module = "ours" if self.system == OURS else "faust_app"
+        module = _MODULES.get(self.work, "ours") if self.system == OURS else "faust_app"
         options = ["-A", f"benchmarks.peers.apps.{module}", "-D", str(folder)]
         return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
 
@@ -116,6 +130,7 @@ class Job:
             "PEER_APP": self.app,
             "PEER_BROKERS": self.brokers,
             "PEER_SOURCE": self.source,
+            "PEER_OTHER": self.other,
             "PEER_TARGET": self.target,
             "PEER_GUARANTEE": self.guarantee,
             "PEER_VALUES": self.values,
@@ -133,6 +148,7 @@ class Job:
             "application-id": self.app,
             "input": self.source,
             "output": self.target,
+            "other": self.other,
             "state-dir": str(folder),
             "guarantee": "exactly_once_v2" if self.guarantee == EXACTLY_ONCE else "at_least_once",
             "caching": "on" if self.system == KAFKA_STREAMS_CACHED else "off",

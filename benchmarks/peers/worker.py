@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Set
@@ -18,6 +19,7 @@ _USER_TICKS, _SYSTEM_TICKS = 11, 12
 _REMOTE, _STATE, _INODE = 2, 3, 9
 """Fields of /proc/<pid>/net/tcp."""
 _ESTABLISHED = "01"
+_WAL = re.compile(r"\d+\.log")
 
 
 class Worker:
@@ -88,6 +90,14 @@ class Worker:
     def rss_mb(self) -> float:
         """The memory it holds, in MiB."""
         return self._status_mb("VmRSS")
+
+    @property
+    def state_mb(self) -> float:
+        """What RocksDB's tables and write-ahead logs in its folder take, in MiB."""
+        files = (file for file in self.folder.rglob("*") if file.suffix == ".sst" or _WAL.fullmatch(file.name))
+        # One that is linked from a checkpoint too takes its place once.
+        sizes = {found.st_ino: found.st_size for found in map(Path.stat, files)}
+        return sum(sizes.values()) / 1024**2
 
     def _status_mb(self, name: str) -> float:
         line = next(line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith(name))

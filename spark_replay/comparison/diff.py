@@ -12,10 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.comparison.causes import DIFFERENCES
 from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences
 from spark_replay.comparison.report import KINDS, Example, Report
+from spark_replay.errors import PlacementError
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
-from spark_replay.printing import printable, side
+from spark_replay.printing import row_key, side
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
 
@@ -47,6 +48,7 @@ def validate_states(
     Raises:
         PointError: A point lies beyond its log.
         LogTooShortError: A point lies before its log's start.
+        PlacementError: Window stores of different numbers of partitions.
         ReadError: Spark couldn't read a log.
         ReplayError: What `Source.describe` raises.
     """
@@ -60,7 +62,14 @@ def validate_states(
     ]
     topics = [found.settled.topic for found in folded]
     by_partition = topics[0].partition_count == topics[1].partition_count
-    compared = compare(*(found.state for found in folded), metadata=metadata, by_partition=by_partition)
+    windows = [found.windows for found in folded]
+    if any(windows) and not by_partition:
+        raise PlacementError(
+            f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a "
+            "window store or a join has rows of its own in each partition: compare it with one of as many partitions"
+        )
+    states = (found.state_of(known) for found, known in zip(folded, windows, strict=True))
+    compared = compare(*states, metadata=metadata, by_partition=by_partition)
     for found, point in zip(folded, points, strict=True):
         if point != AsOf():
             compared = _without_unknown(compared, found.unknown)
@@ -75,6 +84,7 @@ def validate_states(
         positions={number: offsets.get(number, end) for number, end in enumerate(topics[0].ends)},
         ends=topics[0].ends,
         seconds=time.monotonic() - started,
+        has_windows=any(windows),
     )
 
 
@@ -142,6 +152,7 @@ def report_states(
     positions: Mapping[int, int],
     ends: Sequence[int],
     seconds: float,
+    has_windows: bool = False,
 ) -> Report:
     """Make a report of what `summarise_states` gives."""
     kinds: dict[int, Counter[str]] = {}
@@ -155,7 +166,7 @@ def report_states(
     total, total_causes = sum(kinds.values(), Counter()), sum(causes.values(), Counter())
     shown: dict[str, list[Example]] = {}
     for row in examples:
-        shown.setdefault(row["kind"], []).append(_example(row))
+        shown.setdefault(row["kind"], []).append(_example(row, has_windows=has_windows))
     return Report(
         changelog=changelog,
         app="",
@@ -196,7 +207,7 @@ def _cause() -> Column:
     )
 
 
-def _example(row: Row) -> Example:
+def _example(row: Row, *, has_windows: bool) -> Example:
     seen = {
         "only_first": "in the first state only",
         "only_second": "in the second state only",
@@ -204,9 +215,9 @@ def _example(row: Row) -> Example:
     differs = ", ".join(row["differs"]) + (" differs" if len(row["differs"]) == 1 else " differ")
     return Example(
         partition=row["partition"],
-        key=printable(row["key"]),
+        key=row_key(row["key"], has_windows=has_windows),
         cause=row["cause"],
         seen=seen.get(row["cause"], differs),
-        log=side(row["left"]),
-        export=side(row["right"]),
+        log=side(row["left"], has_windows=has_windows),
+        export=side(row["right"], has_windows=has_windows),
     )

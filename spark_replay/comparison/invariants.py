@@ -5,7 +5,8 @@
 * `source_offsets`: neither does the input's offset, among the records of one owner. Within a commit records may be in
   any order. Where commits begin, gaps in the offsets tell (a commit's end takes one). On a compacted log gaps tell
   nothing: there a record only counts if it was written a second after the one that it falls behind.
-* `partitioner`: murmur2 puts the key into the partition in which it lies (stores with placement by key).
+* `partitioner`: murmur2 puts the key into the partition in which it lies (stores with placement by key); of a window
+  store the key of the message.
 * `metadata`: every record has a key and write metadata of this release's version.
 * `put_if_absent`: a key doesn't change its value, unless it was deleted or had expired in between. Only for stores
   that are written by `put_if_absent` alone. On a compacted log only what compaction left can be seen.
@@ -25,7 +26,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
-from spark_replay.fold.placement import home_partition
+from spark_replay.fold.windows import NO_WINDOWS, WindowLog, newest_windows
 from spark_replay.printing import input_offset, printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
@@ -105,7 +106,7 @@ def find_violations(source: Source, topic: Topic, asked: Asked) -> tuple[Finding
         ReplayError: What `Source.describe` of outputs and inputs raises.
     """
     with reading(str(source)):
-        found = _in_order(read_rows(source, topic), topic, asked)
+        found = _in_order(read_rows(source, topic), topic, asked, newest_windows(source, topic))
         if asked.put_if_absent:
             found.append(_put_if_absent(read_rows(source, topic), topic))
     if asked.outputs:
@@ -113,13 +114,16 @@ def find_violations(source: Source, topic: Topic, asked: Asked) -> tuple[Finding
     return tuple(found)
 
 
-def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> DataFrame:
+def flagged_rows(
+    rows: DataFrame, topic: Topic, *, placement: str = "key", windows: WindowLog = NO_WINDOWS
+) -> DataFrame:
     """Mark the records that are against an invariant.
 
     Args:
         rows: The log, as `spark_replay.sources.changelog.read_rows` gives it.
         topic: What it said of itself.
         placement: `key` or `task`.
+        windows: What the log says of windows.
 
     Returns:
         `partition`, `offset`, `key`, `epoch`, `source_offset`, `epoch_before` and `source_before` (the highest before),
@@ -131,7 +135,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
     fields = metadata_fields(F.col("metadata"))
     is_exact = F.get(F.array(*map(F.lit, _exact(topic))), F.col("partition"))
     gap = F.col("offset") - F.lag("offset").over(in_order) > 1
-    home = home_partition(F.col("key"), topic.partition_count) if placement == "key" else F.lit(None).cast("int")
+    home = windows.home(topic.partition_count) if placement == "key" else F.lit(None).cast("int")
     narrow = rows.select(
         "partition",
         "offset",
@@ -210,12 +214,12 @@ def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: in
     return judged.join(first, on="key", how="left").where(late).select("partition", "offset", "key", "first_ms")
 
 
-def _in_order(rows: DataFrame, topic: Topic, asked: Asked) -> list[Finding]:
+def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -> list[Finding]:
     checks = ["epochs", "source_offsets", "metadata", *(["partitioner"] if asked.placement == "key" else [])]
     row = F.struct("offset", "key", "epoch", "epoch_before", "source_offset", "source_before", "input", "home")
     counts = [F.count_if(f"is_{check}").alias(check) for check in checks]
     firsts = [F.min(F.when(F.col(f"is_{check}"), row)).alias(f"first_{check}") for check in checks]
-    flagged = flagged_rows(rows, topic, placement=asked.placement)
+    flagged = flagged_rows(rows, topic, placement=asked.placement, windows=windows)
     found = sorted(flagged.groupBy("partition").agg(*counts, *firsts).collect(), key=lambda row: row["partition"])
     compacted = not all(_exact(topic))
     notes = {"source_offsets": ("the log is compacted: steps back within a second aren't seen",)} if compacted else {}

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held
 from spark_replay.fold.fold import is_live
-from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import Point, now_ms, point_at
+from spark_replay.fold.windows import NO_WINDOWS, WindowLog
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
@@ -34,7 +34,9 @@ def held_point(topic: Topic, held: Held) -> Point:
     return point_at(topic, positions, as_of)
 
 
-def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataFrame:
+def judge(
+    folded: DataFrame, point: Point, held: Held, kept: DataFrame, *, windows: WindowLog = NO_WINDOWS
+) -> DataFrame:
     """Judge every key; the shape is that of `spark_replay.compare_exports`.
 
     Args:
@@ -42,17 +44,21 @@ def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataF
         point: What `held_point` returns.
         held: What is known of the held state.
         kept: Its rows, as `Held.read` gives them.
+        windows: Of a window store, which rows are past their retention.
     """
     both = (
         logged(folded)
         .join(_kept(kept), on=["partition", "key"], how="full_outer")
         .withColumn("position", by_partition(point.before))
     )
-    home = home_partition(F.col("key"), held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
-    return judge_both(both, home=home, as_of_ms=by_partition(point.times_ms), compared=CONTENT_AND_METADATA)
+    home = windows.home(held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
+    as_of = by_partition(point.times_ms)
+    return judge_both(both, home=home, as_of_ms=as_of, compared=CONTENT_AND_METADATA, past=windows.past())
 
 
-def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str]) -> DataFrame:
+def judge_both(
+    both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str], past: Column | None = None
+) -> DataFrame:
     """Judge rows that have both sides.
 
     Args:
@@ -61,18 +67,21 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
         home: The partition that the key belongs in, null if any will do.
         as_of_ms: Unix milliseconds at which the key counts as expired.
         compared: The fields that have to be equal.
+        past: Whether a row is past its retention, and need not be there; None: none is.
     """
+    is_past = F.lit(False) if past is None else past
     sided = both.withColumns(
         {
             "home": home,
-            "live": is_live(F.col("log"), as_of_ms),
-            "held": is_live(F.col("export"), as_of_ms),
+            "past": is_past,
+            "live": is_live(F.col("log"), as_of_ms) & ~is_past,
+            "held": is_live(F.col("export"), as_of_ms) & ~is_past,
             "differs": differences("log", "export", compared),
         }
     )
     none = {name: F.coalesce(name, F.lit(0)) for name in ("export_rows", "records", "damaged")}
     is_over = F.coalesce(F.col("export").isNotNull() & ~F.col("held"), F.lit(False))
-    return sided.withColumns({"kind": _kind(), "is_over": is_over, **none}).drop("held")
+    return sided.withColumns({"kind": _kind(), "is_over": is_over, **none}).drop("held", "past")
 
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
@@ -122,7 +131,7 @@ def _kind() -> Column:
     partition, written = F.col("partition"), F.col("log.value").isNotNull()
     displaced = (F.col("home") != partition) | (F.col("claimed") != partition)
     # an owner keeps an expired key until a tombstone of it is in the log
-    has_gone = F.col("export").isNull() | written | F.col("later_offset").isNotNull()
+    has_gone = F.col("export").isNull() | written | F.col("later_offset").isNotNull() | F.col("past")
     return (
         F.when(F.coalesce("damaged", F.lit(0)) > 0, "without_metadata")
         .when(~F.col("live") & ~F.col("held") & has_gone, "absent")

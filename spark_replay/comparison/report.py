@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
-from spark_replay.printing import input_offset, printable, side
+from spark_replay.printing import input_offset, row_key, side
 from spark_replay.sources.brokers.topic import Topic
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Example:
 
     Attributes:
         partition: Where it was found.
-        key: As text if it is printable UTF-8, else as base64 after `base64:`.
+        key: As text if it is printable UTF-8, else as base64 after `base64:`. Of windows with their start.
         cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where nothing can be said.
         seen: What was seen, in words.
         log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, and `input`, the place
@@ -158,7 +158,15 @@ class Summary:
     examples: Sequence[Row] = ()
 
 
-def report(summary: Summary, *, topic: Topic, held: Held, seconds: float, findings: Sequence[Finding] = ()) -> Report:
+def report(
+    summary: Summary,
+    *,
+    topic: Topic,
+    held: Held,
+    seconds: float,
+    findings: Sequence[Finding] = (),
+    has_windows: bool = False,
+) -> Report:
     """Make a report of what `spark_replay.comparison.validate.summarise_judged` gives."""
     by_partition: dict[int, Counter[str]] = {}
     keys: Counter[int] = Counter()
@@ -191,7 +199,7 @@ def report(summary: Summary, *, topic: Topic, held: Held, seconds: float, findin
         over=sum(row["over"] for row in summary.kinds),
         stale_copies=[str(copy) for copy in held.stale],
         partitions_without_export=sorted(number for number, count in keys.items() if count and number not in positions),
-        examples=_examples(summary.examples),
+        examples=_examples(summary.examples, has_windows=has_windows),
     )
 
 
@@ -215,16 +223,16 @@ def _copies(held: Held) -> list[Finding]:
     return [finding("copies", counts, (f"{older} goes on behind {newer}" for newer, older in pairs))]
 
 
-def _examples(rows: Sequence[Row]) -> dict[str, list[Example]]:
+def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Example]]:
     found: dict[str, list[Example]] = {}
     for row in rows:
         example = Example(
             partition=row["partition"],
-            key=printable(row["key"]),
+            key=row_key(row["key"], has_windows=has_windows),
             cause=row["cause"],
             seen=_seen(row),
-            log=side(row["log"]),
-            export=side(row["export"]),
+            log=side(row["log"], has_windows=has_windows),
+            export=side(row["export"], has_windows=has_windows),
         )
         found.setdefault(row["kind"], []).append(example)
     return {kind: found[kind] for kind in KINDS if kind in found}

@@ -2,7 +2,8 @@
 
 Each key of the log or of the held state gets one kind:
 
-* `equal`, or `absent` where neither side has it: deleted or expired on both.
+* `equal`, or `absent` where neither side has it: deleted or expired on both; or of a window past its retention, which
+  either side may still have.
 * `missing`: in the log, not held. `extra`: held and deleted or unknown in the log, or held twice.
 * `different`: in both, with another value or metadata.
 * `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
@@ -23,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.settled import settle
+from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
@@ -78,13 +80,16 @@ def validate_exports(
         described = source.describe()
         require_comparable(held, described)
         with reading(f"{source} or the {held.kind} in {against}"):
-            judged, described = _judged(source, described, held)
-            summary = summarise_judged(judged, lambda: _explained(source, described, held, judged))
+            found = _judged(source, described, held)
+            summary = summarise_judged(found.rows, lambda: _explained(source, held, found))
         _require_read(summary, held)
     findings: tuple[Finding, ...] = ()
     if invariants is not None:
-        findings = find_violations(source, described, replace(invariants, placement=held.placement))
-    return report(summary, topic=described, held=held, findings=findings, seconds=time.monotonic() - started)
+        findings = find_violations(source, found.topic, replace(invariants, placement=held.placement))
+    seconds = time.monotonic() - started
+    return report(
+        summary, topic=found.topic, held=held, findings=findings, seconds=seconds, has_windows=bool(found.windows)
+    )
 
 
 def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -98,7 +103,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
     """
     topic, held = _opened(source, against, placement)
-    return _judged(source, topic, held)[0]
+    return _judged(source, topic, held).rows
 
 
 def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -108,8 +113,7 @@ def explain_exports(source: Source, *, against: Path, placement: str = "key") ->
         Rows as of `compare_exports`, with the columns that `spark_replay.comparison.causes.name_causes` adds.
     """
     topic, held = _opened(source, against, placement)
-    judged, topic = _judged(source, topic, held)
-    return _explained(source, topic, held, judged)
+    return _explained(source, held, _judged(source, topic, held))
 
 
 def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
@@ -159,9 +163,21 @@ def _require_read(summary: Summary, held: Held) -> None:
             )
 
 
-def _judged(source: Source, topic: Topic, held: Held) -> tuple[DataFrame, Topic]:
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What `judge` returns, the log as it was then, and what it said of windows."""
+
+    rows: DataFrame
+    topic: Topic
+    windows: WindowLog
+
+
+def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
     settled = settle(source, topic, held_point(topic, held), to_the_end=True)
-    return judge(settled.folded, settled.point, held, held.read(source.spark)), settled.topic
+    kept = held.read(source.spark)
+    # What the log had of the row at the held position, compaction may have taken since.
+    windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
+    return _Judged(judge(settled.folded, settled.point, held, kept, windows=windows), settled.topic, windows)
 
 
 def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
@@ -193,9 +209,9 @@ def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Sum
         explained.unpersist()
 
 
-def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> DataFrame:
+def _explained(source: Source, held: Held, judged: _Judged) -> DataFrame:
     contested = {newer.partition for newer, _ in held.contested()}
-    return explain_rows(judged, source, topic, Known.of(topic, contested))
+    return explain_rows(judged.rows, source, judged.topic, Known.of(judged.topic, contested))
 
 
 def explain_rows(

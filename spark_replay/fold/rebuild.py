@@ -20,6 +20,7 @@ from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.fold import live
 from spark_replay.fold.points import AsOf, Point, find_point
 from spark_replay.fold.settled import Settled, settle
+from spark_replay.fold.windows import WindowLog, folded_windows
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
@@ -137,7 +138,8 @@ def rebuild_state(
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
         `expires_at_ms` bigint (0: never), `offset` bigint, the record's own, `input` int (the place of the input that
         `source_offset` is of, null for an actor with one). The four of the write metadata are null where the key's last
-        record carries none. Keys whose state isn't known are left out, see `unknown_keys`.
+        record carries none. Keys whose state isn't known are left out, see `unknown_keys`, and rows of windows that are
+        past their retention.
 
     Raises:
         PointError: The point lies beyond the log.
@@ -178,9 +180,18 @@ class Folded:
         return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
 
     @property
+    def windows(self) -> WindowLog:
+        """What it says of windows. Of a window store's log this reads a row of each partition."""
+        return folded_windows(self.settled.folded, self.settled.topic)
+
+    @property
     def state(self) -> DataFrame:
-        """The state, as `spark_replay.fold.fold.live` shapes it."""
-        return live(self.rows.where(~F.col("unknown")), self.settled.point.times_ms)
+        """The state, as `spark_replay.fold.fold.live` shapes it, without windows that are past their retention."""
+        return self.state_of(self.windows)
+
+    def state_of(self, windows: WindowLog) -> DataFrame:
+        """Return `state`; `windows` is what it says of windows."""
+        return live(self.rows.where(~F.col("unknown") & ~windows.past()), self.settled.point.times_ms)
 
     @property
     def unknown(self) -> DataFrame:
@@ -236,7 +247,8 @@ def write_rebuild(
         counts = _counts(found.rows)
         below = counts.pop("below")
         _require_changelog(source, counts)
-        state = found.state
+        windows = found.windows
+        state = found.state_of(windows)
         write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
         keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
         parts = _partitions(topic, point, keys)
@@ -253,7 +265,7 @@ def write_rebuild(
             partitions=parts,
             unknown_keys=_examples(found.unknown) if counts["unknown"] else (),
             notes=(
-                *_notes(topic, point),
+                *_notes(topic, point, windows),
                 *_before_all(source, topic, _as_of(as_of), below),
                 *source.doubts([part.end_offset for part in parts]),
             ),
@@ -340,7 +352,12 @@ def _partitions(topic: Topic, point: Point, keys: Mapping[int, int]) -> tuple[Re
     )
 
 
-def _notes(topic: Topic, point: Point) -> Iterator[str]:
+def _notes(topic: Topic, point: Point, windows: WindowLog) -> Iterator[str]:
+    for number in windows.lost:
+        yield (
+            f"the stream time of partition {number} at the point isn't known, since it was written again: what was "
+            "past its retention may be in it; an archive that was made before would know (--archive)"
+        )
     for number, before in enumerate(point.before):
         start, spans = topic.starts[number], topic.spans[number] if topic.spans else ()
         if start and before is not None:

@@ -9,7 +9,7 @@ records are told by their source offset and left out. So it doesn't matter that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,8 @@ class Recompute:
         until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
+        turns: By input, what goes first among records of one timestamp, lowest first.
+        timed: The inputs whose values say their time by a field.
     """
 
     brokers: str
@@ -77,6 +79,8 @@ class Recompute:
     changelogs: Mapping[str, Topic]
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
+    turns: tuple[int, ...] = ()
+    timed: Collection[str] = ()
 
     @property
     def input(self) -> str:
@@ -170,11 +174,7 @@ def plan_recompute(
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
     ends_of_all = [one.bounds for one in inputs]
-    if not any(map(any, ends_of_all)):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
-            "a worker ever run?"
-        )
+    _require_some(replayer, ends_of_all)
     return Recompute(
         brokers=brokers,
         kafka_options=options,
@@ -185,7 +185,18 @@ def plan_recompute(
         changelogs={name: changelogs[name] for name in chosen},
         until_ms=facts.last_ms(ends_of_all) if replayer.follows_time else (None,) * len(ends_of_all[0]),
         from_state=folders,
+        turns=tuple(replayer.turns),
+        timed=replayer.timed,
     )
+
+
+def _require_some(replayer: Any, ends: Sequence[Sequence[int]]) -> None:
+    """Check that something was handled."""
+    if not any(map(any, ends)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
 
 
 def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:

@@ -9,9 +9,9 @@ Each key of a store that either side has gets one kind:
 * `unknown`: it isn't equal, and something happened to it that the input doesn't tell: see `docs/how-to/recompute.md`.
 * `superseded`: the changelog only has later writes of it than the point compared. Nothing can be said.
 
-Keys that neither side has, deleted or expired on both, get none. Records stay in the JVM save where they pass through
-the handlers, which are Python: one Spark task for each partition. Records of several inputs are merged by their
-timestamps as if all had been there when the first was handled.
+Keys that neither side has, deleted or expired on both, get none, and neither do windows that are past their retention.
+Records stay in the JVM save where they pass through the handlers, which are Python: one Spark task for each partition.
+Records of several inputs are merged by their times as if all had been there when the first was handled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -36,9 +36,10 @@ from spark_replay.fold.fold import first_ten, is_live
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.rebuild import read_rebuild
 from spark_replay.fold.settled import settle
+from spark_replay.fold.windows import WindowLog, newest_windows
 from spark_replay.recompute.plan import Recompute
 from spark_replay.recompute.report import FINE, Recomputed, recomputed
-from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
+from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, EventTimeOf, Job, replay_rows
 from spark_replay.sources.changelog import input_of, metadata_fields
 from spark_replay.sources.columns import by_input
 from spark_replay.sources.kafka import kafka
@@ -63,12 +64,14 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
     try:
         with _replaying(plan):
             told = _told(replayed)
-            judged = _judge(spark, plan, replayed)
+            windows = _windows(spark, plan)
+            judged = _judge(spark, plan, replayed, windows)
             counted = judged.groupBy("store", "partition", "kind").count().collect()
             examples = [] if all(row["kind"] in FINE for row in counted) else _examples(judged)
     finally:
         replayed.unpersist()
-    return recomputed(plan, told=told, counted=counted, examples=examples, seconds=time.monotonic() - started)
+    seconds, windowed = time.monotonic() - started, {store for store, known in windows.items() if known}
+    return recomputed(plan, told=told, counted=counted, examples=examples, seconds=seconds, windowed=windowed)
 
 
 def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
@@ -83,17 +86,22 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
         `reason` of the first thing that the input doesn't tell, or null), `later_offset` bigint. `input` is the place
         of the input that `source_offset` is of, null for an actor with one.
     """
-    return _judge(spark, plan, _replay(spark, plan))
+    return _judge(spark, plan, _replay(spark, plan), _windows(spark, plan))
 
 
 def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
     """Return what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
+    context = spark.sparkContext
+    if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
+        # pyspark would take the first python3 on PATH, which needn't have what the app needs
+        context.pythonExec = sys.executable
     inputs = [_input(spark, plan, place) for place in range(len(plan.inputs))]
     if plan.from_state or len(inputs) > 1:
-        rows = reduce(lambda left, right: left.unionAll(right), [*map(_ranked, inputs), *_kept(spark, plan)])
+        ranked = [_ranked(plan, place, records) for place, records in enumerate(inputs)]
+        rows = reduce(lambda left, right: left.unionAll(right), [*ranked, *_kept(spark, plan)])
         # what the stores held comes before the first record
         rows = rows.repartition(max(1, len(plan.until_ms)), "partition").sortWithinPartitions(
-            "partition", F.col("store").isNull(), "rank_ms", "input", "offset"
+            "partition", F.col("store").isNull(), "rank_ms", _turn(plan), "offset"
         )
     else:
         # The source gives each partition as one of Spark's, in order.
@@ -107,10 +115,6 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
         topic_ids=tuple(one.topic.topic_id for one in plan.inputs),
         metadata=tuple(zip(*(one.metadata for one in plan.inputs), strict=True)),
     )
-    context = spark.sparkContext
-    if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
-        # pyspark would take the first python3 on PATH, which needn't have what the app needs
-        context.pythonExec = sys.executable
     replayed = rows.select(*INPUT_COLUMNS).rdd.mapPartitions(lambda rows: replay_rows(job, rows))
     return spark.createDataFrame(replayed, OUTPUT_SCHEMA, verifySchema=False)
 
@@ -131,14 +135,25 @@ def _input(spark: SparkSession, plan: Recompute, place: int) -> DataFrame:
     )
 
 
-def _ranked(records: DataFrame) -> DataFrame:
+def _ranked(plan: Recompute, place: int, records: DataFrame) -> DataFrame:
     """Add what the records of all inputs are ordered by, with the input's place and the offset.
 
-    The record with the lowest timestamp among the inputs' next ones goes first. So a record whose timestamp is lower
-    than an earlier one's of its input comes right behind that one.
+    The record with the lowest time among the inputs' next ones goes first. So a record whose time is lower than an
+    earlier one's of its input comes right behind that one.
     """
+    if len(plan.inputs) > 1 and plan.inputs[place].topic.name in plan.timed:
+        time_of = F.udf(EventTimeOf(plan.module, plan.actor, place, len(plan.until_ms)), "bigint")
+        records = records.withColumn("at_ms", time_of("timestamp_ms", "key", "value", "headers"))
+    else:
+        records = records.withColumn("at_ms", F.col("timestamp_ms"))
     so_far = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
-    return records.withColumn("rank_ms", F.max("timestamp_ms").over(so_far))
+    return records.withColumn("rank_ms", F.max("at_ms").over(so_far)).drop("at_ms")
+
+
+def _turn(plan: Recompute) -> Column:
+    """Return what goes first among records of one timestamp."""
+    place = F.col("input")
+    return F.coalesce(*(F.when(place == one, F.lit(turn)) for one, turn in enumerate(plan.turns)), place)
 
 
 def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
@@ -158,8 +173,23 @@ def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
     ]
 
 
-def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFrame:
-    as_of = F.lit(now_ms())
+def _windows(spark: SparkSession, plan: Recompute) -> dict[str, WindowLog]:
+    """Return by store what its changelog says of windows by now: those that are past their retention aren't compared.
+
+    What it said at the point of the comparison, compaction may have taken.
+    """
+    return {
+        store: newest_windows(kafka(spark, plan.brokers, changelog.name, plan.kafka_options), changelog)
+        for store, changelog in plan.changelogs.items()
+    }
+
+
+def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame, windows: Mapping[str, WindowLog]) -> DataFrame:
+    as_of, past = F.lit(now_ms()), F.lit(False)
+    for store, known in windows.items():
+        if known:
+            # Which entries for closes are left depends on when the closes before them were handled.
+            past = past | ((F.col("store") == store) & (known.past() | known.entries()))
     sides = reduce(lambda left, right: left.unionAll(right), [_states(replayed), _unknowns(plan, replayed)])
     for store in plan.changelogs:
         sides = sides.unionAll(_logged(spark, plan, store))
@@ -177,16 +207,16 @@ def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFra
         F.min(F.when(F.col("side") == "unknown", F.struct("source_offset", "reason"))).alias("unknown"),
     )
     return (
-        folded.withColumn("kind", _kind(as_of))
+        folded.withColumn("kind", _kind(as_of, past))
         .where(F.col("kind").isNotNull())
         .select("store", "partition", "key", "kind", "log", "recomputed", "unknown", "later_offset")
     )
 
 
-def _kind(as_of_ms: Column) -> Column:
-    """Null where neither side has the key."""
+def _kind(as_of_ms: Column, past: Column) -> Column:
+    """Null where neither side has the key, or need not have it."""
     log, ours = F.col("log"), F.col("recomputed")
-    in_log, in_ours = is_live(log, as_of_ms), is_live(ours, as_of_ms)
+    in_log, in_ours = is_live(log, as_of_ms) & ~past, is_live(ours, as_of_ms) & ~past
     # the same write may have expired on one side already: its time is the worker's there, the input's here
     is_same = F.coalesce(log["value"] == ours["value"], F.lit(False))
     return (

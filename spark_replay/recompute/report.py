@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import RecomputeError
-from spark_replay.printing import new_table, printable, say, side, side_line
+from spark_replay.printing import new_table, row_key, say, side, side_line
 from spark_replay.recompute.plan import Recompute
 from stores._core.printable import printable as escaped
 
@@ -28,7 +28,7 @@ class Difference:
 
     Attributes:
         store, partition: Where it is.
-        key: As text if it is printable UTF-8, else as base64 after `base64:`.
+        key: As text if it is printable UTF-8, else as base64 after `base64:`. Of windows with their start.
         kind: See `spark_replay.recompute.recompute`.
         log: `value`, `source_offset`, `expires_at_ms`, `epoch` and `offset` of the changelog's write, and `input`, the
             place of the input that `source_offset` is of, if the actor has several; or None. A value longer than 200
@@ -92,9 +92,15 @@ class Recomputed:
 
 
 def recomputed(
-    plan: Recompute, *, told: Sequence[Row], counted: Sequence[Row], examples: Sequence[Row], seconds: float
+    plan: Recompute,
+    *,
+    told: Sequence[Row],
+    counted: Sequence[Row],
+    examples: Sequence[Row],
+    seconds: float,
+    windowed: Collection[str] = (),
 ) -> Recomputed:
-    """Make a report of what `spark_replay.recompute.recompute` counted.
+    """Make a report of what `spark_replay.recompute.recompute` counted; `windowed` are the window stores.
 
     Raises:
         RecomputeError: A partition was replayed in parts.
@@ -122,7 +128,7 @@ def recomputed(
         unknown_events=dict(reasons.most_common(_REASONS)),
         seconds=round(seconds, 3),
         partitions=plan.summary["partitions"],
-        differences=[_difference(row) for row in examples],
+        differences=[_difference(row, has_windows=row["store"] in windowed) for row in examples],
     )
 
 
@@ -156,15 +162,15 @@ def _notes(found: Recomputed) -> list[str]:
     return notes
 
 
-def _difference(row: Row) -> Difference:
+def _difference(row: Row, *, has_windows: bool) -> Difference:
     unknown = row["unknown"]
     return Difference(
         store=row["store"],
         partition=row["partition"],
-        key=printable(row["key"]),
+        key=row_key(row["key"], has_windows=has_windows),
         kind=row["kind"],
-        log=side(row["log"]),
-        recomputed=side(row["recomputed"]),
+        log=side(row["log"], has_windows=has_windows),
+        recomputed=side(row["recomputed"], has_windows=has_windows),
         unknown=None if unknown is None else f"input offset {unknown['source_offset']}: {unknown['reason']}",
     )
 

@@ -6,6 +6,7 @@ and not as Arrow batches because Spark wants pandas on every executor for those.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,41 @@ class _Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class EventTimeOf:
+    """Tells by which time a worker orders a record of an input among those of others.
+
+    Attributes:
+        module, actor: The app's module, the actor's name.
+        place: The input's.
+        partition_count: Of the inputs.
+    """
+
+    module: str
+    actor: str
+    place: int
+    partition_count: int
+
+    def __call__(
+        self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]] | None
+    ) -> int:
+        """Return it, Unix milliseconds.
+
+        Raises:
+            RecomputeError: The app can't be used here. One line, which Spark hands on.
+        """
+        time_of = _time_of(self.module, self.actor, self.partition_count)
+        return int(time_of(self.place, _record((None, None, 0, timestamp_ms, key, value, headers, None))))
+
+
+@functools.cache
+def _time_of(module: str, actor: str, partition_count: int) -> Any:
+    try:
+        return load_replayer(module, actor, where=THERE).event_times(partition_count)
+    except ReplayError as error:
+        raise RecomputeError(str(error)) from error
+
+
 def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
     """Replay the partitions in the rows, whose columns are `INPUT_COLUMNS`; give rows of `OUTPUT_SCHEMA`.
 
@@ -105,17 +141,22 @@ def _split(number: int, rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]],
 
     def records() -> Iterator[tuple[int, _Record]]:
         last: dict[int, int] = {}
-        for _, place, offset, timestamp_ms, key, value, headers, _ in chain(first_record, rows):
+        for row in chain(first_record, rows):
+            _, place, offset, *_ = row
             if offset <= last.get(place, -1):
                 raise RecomputeError(f"partition {number} of input {place} isn't in order at offset {offset}")
             last[place] = offset
-            record = _Record(
-                offset,
-                timestamp_ms,
-                None if key is None else bytes(key),
-                None if value is None else bytes(value),
-                () if not headers else [(name, raw if raw is None else bytes(raw)) for name, raw in headers],
-            )
-            yield place, record
+            yield place, _record(row)
 
     return kept(), records()
+
+
+def _record(row: Row) -> _Record:
+    _, _, offset, timestamp_ms, key, value, headers, _ = row
+    return _Record(
+        offset,
+        timestamp_ms,
+        None if key is None else bytes(key),
+        None if value is None else bytes(value),
+        () if not headers else [(name, raw if raw is None else bytes(raw)) for name, raw in headers],
+    )

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import PlacementError, ReadError, TargetError, UnknownTopicError
 from spark_replay.fold.placement import home_partition
+from spark_replay.fold.windows import newest_windows
 from spark_replay.snapshot.snapshot import kept_writes
 from spark_replay.sources.brokers.topic import Settings, Topic, client_options
 from spark_replay.sources.changelog import read_rows
@@ -52,7 +53,7 @@ def publish_state(
 
     Raises:
         TargetError: The new topic has records, or isn't compacted, or has another number of partitions.
-        PlacementError: The keys can't be spread over other partitions.
+        PlacementError: The keys can't be spread over other partitions, as those of window stores and joins can't.
         ReadError: Somebody writes to the changelog, reading took longer than deletes are kept, or Spark couldn't read
             or write to the end.
         ReplayError: What `Source.describe` raises.
@@ -65,7 +66,10 @@ def publish_state(
     if topic.ends != topic.high_watermarks:
         raise ReadError(f"a transaction is open in {topic.name}: stop the app's workers, and wait until it ends")
     count = topic.partition_count if partitions is None else partitions
-    _check_target(target, count)
+    like = _settings_of(source)
+    _check_target(target, count, like)
+    if count != topic.partition_count and topic.deletes:
+        _refuse_windows(source, topic, count)
     kept = kept_writes(read_rows(source, topic)).where(F.col("value").isNotNull()).select("partition", "key", "value")
     kept.persist(StorageLevel.DISK_ONLY)
     try:
@@ -73,7 +77,7 @@ def publish_state(
             if count != topic.partition_count:
                 _check_placement(kept, topic, placed_by_key=placed_by_key)
                 kept = kept.withColumn("partition", home_partition(F.col("key"), count))
-            settings = _ensure_target(source, target, count)
+            settings = _ensure_target(target, count, like)
             _write(kept, target, settings)
             # everything has been read by now
             source.require_deletes_kept(time.monotonic() - began_s)
@@ -88,7 +92,7 @@ def publish_state(
     return keys
 
 
-def _check_target(target: KafkaSource, count: int) -> Topic | None:
+def _check_target(target: KafkaSource, count: int, like: Settings) -> Topic | None:
     try:
         found = target.describe()
     except UnknownTopicError:
@@ -100,10 +104,26 @@ def _check_target(target: KafkaSource, count: int) -> Topic | None:
         )
     if found.partition_count != count:
         raise TargetError(f"topic {target.topic} has {found.partition_count} partitions, not {count}: delete it")
-    policy = _settings_of(target).effective["cleanup.policy"]
-    if policy != "compact":
-        raise TargetError(f"topic {target.topic} has cleanup.policy={policy}, not compact: delete it")
+    policy, wanted = _settings_of(target).effective["cleanup.policy"], _policy(like)
+    if sorted(policy.split(",")) != sorted(wanted.split(",")):
+        raise TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
     return found
+
+
+def _policy(like: Settings) -> str:
+    """Return the `cleanup.policy` of a new changelog: changelogs of window stores also delete old records."""
+    found = like.effective["cleanup.policy"].split(",")
+    return "compact,delete" if {"compact", "delete"} <= set(found) else "compact"
+
+
+def _refuse_windows(source: KafkaSource, topic: Topic, count: int) -> None:
+    if newest_windows(source, topic):
+        raise PlacementError(
+            f"{topic.name} is the changelog of a window store or a join: it has one stream time for each of its "
+            f"{topic.partition_count} partitions, and its rows can't be spread over {count}. Publish it with "
+            f"{topic.partition_count} partitions, or give the store of the new app another name and let it handle the "
+            "inputs of its retention again"
+        )
 
 
 def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> None:
@@ -123,12 +143,11 @@ def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> N
         )
 
 
-def _ensure_target(source: KafkaSource, target: KafkaSource, count: int) -> Mapping[str, str]:
+def _ensure_target(target: KafkaSource, count: int, like: Settings) -> Mapping[str, str]:
     """Make the new topic if need be, with the settings of the old one; give those that apply."""
-    if _check_target(target, count) is None:
-        like = _settings_of(source)
+    if _check_target(target, count, like) is None:
         with target.asking() as admin:
-            settings = {**like.own, "cleanup.policy": "compact"}
+            settings = {**like.own, "cleanup.policy": _policy(like)}
             admin.make(target.topic, count, like.replication_factor, settings)
         _wait_until_visible(target)
     return _settings_of(target).effective

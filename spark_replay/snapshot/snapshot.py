@@ -306,7 +306,7 @@ def _table_maker(target: str) -> Callable[[str], Any]:
 def _told(result: tuple[str, Any]) -> list[tuple[int, SnapshotTable]]:
     kind, told = result
     if kind == "tools":
-        raise ToolMissingError(f"{told}: the executors' Python needs faust-actors, with rocksdict, to make a snapshot")
+        raise ToolMissingError(f"{told}: the executors' Python needs faust-actors[parquet] to make a snapshot")
     if kind != "made":
         raise TargetError(f"{told}: {SHARED}, and may write to")
     return [(number, SnapshotTable(*rest)) for number, *rest in told]

@@ -12,6 +12,7 @@ from actors.runtime.observe.status import (
     RestoreStatus,
     StoreStatus,
     TaskStatus,
+    WindowStatus,
     WorkerStatus,
 )
 from actors.runtime.replicas.standby_state import Role, StandbyState
@@ -149,6 +150,37 @@ def joined() -> ClusterStatus:
 
     tasks = [task("take_order", number, lag=4_812 * number, inputs=both(number)) for number in range(3)]
     return picture([seen("till-1", tasks)], {"take_order": 3})
+
+
+def windowed() -> ClusterStatus:
+    """An actor with two window stores on three partitions, one of which hasn't had a message."""
+
+    def held(number: int) -> list[WindowStatus]:
+        day_ms, minute_ms = 86_400_000, NOW_MS - 300_000 + 60_000 * number
+        return [
+            WindowStatus(
+                name="minutes",
+                windows="Tumbling(0:01:00)",
+                grace_ms=30_000,
+                retention_ms=day_ms,
+                oldest_open_ms=minute_ms if number < 2 else None,
+            ),
+            WindowStatus(
+                name="visits", windows="Session(0:30:00)", grace_ms=0, retention_ms=7 * day_ms, oldest_open_ms=None
+            ),
+        ]
+
+    tasks = [
+        task(
+            "take_order",
+            number,
+            windows=held(number),
+            stream_ms=NOW_MS - 200_000 + 90_000 * number if number < 2 else None,
+            late={"minutes": 1_200 + number, "visits": 0},
+        )
+        for number in range(3)
+    ]
+    return picture([seen("till-1", tasks[:2]), seen("till-2", tasks[2:])], {"take_order": 3})
 
 
 def parked_lines() -> list[ParkedLine]:

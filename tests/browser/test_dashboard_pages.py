@@ -73,7 +73,7 @@ async def site() -> AsyncIterator[tuple[Site, str]]:
     await runner.cleanup()
 
 
-@pytest.mark.parametrize("of", ["quiet", "busy", "many", "copied", "joined", "nasty"])
+@pytest.mark.parametrize("of", ["quiet", "busy", "many", "copied", "joined", "windowed", "nasty"])
 async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[Site, str], of: str) -> None:
     paths = [f"/dashboard?of={of}", f"/dashboard/actor?of={of}&name=take_order"]
     for path in paths[: 1 if of == "many" else 2]:

@@ -1,4 +1,4 @@
-"""The app under fire: three actors.
+"""The app under fire: five actors.
 
 `summarise`: count, sum, min and max per key, and an echo of every running value. The echo goes to the input's own
 partition number, so that it can be compared with the input record by record.
@@ -7,6 +7,12 @@ partition number, so that it can be compared with the input record by record.
 
 `Chores`: timers, values that expire, and effects that write lines to a file outside. What happens is said, in the
 commit in which it happens, to the input's own partition number too.
+
+`count_clicks`: clicks out of order, counted in windows and in sessions, whose closes say what was in them. Clicks that
+are too late go to a topic of their own.
+
+`match`: offers and bids out of order, in an outer join that says what it was called for, and when. Those that are too
+late go to a topic of their own.
 """
 
 import asyncio
@@ -17,7 +23,19 @@ from typing import Any
 
 import msgspec
 
-from actors import Actor, App, Context, EffectCall, OnError, Rejected, receive
+from actors import (
+    Actor,
+    App,
+    Context,
+    EffectCall,
+    OnError,
+    Rejected,
+    Session,
+    Tumbling,
+    Window,
+    aggregates,
+    receive,
+)
 from actors.runtime.handlers import expiry
 from tests.crash import rules
 from tests.crash.checks import BALANCE_MODULUS
@@ -277,3 +295,81 @@ class Chores(Actor[list]):
     def tick(self, message: rules.Tick) -> None:
         """Let time go on."""
         say(self.ctx, "handled", message.number)
+
+
+class Final(msgspec.Struct):
+    """What was in a window of a store when it closed."""
+
+    store: str
+    start_ms: int
+    end_ms: int
+    count: int
+    sum: int
+
+
+Counted = tuple[int, int]
+grace = timedelta(milliseconds=rules.GRACE_MS)
+retention = timedelta(minutes=1)
+counted = aggregates.Aggregate(
+    (0, 0),
+    lambda held, number: (held[0] + 1, held[1] + number),
+    lambda one, two: (one[0] + two[0], one[1] + two[1]),
+    state_type=Counted,
+)
+clicks = app.topic(f"{NAME}-clicks", key_type=str, value_type=rules.Click, timestamp=lambda click: click.at_ms)
+late_clicks = app.topic(f"{NAME}-late", key_type=str, value_type=rules.Click)
+finals = app.topic(f"{NAME}-finals", key_type=str, value_type=Final)
+span, session = Tumbling(milliseconds=rules.SPAN_MS), Session(timedelta(milliseconds=rules.GAP_MS))
+spans = app.window_store("spans", span, grace=grace, retention=retention, aggregate=counted)
+sittings = app.window_store("sittings", session, grace=grace, retention=retention, aggregate=counted)
+
+
+@app.actor(clicks, stores=[spans, sittings], late=late_clicks)
+async def count_clicks(ctx: Context, click: rules.Click) -> None:
+    """Count a click."""
+    spans.add(ctx.key, click.number)
+    sittings.add(ctx.key, click.number)
+
+
+@spans.on_close
+async def span_closed(ctx: Context, window: Window, value: Counted) -> None:
+    """Say what was in a span."""
+    ctx.send(finals, key=ctx.key, value=Final(spans.name, *window, *value))
+
+
+@sittings.on_close
+async def sitting_closed(ctx: Context, window: Window, value: Counted) -> None:
+    """Say what was in a session."""
+    ctx.send(finals, key=ctx.key, value=Final(sittings.name, *window, *value))
+
+
+class Called(msgspec.Struct):
+    """What the join was called for, by the numbers of the records: a pair, or one without a match; and when."""
+
+    offer: int | None
+    bid: int | None
+    at_ms: int
+    stream_ms: int
+
+
+offers, bids = (
+    app.topic(f"{NAME}-{name}", key_type=str, value_type=rules.Click, timestamp=lambda half: half.at_ms)
+    for name in ("offers", "bids")
+)
+late_halves = app.topic(f"{NAME}-late-halves", key_type=str, value_type=rules.Click)
+called = app.topic(f"{NAME}-called", key_type=str, value_type=Called)
+
+
+@app.join(
+    offers,
+    bids,
+    within=(timedelta(milliseconds=rules.BEFORE_MS), timedelta(milliseconds=rules.AFTER_MS)),
+    how="outer",
+    grace=grace,
+    late=late_halves,
+    max_task_idle=timedelta(seconds=1),
+)
+async def match(ctx: Context, offer: rules.Click | None, bid: rules.Click | None) -> None:
+    """Say what it is called for."""
+    numbers = (None if half is None else half.number for half in (offer, bid))
+    ctx.send(called, key=ctx.key, value=Called(*numbers, ctx.timestamp_ms, ctx.stream_ms))

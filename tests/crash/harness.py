@@ -17,13 +17,29 @@ from stores.rocks import RocksReader
 from tests.crash.checks import Findings, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
+from tests.crash.join_checks import JoinEvidence, check_joins
 from tests.crash.machine import SkippedError
-from tests.crash.world import EFFECTS_FILE, INPUTS, NAME, OUTPUTS, PAIRED, PARTITIONS, World
+from tests.crash.window_checks import WindowEvidence, check_windows
+from tests.crash.world import (
+    CALLED,
+    CLICKS,
+    EFFECTS_FILE,
+    INPUTS,
+    LATE_HALVES,
+    MATCHED,
+    NAME,
+    OUTPUTS,
+    PAIRED,
+    PARTITIONS,
+    World,
+)
 
 logger = logging.getLogger("crash")
 
 RECOVER_S = 30.0
 """Within this time after a fault is over, every partition makes progress again, on a machine that does nothing else."""
+USUAL_PARTITIONS = 16
+"""With more of them on one machine, brokers and workers get time in proportion."""
 SETTLE_S = 120.0
 LATE_S = 2.0
 """So long after all that had to happen did, something that happens twice may still do so."""
@@ -38,13 +54,16 @@ FLAWS = (
     "open_transactions",
 )
 CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "calls", "done")
+WINDOW_KINDS = ("spans", "sittings", "late", "merged")
+JOIN_KINDS = ("pairs", "lone_offers", "lone_bids", "late_halves")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run found. All counts but inputs, faults, the seconds and `happened` have to be 0.
 
-    `chores` is what was wrong with the second actor, empty if there was none; `happened` how often it did what.
+    `chores` is what was wrong with the second actor, `windows` with those of windows and joins, empty without them;
+    `happened` is how often they did what.
     """
 
     inputs: int
@@ -61,26 +80,28 @@ class Outcome:
     seconds: float
     chores: Mapping[str, int] = field(default_factory=dict)
     happened: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, int] = field(default_factory=dict)
+    recovery_limit_s: float = RECOVER_S
 
     @property
     def flaws(self) -> dict[str, int]:
         """What was wrong or not tried, by name."""
-        counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores)
+        counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores) | dict(self.windows)
         found = {name: count for name, count in counts.items() if count}
         # A run that didn't try something says nothing of it.
-        kinds = CHORE_KINDS if self.chores else ()
+        kinds = (*(CHORE_KINDS if self.chores else ()), *(WINDOW_KINDS + JOIN_KINDS if self.windows else ()))
         return found | {f"never {kind}": 0 for kind in kinds if not self.happened.get(kind)}
 
     @property
     def clean(self) -> bool:
         """Whether nothing was wrong, in time."""
-        return not self.flaws and self.slowest_recovery_s <= RECOVER_S
+        return not self.flaws and self.slowest_recovery_s <= self.recovery_limit_s
 
     def as_dict(self) -> dict[str, object]:
         """For the last line of the run."""
         found = asdict(self)
-        chores, happened = found.pop("chores"), found.pop("happened")
-        return {**found, **chores, "happened": happened}
+        chores, windows, happened = (found.pop(name) for name in ("chores", "windows", "happened"))
+        return {**found, **chores, **windows, "happened": happened}
 
 
 class StuckError(AssertionError):
@@ -120,13 +141,17 @@ async def run(
         await feeding
         await _settle(world)
         _all_alive(world, "the last fault")
-        chores = ChoreFindings({}) if is_streams else await _settle_chores(world)
+        chores, windows = ChoreFindings({}), ChoreFindings({})
+        if not is_streams:
+            await _settle_windows(world)
+            chores = await _settle_chores(world)
+            windows = await _check_windows(world)
         views = 0 if is_streams else await wrong_views(world)
         findings = await _check(world)
         open_transactions = await _open_transactions(world)
     finally:
         world.end()
-    for example in findings.examples + chores.examples:
+    for example in findings.examples + chores.examples + windows.examples:
         logger.error("%s", example)
     return Outcome(
         inputs=world.sent,
@@ -142,15 +167,22 @@ async def run(
         slowest_recovery_s=round(slowest_s, 1),
         seconds=round(time.monotonic() - began_s, 1),
         chores=chores.counts,
-        happened=dict(chores.seen),
+        happened=dict(chores.seen + windows.seen),
+        windows=windows.counts,
+        recovery_limit_s=recovery_limit_s(partitions),
     )
+
+
+def recovery_limit_s(partitions: int) -> float:
+    """Return within which time every partition makes progress again."""
+    return RECOVER_S * max(1.0, partitions / USUAL_PARTITIONS)
 
 
 async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: str) -> float:
     """Give the seconds until every partition committed more than it had, or has nothing left to do."""
     began_s = time.monotonic()
     before, fed = await world.progress(), world.fed()
-    while time.monotonic() - began_s < RECOVER_S * 2:
+    while time.monotonic() - began_s < recovery_limit_s(world.partitions) * 2:
         now = await world.progress()
         ends = await world.ends(*world.inputs)
         if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in fed):
@@ -199,6 +231,32 @@ async def _settle_chores(world: World) -> ChoreFindings:
             break
     await asyncio.sleep(LATE_S)
     return check_chores(await _evidence(world))
+
+
+async def _settle_windows(world: World) -> None:
+    """Wait until all windows that are over have closed."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while (await _check_windows(world)).is_waiting:
+        if time.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(0.3)
+
+
+async def _check_windows(world: World) -> ChoreFindings:
+    """Check the actor of windows, and the join."""
+    clicks = WindowEvidence(
+        clicks=await world.read(CLICKS),
+        finals=await world.read(f"{NAME}-finals"),
+        late=await world.read(f"{NAME}-late"),
+    )
+    halves = JoinEvidence(
+        offers=await world.read(MATCHED[0]),
+        bids=await world.read(MATCHED[1]),
+        called=await world.read(CALLED),
+        late=await world.read(LATE_HALVES),
+    )
+    windows, joins = check_windows(clicks), check_joins(halves)
+    return ChoreFindings(windows.counts | joins.counts, windows.examples + joins.examples, windows.seen + joins.seen)
 
 
 async def _evidence(world: World) -> Evidence:

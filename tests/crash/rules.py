@@ -1,4 +1,4 @@
-"""What is said to the second actor of the crash run, and what has to come of it: shared by its app and its checks.
+"""What is said to the actors of the crash run, and what has to come of it: shared by its app and its checks.
 
 Everything follows from a message's number, so that the input topic alone says what has to happen.
 """
@@ -105,3 +105,48 @@ def act_fails(label: str, attempt: int) -> bool:
 def act_answers(label: str) -> bool:
     """Whether a success has a result."""
     return number_of(label) % 2 == 0
+
+
+CLICK_KEYS = 12
+STEP_MS = 50
+"""So far event time goes on with each click; clicks are up to `LATEST_MS` older than that, some `FAR_BEHIND_MS`."""
+LATEST_MS = 2_503
+FAR_BEHIND_MS = 60_000
+SPAN_MS = 2_000
+GAP_MS = 500
+GRACE_MS = 1_500
+
+
+class Click(msgspec.Struct, frozen=True):
+    """Something that happened at a time of its own, Unix milliseconds."""
+
+    number: int
+    at_ms: int
+
+
+def click_key(number: int) -> bytes:
+    """Give one of the `CLICK_KEYS` keys."""
+    return b"visitor-%02d" % number
+
+
+def click(number: int, begin_ms: int) -> tuple[bytes, Click]:
+    """Give a click's key, and the click; the first one is at about `begin_ms`."""
+    behind_ms = FAR_BEHIND_MS if number % 41 == 7 else number * number * 7919 % LATEST_MS
+    return click_key(number * 31 % CLICK_KEYS), Click(number, begin_ms + number * STEP_MS - behind_ms)
+
+
+MATCH_KEYS = 24
+BEFORE_MS, AFTER_MS = 400, 800
+"""A bid matches an offer if it is at most so much earlier, or later."""
+
+
+def match_key(number: int) -> bytes:
+    """Give one of the `MATCH_KEYS` keys."""
+    return b"lot-%02d" % number
+
+
+def half(side: int, number: int, begin_ms: int) -> tuple[bytes, Click]:
+    """Give the key and the record of an offer (side 0) or a bid (side 1); each has a number of its own."""
+    behind_ms = FAR_BEHIND_MS if number % 41 == 7 + side else number * number * (7919 + 18 * side) % LATEST_MS
+    at_ms = begin_ms + number * STEP_MS - behind_ms
+    return match_key(number * (31 - 14 * side) % MATCH_KEYS), Click(2 * number + side, at_ms)

@@ -34,12 +34,26 @@ PARTITIONS = 6
 KEYS = 20_000
 ACCOUNTS = 1_000
 INPUTS_PER_CHORE = 10
-"""After so many inputs of the first actor there is a chore, and an order and a payment of any two accounts."""
+"""After so many inputs of the first actor there is a chore, an order and a payment of any two accounts, a click, an
+offer and a bid."""
+CLICKS_BEGIN_S = 3_600
+"""How long before the run its clicks begin; their time goes on faster than the run's."""
 WORKERS = 3
-STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects")
+STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects", "spans", "sittings", "match")
 PAIRED = (f"{NAME}-orders", f"{NAME}-payments")
-INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED)
-OUTPUTS = (f"{NAME}-echo", f"{NAME}-said", f"{NAME}-joined")
+CLICKS = f"{NAME}-clicks"
+MATCHED = (f"{NAME}-offers", f"{NAME}-bids")
+INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED, CLICKS, *MATCHED)
+CALLED, LATE_HALVES = f"{NAME}-called", f"{NAME}-late-halves"
+OUTPUTS = (
+    f"{NAME}-echo",
+    f"{NAME}-said",
+    f"{NAME}-joined",
+    f"{NAME}-finals",
+    f"{NAME}-late",
+    CALLED,
+    LATE_HALVES,
+)
 EFFECTS_FILE = "effects.txt"
 """Where the effects of the second actor write to, in the run's folder."""
 
@@ -59,6 +73,8 @@ class World:
     workers: list[WorkerProcess] = field(default_factory=list)
     sent: int = 0
     chores: int = 0
+    clicks: int = 0
+    clicks_begin_ms: int = field(default_factory=lambda: int((time.time() - CLICKS_BEGIN_S) * 1000))
 
     @classmethod
     async def create(cls, cluster: Cluster, folder: Path, seed: int, partitions: int, *, is_streams: bool) -> World:
@@ -130,6 +146,9 @@ class World:
                         for topic in PAIRED:
                             account = _account(self.chance.randrange(ACCOUNTS))
                             waiting.append(await self._send(producer, topic, account, self._value()))
+                        waiting.append(await self._send_click(producer))
+                        waiting += [await self._send_half(producer, side) for side in range(len(MATCHED))]
+                        self.clicks += 1
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
                     waiting.clear()
@@ -147,6 +166,14 @@ class World:
     ) -> asyncio.Future:
         self.chores += 1
         return await self._send(producer, INPUTS[1], key, msgspec.json.encode(message), partition)
+
+    async def _send_click(self, producer: AIOKafkaProducer) -> asyncio.Future:
+        key, click = rules.click(self.clicks, self.clicks_begin_ms)
+        return await self._send(producer, CLICKS, key, msgspec.json.encode(click))
+
+    async def _send_half(self, producer: AIOKafkaProducer, side: int) -> asyncio.Future:
+        key, half = rules.half(side, self.clicks, self.clicks_begin_ms)
+        return await self._send(producer, MATCHED[side], key, msgspec.json.encode(half))
 
     def _value(self) -> bytes:
         return b"%d" % self.chance.randrange(-1000, 1000)
@@ -171,7 +198,9 @@ class World:
     def fed(self) -> set[TopicPartition]:
         """The input partitions that have keys: of many partitions, some have none of the second actor's."""
         accounts = [_account(number) for number in range(ACCOUNTS)]
-        keys = (map(_key, range(KEYS)), map(rules.chore_key, range(rules.CHORE_KEYS)), accounts, accounts)
+        chores, clicks = map(rules.chore_key, range(rules.CHORE_KEYS)), map(rules.click_key, range(rules.CLICK_KEYS))
+        lots = list(map(rules.match_key, range(rules.MATCH_KEYS)))
+        keys = (map(_key, range(KEYS)), chores, accounts, accounts, clicks, lots, lots)
         return {
             TopicPartition(topic, partition_for(key, self.partitions))
             for topic, some in zip(self.inputs, keys, strict=False)

@@ -1,4 +1,4 @@
-"""`python -m tests.equivalence`: windows beside Kafka Streams, case by case. The last line is JSON."""
+"""`python -m tests.equivalence`: windows, joins and tables beside Kafka Streams. The last line is JSON."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ import sys
 
 import click
 
+from tests.equivalence import join_cases, joins
 from tests.equivalence.generate import KINDS, batches
 from tests.equivalence.judge import Judge
 from tests.equivalence.suite import run
+from tests.equivalence.table_cases import run_tables, table_batches
 
 SHOWN = 10
+TABLES_OF = 20
+"""One case of so many is a join with tables."""
+ALL = (*KINDS, *join_cases.KINDS)
 
 
 @click.command()
 @click.option("--cases", default=2_000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
-@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="Only these.")
+@click.option("--kind", multiple=True, type=click.Choice(ALL), help="Only these windows and joins, without tables.")
 def main(cases: int, seed: int, kind: tuple[str, ...]) -> None:
     """Give records to both sides, and compare the results."""
+    chosen = kind or ALL
+    windows, joined = (tuple(one for one in kinds if one in chosen) for kinds in (KINDS, join_cases.KINDS))
+    of_tables = 0 if kind else cases // TABLES_OF
+    of_joins = (cases - of_tables) * len(joined) // len(chosen)
     with Judge.start() as judge:
-        outcome = run(judge, batches(seed, cases, kinds=kind or KINDS))
+        outcome = run(judge, batches(seed, cases - of_tables - of_joins, kinds=windows))
+        outcome.add(joins.run(judge, join_cases.batches(seed, of_joins, kinds=joined)))
+        outcome = run_tables(judge, table_batches(seed, of_tables), outcome)
     for found in outcome.unexplained[:SHOWN]:
         click.echo(found)
     for name, number in sorted(outcome.known.items()):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
 from benchmarks.peers.java_build import ensure_built
 from dev.kafka.jars import java
+from tests.equivalence import join_cases
 from tests.equivalence.generate import Case
 
 SOURCES = Path(__file__).parent / "judge"
@@ -18,8 +19,9 @@ RETENTION_MS = 86_400_000
 """Longer than any case, so that no window expires: what a store forgets isn't what windows are."""
 MEMORY, ROCKSDB = "memory", "rocksdb"
 
-Output = tuple[str, int, int, Any, int]
-"""(key, window's start, its end, value, timestamp); a null value is a tombstone."""
+Output = tuple[Any, ...]
+"""Of windows (key, window's start, its end, value, timestamp), where a null value is a tombstone; of joins (key, left
+value, right value, timestamp)."""
 
 
 class JudgeError(Exception):
@@ -61,28 +63,31 @@ class Judge:
         self._process.wait()
         self._folder.cleanup()
 
-    def ask(self, cases: Iterable[Case], *, store: str = MEMORY) -> list[list[list[Output]]]:
+    def ask(self, cases: Iterable[Case | join_cases.Case], *, store: str = MEMORY) -> list[list[list[Output]]]:
         """Return the outputs of each record of each case."""
-        return [self._ask(case, store) for case in cases]
+        return [self.answer(case.seed, _question(case, store)) for case in cases]
 
-    def _ask(self, case: Case, store: str) -> list[list[Output]]:
+    def answer(self, seed: str, question: Mapping[str, Any]) -> list[list[Any]]:
+        """Return the outputs of each record of a question, as the judge's Java classes describe both."""
         questions, answers = _open(self._process.stdin), _open(self._process.stdout)
         try:
-            questions.write(json.dumps(_question(case, store)) + "\n")
+            questions.write(json.dumps(question) + "\n")
             questions.flush()
             line = answers.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             log = Path(self._folder.name, "log").read_text()[-2000:]
-            raise JudgeError(f"the judge's JVM ended at case {case.seed}: {log}")
+            raise JudgeError(f"the judge's JVM ended at case {seed}: {log}")
         answer = json.loads(line)
         if isinstance(answer, dict):
-            raise JudgeError(f"Kafka Streams failed at case {case.seed}: {answer['error']}")
+            raise JudgeError(f"Kafka Streams failed at case {seed}: {answer['error']}")
         return [[tuple(output) for output in outputs] for outputs in answer]
 
 
-def _question(case: Case, store: str) -> dict[str, Any]:
+def _question(case: Case | join_cases.Case, store: str) -> dict[str, Any]:
+    if isinstance(case, join_cases.Case):
+        return case.question(store)
     config = case.config
     records: Sequence[tuple[str, int | None, int]] = [(one.key, one.value, one.timestamp_ms) for one in case.records]
     return {

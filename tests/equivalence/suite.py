@@ -37,6 +37,15 @@ class Outcome:
     judge_s: float = 0.0
     ours_s: float = 0.0
 
+    def add(self, other: Outcome) -> None:
+        """Count what another run found, too."""
+        self.cases += other.cases
+        self.equal += other.equal
+        self.known += other.known
+        self.unexplained += other.unexplained
+        self.judge_s += other.judge_s
+        self.ours_s += other.ours_s
+
     def summary(self) -> dict[str, Any]:
         """Return it as the last line of a run has it."""
         return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.windows.kinds import AlignedWindows, Window
+from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window
 from actors.runtime.windows import store as window_store
 from actors.runtime.windows.task_windows import TaskWindows
 from tests.equivalence.generate import BATCH, KINDS, batches
@@ -60,11 +60,16 @@ def _planted(judge: Judge, *kinds: str, emit: str | None = None) -> None:
     assert run(judge, few, stop_at=1).unexplained
 
 
-def test_a_window_that_ends_a_millisecond_late_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last record is one too many."""
-    monkeypatch.setattr(AlignedWindows, "closes_ms", lambda _, window, grace_ms: window.end_ms + grace_ms + 1)
-    _planted(judge, "tumbling")
-    _planted(judge, "hopping")
+@pytest.mark.parametrize("shift_ms", [-1, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_that_ends_a_millisecond_off_is_found(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str, shift_ms: int
+) -> None:
+    """Its last record is one too many, or missing."""
+    windows: Any = {"sliding": Sliding, "session": Session}.get(kind, AlignedWindows)
+    closes_ms = windows.closes_ms
+    monkeypatch.setattr(windows, "closes_ms", lambda *which: closes_ms(*which) + shift_ms)
+    _planted(judge, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)

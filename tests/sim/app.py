@@ -40,10 +40,10 @@ POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
 MODEL_OPERATIONS = frozenset(
     ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look", "grow", "order")
-)
+) | frozenset(("left", "right"))
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
-SILENT = frozenset(("book", "once"))
-"""Operations whose inputs may come again and are skipped then: they aren't echoed."""
+SILENT = frozenset(("book", "once", "event"))
+"""Operations whose inputs may be skipped, because they came before or came late: they aren't echoed."""
 UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 

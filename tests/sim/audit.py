@@ -64,6 +64,7 @@ class Audit:
 
     Attributes:
         counted: how often what came, for the tests that ask whether anything is looked at.
+        may_lack: gives the rows of a store, of those that are committed, that a disk needn't have any more.
         stops: the error that each input partition was stopped with last.
     """
 
@@ -85,6 +86,7 @@ class Audit:
         self.trace: deque[str] = deque(maxlen=200)
         self.print_trace = False
         self.now_s: Callable[[], float] = float
+        self.may_lack: Callable[[str, Mapping[bytes, bytes]], Iterable[bytes]] = lambda *_: ()
         self.owners: dict[str, Identity] = {}
         self.members: dict[Worker, FakeSource] = {}
         self._cluster = cluster
@@ -501,7 +503,7 @@ class Audit:
             # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.
             if offset > highest and (self._exactly_once or kind != "load"):
                 self.violated(f"disk ahead: {where}: {position}, {source} is committed to {highest}")
-        expected = self.folded(log, position.changelog_offset)
+        expected = self.kept(files, self.folded(log, position.changelog_offset))
         if files.data != expected:
             self._check_keys(where, files, expected, log, is_restoring=kind == "load")
 
@@ -519,6 +521,13 @@ class Audit:
             elif not is_restoring and self._exact_state:
                 what = "a deleted key came back" if wanted is None else "state isn't the fold of its changelog"
                 self.violated(f"{what}: {where} at {end}: {key!r} is {held!r}, not {wanted!r}")
+
+    def kept(self, files: Files, expected: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Give what a disk has to have of a fold: of what is past its retention, what it has."""
+        if files.data == expected:
+            return expected
+        gone = set(self.may_lack(files.store, expected)) - files.data.keys()
+        return {key: raw for key, raw in expected.items() if key not in gone}
 
     def folded(self, log: PartitionLog, end: int) -> dict[bytes, bytes]:
         """The fold of the committed records below `end`, as a store holds it."""

@@ -48,7 +48,9 @@ class Inputs:
             nonlocal left
             left -= 1
             key = random.choice(self.keys)
-            return self._input(key.encode(), part.make_input(key).encode())
+            value = part.make_input(key)
+            target, (raw_key, raw_value, headers, _) = self._input(key.encode(), value.encode())
+            return target._replace(topic=part.input_topic(value)), (raw_key, raw_value, headers, part.timestamp_ms())
 
         await self._produce(random, lambda: left, some_input, lambda: f"{part.name}-{left}", exact=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ from tests.sim.dedupe import DedupePart
 from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.fakes.loop import Process
+from tests.sim.joins import JoinsPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.queries import QueriesPart
@@ -24,6 +25,7 @@ from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 from tests.sim.versions import VersionsPart
 from tests.sim.views import ViewsPart
+from tests.sim.windows import WindowsPart
 
 if TYPE_CHECKING:
     from tests.sim.node import Node, World
@@ -37,6 +39,8 @@ PARTS = (
     ParkPart,
     SessionsPart,
     DedupePart,
+    WindowsPart,
+    JoinsPart,
     ViewsPart,
     QueriesPart,
     VersionsPart,
@@ -54,13 +58,17 @@ ODDS = {
     "asks": 0.2,
     "sessions": 0.15,
     "dedupe": 0.15,
+    "windows": 0.2,
+    "joins": 0.2,
     "views": 0.1,
     "queries": 0.1,
     "versions": 0.1,
 }
-FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
+NOT_WITH = {"joins": "parallel"}
+"""What a part can't be with: a join handles one message after the other."""
 
 
 def drawn(seed: int, others: Collection[str]) -> list[str]:
@@ -70,8 +78,9 @@ def drawn(seed: int, others: Collection[str]) -> list[str]:
 
 
 def completed(features: Collection[str]) -> list[str]:
-    """Give the features with those that they need."""
-    return list(dict.fromkeys([*features, *(need for name in features for need in NEEDED.get(name, ()))]))
+    """Give the features with those that they need, and without those that can't be."""
+    found = dict.fromkeys([*features, *(need for name in features for need in NEEDED.get(name, ()))])
+    return [name for name in found if NOT_WITH.get(name) not in found]
 
 
 class Model:
@@ -107,7 +116,9 @@ class Model:
             stores += own
             operations.update(part.operations(host, own))
             messages.update(part.messages(host))
-            declared.update(part.declared(host, own))
+            more = part.declared(host, own)
+            timed = (*declared.get("windows", ()), *more.get("windows", ()))
+            declared.update(more, windows=timed)
 
         async def handle(ctx: Context, value: str) -> Any:
             operation, _, argument = value.partition(":")
@@ -117,7 +128,7 @@ class Model:
                 return await handler(ctx, value)
             result = await operations[operation](ctx, argument)
             if operation not in app.SILENT:
-                ctx.send(app.ECHO, key=ctx.key, value=f"{ctx.offset} {value} {operation}")
+                ctx.send(app.ECHO, key=ctx.key, value=f"{app.place(ctx)} {value} {operation}")
             return result
 
         whole = handle if self.parts else handler
@@ -129,6 +140,11 @@ class Model:
         """Start what the parts have in a process beside its worker."""
         for part in self.parts:
             await part.open(node, process)
+
+    def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
+        """Give the committed rows of a store that a disk needn't have any more."""
+        for part in self.parts:
+            yield from part.may_lack(store, rows)
 
     def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
         for part in self.parts:

@@ -172,7 +172,9 @@ class ParkPart(Part):
     @property
     def _is_alone(self) -> bool:
         """Whether nothing else can fail so often that it is parked."""
-        return self._retries > 0 or self.world.features.isdisjoint(("timers", "effects", "asks", "sessions", "dedupe"))
+        return self._retries > 0 or self.world.features.isdisjoint(
+            ("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins")
+        )
 
     def _letters(self, partition: int) -> list[Any]:
         log = self.world.cluster.log(TopicPartition(TOPIC, partition))

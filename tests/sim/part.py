@@ -70,6 +70,14 @@ class Part:
         """Give the value of some input."""
         raise NotImplementedError
 
+    def input_topic(self, value: str) -> str:
+        """Give which of the inputs a value is sent to."""
+        return app.INPUT
+
+    def timestamp_ms(self) -> int | None:
+        """Give the timestamp of the input that is made next; None is the broker's time."""
+        return None
+
     def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
         """Give what the handler does for inputs."""
         raise NotImplementedError
@@ -103,6 +111,10 @@ class Part:
 
     def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
         """Give the faults that come with the feature."""
+        return iter(())
+
+    def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
+        """Give the committed rows of a store that a disk needn't have any more; `rows` are with their metadata."""
         return iter(())
 
     # --- the end ---------------------------------------------------------------------------------------------------

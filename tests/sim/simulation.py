@@ -18,13 +18,15 @@ About half of the runs have features beside faults:
     park            messages that can't be handled are put aside
     sessions        the states of a class actor expire, its hook may fail
     dedupe          messages with an id that was seen are skipped
+    windows         events out of order are counted in windows, whose closes say what was in them
+    joins           records of two sides are joined, those without a match are called when their window closes
     views           handlers read a view; its database is damaged while it is open, or one of the task's
     queries         each process is asked for what its stores hold, as the owner or from a copy
     versions        processes run one of two programs, and the newer one's values are of a later version
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
     swapped         two partitions' folders are swapped while their process is down, and moved back later
-    grow            the input is given partitions: with at most `parallel`
+    grow            the input is given partitions: with at most `parallel` and `windows`
     inputs          the actor has two inputs, whose messages meet in the state of a key; likewise
     steps           clocks are set, by more than the margin, and the brokers tell their time or don't; likewise
 
@@ -71,13 +73,13 @@ PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
 TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
-NOT_WITH_EXPIRED = frozenset(("at_least_once", "park"))
+NOT_WITH_EXPIRED = frozenset(("at_least_once", "park", "windows", "joins"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
 NOT_WITH_SWAPPED = frozenset(("views", "rival", "at_least_once"))
 """What damages or copies databases itself, or has zombies that write to one that was moved."""
 NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
 """What else may fail, or write after its process was killed."""
-WITH_GROWN = frozenset(("parallel",))
+WITH_GROWN = frozenset(("parallel", "windows"))
 """What a run whose input grows may have beside: its partitions stand still from then on."""
 WITH_RECREATED = frozenset(("static", "parallel", "standbys"))
 """What a run with re-created inputs may have beside: the oracles of the other features know of one input only."""
@@ -245,6 +247,7 @@ class Simulation:
         model = Model(seed, features)
         self.audit = _audit(cluster, deployment, model, features, has_zombies=has_zombies, check_phases=check_phases)
         self.audit.print_trace = print_trace
+        self.audit.may_lack = model.may_lack
         self.audit.now_s = loop.time
         network = Network(Random(f"{seed} network"))
         network.trace = self.audit.note
@@ -524,7 +527,7 @@ class Simulation:
                 log = self._world.cluster.log(TopicPartition(app.changelog(files.store), files.partition))
                 if files.store == app.PARKED and not self._world.deployment.parks:
                     continue
-                expected = self.audit.folded(log, log.end)
+                expected = self.audit.kept(files, self.audit.folded(log, log.end))
                 source = TopicPartition(app.INPUT, files.partition)
                 is_left = self._is_given_up(source) or self._has_grown(source)
                 if files.partition in owned and not is_left and files.data != expected:

@@ -111,6 +111,18 @@ def test_every_invariant_holds_with_standbys(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_every_window_closes_once_under_faults(seed: int) -> None:
+    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("static",))[seed % 5]
+    check(seed, features=("windows", *more))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_every_pair_and_every_lone_record_is_called_once_under_faults(seed: int) -> None:
+    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("windows",))[seed % 5]
+    check(seed, features=("joins", *more))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
 def test_every_invariant_holds_beside_workers_of_an_earlier_release(seed: int) -> None:
     check(seed, features=mixed(seed, "earlier"))
 
@@ -267,6 +279,34 @@ def test_every_part_of_the_model_comes() -> None:
     }
     for seed in range(50):
         left -= simulate(seed, features=MODEL).counted.keys()
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
+
+
+def test_windows_take_events_and_close() -> None:
+    """They don't close where keys are handled side by side, as with all of the model."""
+    left = {"window event", "window closed", "window late", "window dropped", "window merged", "windows retried"}
+    for seed in range(50):
+        left -= simulate(seed, features=("windows",)).counted.keys()
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
+
+
+def test_joins_call_pairs_and_lone_records() -> None:
+    left = {
+        "join taken",
+        "join pair",
+        "join left lone",
+        "join right lone",
+        "join late",
+        "join diverted",
+        "join matched when it was due",
+        "joins retried",
+    }
+    for seed in range(50):
+        left -= simulate(seed, features=("joins",)).counted.keys()
         if not left:
             return
     pytest.fail(f"nobody came to {left}")

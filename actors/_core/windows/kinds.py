@@ -13,7 +13,7 @@ more than the grace period; a session's last millisecond is `gap` after its last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 _MS = timedelta(milliseconds=1)
 _MONDAY = date(1970, 1, 5).toordinal()
 _DAY_MS = 86_400_000
+_tuple: Callable[[type[Window], tuple[int, int]], Window] = tuple.__new__
+"""Makes a named tuple in half the time."""
 
 
 class Window(NamedTuple):
@@ -81,7 +83,7 @@ class Hopping(AlignedWindows):
         """See `AlignedWindows.holding`."""
         size, advance = self.longest_ms, self.advance_ms
         first = max(0, at_ms - size + advance) // advance * advance
-        return [Window(start, start + size) for start in range(first, at_ms + 1, advance)]
+        return [_tuple(Window, (start, start + size)) for start in range(first, at_ms + 1, advance)]
 
     def starting(self, start_ms: int) -> Window:
         """See `AlignedWindows.starting`."""
@@ -137,7 +139,7 @@ class Tumbling(AlignedWindows):
         if self.tz is None:
             size = self.longest_ms
             start = at_ms // size * size
-            return (Window(start, start + size),)
+            return (_tuple(Window, (start, start + size)),)
         day = datetime.fromtimestamp(at_ms // 1000, self._zone).date().toordinal()
         first = day - (day - _MONDAY) % self._days
         return (Window(max(0, self._midnight_ms(first)), self._midnight_ms(first + self._days)),)

@@ -4,7 +4,7 @@
     "k" segment key          other windows of a key, as a list: those that begin (sliding) or end (session) in a
                              segment of time
     "e" close segment key    nothing: a window of that row closes at that stream time; where closes are asked for
-    "m"                      `Progress`: stream time, and how far windows are closed and removed
+    "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
 Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
 the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
@@ -21,31 +21,7 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.windows.kinds import Session, Sliding, Window
-
-PROGRESS_KEY = b"m"
-_WORD = 8
-_KEY_AT = 1 + _WORD
-_CLOSE_KEY_AT = 1 + 2 * _WORD
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far the windows of a partition have come.
-
-    Attributes:
-        stream_ms: the largest timestamp seen, -1 before the first.
-        closed: the row of the last aligned window whose close was handled, empty before the first.
-        closed_end_ms: windows that end up to then are closed whatever the grace: it was shorter before.
-        layout: the windows that the rows are made for, "" before the first.
-        grace_ms: the grace period by which windows were closed so far, -1 before the first.
-        has_entries: whether each list with a window to close has an entry for it.
-    """
-
-    stream_ms: int = -1
-    closed: bytes = b""
-    closed_end_ms: int = -1
-    layout: str = ""
-    grace_ms: int = -1
-    has_entries: bool = False
+from stores._core.windows import CLOSE_KEY_AT, KEY_AT, WORD
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
@@ -73,27 +49,8 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_rest = msgspec.msgpack.Decoder(tuple[bytes, int, str, int, bool]).decode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
-VALUE, LIST, PROGRESS = b"v", b"l", b"p"
-
-
-def encode_progress(progress: Progress) -> bytes:
-    """Return the value of the row `PROGRESS_KEY`."""
-    rest = (progress.closed, progress.closed_end_ms, progress.layout, progress.grace_ms, progress.has_entries)
-    return PROGRESS + progress.stream_ms.to_bytes(_WORD, signed=True) + _encode(rest)
-
-
-def decode_progress(raw: bytes) -> Progress:
-    """Return what `encode_progress` was given.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    try:
-        return Progress(int.from_bytes(raw[1:_KEY_AT], signed=True), *_decode_rest(raw[_KEY_AT:]))
-    except MALFORMED as error:
-        raise ValueError(f"not the stream time of windows, {error}: {raw[:50]!r}") from error
+VALUE, LIST = b"v", b"l"
 
 
 def encode_list(held: list[Held]) -> bytes:
@@ -115,32 +72,32 @@ def decode_list(raw: bytes) -> list[Held]:
 
 def aligned_key(start_ms: int, raw_key: bytes) -> bytes:
     """Return the row of an aligned window."""
-    return b"w" + start_ms.to_bytes(_WORD) + raw_key
+    return b"w" + start_ms.to_bytes(WORD) + raw_key
 
 
 def list_key(segment: int, raw_key: bytes) -> bytes:
     """Return the row of a key's windows in a segment."""
-    return b"k" + segment.to_bytes(_WORD) + raw_key
+    return b"k" + segment.to_bytes(WORD) + raw_key
 
 
 def close_key(close_ms: int, segment: int, raw_key: bytes) -> bytes:
     """Return the entry that says that a window of a list closes."""
-    return b"e" + close_ms.to_bytes(_WORD) + segment.to_bytes(_WORD) + raw_key
+    return b"e" + close_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
 
 
 def time_of(row: bytes) -> int:
     """Return the start, segment or close of a row."""
-    return int.from_bytes(row[1:_KEY_AT])
+    return int.from_bytes(row[1:KEY_AT])
 
 
 def key_of(row: bytes) -> bytes:
     """Return the message key of a window's or a list's row."""
-    return row[_KEY_AT:]
+    return row[KEY_AT:]
 
 
 def close_parts(row: bytes) -> tuple[int, int, bytes]:
     """Return close, segment and message key of an entry."""
-    return time_of(row), int.from_bytes(row[_KEY_AT:_CLOSE_KEY_AT]), row[_CLOSE_KEY_AT:]
+    return time_of(row), int.from_bytes(row[KEY_AT:CLOSE_KEY_AT]), row[CLOSE_KEY_AT:]
 
 
 Fold = Callable[[bytes | None], bytes]

@@ -59,6 +59,7 @@ def findings(
 ) -> list[Finding]:
     """Look at the topics that there are."""
     largest = {name: int(config["max.message.bytes"]) for name, config in configs.items()}
+    tables = {table.topic_name for definition in setup.app.actors.values() for table in definition.tables}
     seen: list[Finding] = []
     for need in needs:
         if need.name in found and need.name in configs:
@@ -67,6 +68,8 @@ def findings(
             seen += _records(need, config, largest.get(need.like, 0))
             if need.keeps:
                 seen += _compaction(setup, need.name, config)
+            if need.name in tables:
+                seen += _table(need.name, config)
             if need.config is REPARTITION_CONFIG:
                 seen += _repartition(need.name, config)
     return seen
@@ -129,6 +132,16 @@ def _compaction(setup: Setup, topic: str, config: Mapping[str, str]) -> Iterator
             what=f"{lag_ms}={config[lag_ms]}",
             why=f"overwritten and deleted values stay readable longer than changelog_max_compaction_lag={wanted_ms} ms",
             change=f"{lag_ms}={wanted_ms}",
+        )
+
+
+def _table(topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    if "compact" not in config["cleanup.policy"]:
+        yield Finding(
+            topic=topic,
+            what=f"cleanup.policy={config['cleanup.policy']}",
+            why="an app that begins to read it as a table lacks the rows whose records the broker has deleted by then",
+            change="cleanup.policy=compact",
         )
 
 

@@ -7,6 +7,7 @@ import hashlib
 import re
 import socket
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from actors._core.partitioner import MURMUR2
 from actors._faust.setup import Setup
 from actors.cli.cluster import Cluster
 from actors.cli.session import Session, with_session
+from actors.errors import ConfigurationError
 from stores._core.manifest import MANIFEST, Manifest, decode_manifest
 from stores.errors import StoreError
 from stores.folder import DataFolder
@@ -38,6 +40,7 @@ def export(session: Session, name: str, to: Path) -> None:
 
     The last line on stdout is JSON with the number of partitions and keys.
     """
+    _require_pyarrow(name)
     store = session.store(name)
     folder = session.data_folder()
     worker = worker_name(folder.path)
@@ -55,6 +58,14 @@ def export(session: Session, name: str, to: Path) -> None:
             "to": str(to),
         }
     )
+
+
+def _require_pyarrow(store: str) -> None:
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError(
+            f"store {store} can't be exported to Parquet: pyarrow isn't installed. "
+            "Install it with pip install 'faust-actors[parquet]'"
+        )
 
 
 def worker_name(folder: Path) -> str:

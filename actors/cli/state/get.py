@@ -19,6 +19,8 @@ from actors.cli.state.reading import Reading, read_key, read_key_windows
 from actors.declare.values.decoder import as_json
 from actors.ports import OwnerRecord
 from actors.runtime.message.store import Store
+from actors.runtime.windows.changes import ChangeStore
+from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import LAST_MS, WindowStore
 from stores._core.printable import moment, printable_json
 from stores._core.record import NEVER, Position
@@ -82,6 +84,13 @@ def get(
     """
     store, actor = session.store(name), session.owner_of(name)
     windows = next((one for one in session.actor(actor).windows if one.name == name), None)
+    if isinstance(windows, ChangeStore):
+        windows = None
+    if isinstance(windows, JoinStore):
+        raise click.UsageError(
+            f"store {name} has the records that join {actor} may still match, and can't be asked for a key: "
+            f"`faust state export {name} --to DIR` writes all of its rows"
+        )
     if windows is None and (from_ms is not None or to_ms is not None):
         raise click.UsageError(f"store {name} has no windows: leave --from and --to out")
     raw_key = key_bytes(store if windows is None else windows, key)

@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeVar, overload
@@ -24,6 +24,8 @@ from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, Tools
+from actors.runtime.windows.committed import CommittedTime, committed_time
+from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionReader
 
@@ -135,7 +137,10 @@ class QueriedActor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueryTarget:
-    """What a query is asked about: a key, and the committed stores of its partition as of one moment."""
+    """What a query is asked about: a key, and the committed stores of its partition as of one moment.
+
+    `windows` are the window stores whose rows are in some of the stores.
+    """
 
     actor: str
     source: TopicPartition
@@ -144,6 +149,7 @@ class QueryTarget:
     raw_key: bytes
     now_ms: int
     stores: Mapping[Store[Any, Any], PartitionReader]
+    windows: Sequence[WindowStore[Any, Any]] = ()
 
     def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[QueriedActor] | None = None) -> Any:
         """Call a query; `cls` is the actor's class if it is one.
@@ -166,6 +172,9 @@ class QueryTarget:
             tools=_NO_TOOLS,
             on_wait=_refuse_to_wait,
         )
+        if self.windows:
+            times = (committed_time(state.overlays[store.rows].get).stream_ms for store in self.windows)
+            state.time_windows = _CommittedWindows(max(times))
         ctx = Context(state, InternalRecord(-1, self.now_ms, self.raw_key, None, id="query"), self.key, self.raw_key)
         enter_message(ctx)
         try:
@@ -199,6 +208,43 @@ class _ReadOnlyOverlay(Overlay):
     def delete(self, key: bytes) -> bool:
         """Refuse."""
         _refuse("it deletes")
+
+
+@dataclass(slots=True)
+class _CommittedWindows:
+    """The time of committed windows, by which nothing is written; see `WindowTime` of the task's state."""
+
+    stream_ms: int
+
+    def visible_ms(self, store: WindowStore[Any, Any]) -> int:
+        return CommittedTime(self.stream_ms).visible_ms(store)
+
+    def time_of(self, ctx: Context) -> int:
+        return max(0, min(ctx.timestamp_ms, self.stream_ms))
+
+    def is_late(self, ctx: Context) -> bool:
+        return False
+
+    def is_open(self, store: Any, window: Any) -> bool:
+        _refuse("it writes")
+
+    def closed_ms(self, store: Any) -> int:
+        _refuse("it writes")
+
+    def was_closed(self, store: Any, end_ms: int) -> bool:
+        _refuse("it writes")
+
+    def was_late(self, store: Any) -> None:
+        _refuse("it writes")
+
+    def count_late(self) -> None:
+        _refuse("it writes")
+
+    def expect(self, store: Any, close_ms: int, row: bytes) -> None:
+        _refuse("it writes")
+
+    def arrived(self, ctx: Context) -> None:
+        _refuse("it writes")
 
 
 class _NoTools(Tools):

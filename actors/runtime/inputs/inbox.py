@@ -38,20 +38,22 @@ class InputQueue:
         """Return all that waits, and leave it there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
-    def head(self) -> InputRecord:
-        """Return the first record."""
-        return self.batches[0][self.start]
+    def take_until(self, last: tuple[int, int] | None, turn: int) -> Sequence[InputRecord]:
+        """Return the first record, and those of its batch that aren't behind `last`: (timestamp, turn), None for all.
 
-    def take_until(self, is_later: Callable[[InputRecord], bool] | None) -> Sequence[InputRecord]:
-        """Return the first record, and those of its batch up to the first that `is_later`."""
+        `turn` is the queue's own.
+        """
         records, start = self.batches[0], self.start
         end = len(records)
-        if is_later is not None:
-            end = next((place for place in range(start + 1, end) if is_later(records[place])), end)
-        self.start = end
-        if end == len(records):
-            self.batches.popleft()
-            self.start = 0
+        if last is not None:
+            end, count = start + 1, end
+            while end < count and (records[end].timestamp, turn) <= last:
+                end += 1
+            if end < count:
+                self.start = end
+                return records[start:end]
+        self.batches.popleft()
+        self.start = 0
         return records[start:end]
 
 
@@ -153,7 +155,8 @@ class Inbox:
 class MergedInbox(Inbox):
     """The inbox of a task with several inputs.
 
-    `has_more` tells whether an input that has nothing here isn't at its end; `monotonic` returns seconds.
+    `has_more` tells whether an input that has nothing here isn't at its end; `monotonic` returns seconds. Of records of
+    one timestamp, that of the input with the lowest of `turns` goes first.
     """
 
     def __init__(
@@ -161,13 +164,14 @@ class MergedInbox(Inbox):
         limit: int,
         say_has_room: Callable[[], None],
         *,
-        inputs: int,
+        turns: Sequence[int],
         max_idle_s: float,
         has_more: Callable[[int], bool],
         monotonic: Callable[[], float],
     ) -> None:
         super().__init__(limit, say_has_room)
-        self.queues = [InputQueue() for _ in range(inputs)]
+        self.queues = [InputQueue() for _ in turns]
+        self._turns = turns
         self._max_idle_s = max_idle_s
         self._has_more = has_more
         self._monotonic = monotonic
@@ -175,7 +179,10 @@ class MergedInbox(Inbox):
 
     def __bool__(self) -> bool:
         """Tell whether there is something to take now."""
-        return any(queue.batches for queue in self.queues) and self.wait_s <= 0.0
+        for queue in self.queues:
+            if queue.batches:
+                return self._max_idle_s <= 0.0 or self.wait_s <= 0.0
+        return False
 
     @property
     def wait_s(self) -> float:
@@ -196,14 +203,17 @@ class MergedInbox(Inbox):
 
     def take(self) -> tuple[int, Sequence[InputRecord]]:
         """Return the records that come next, all of one input, and which one that is."""
-        heads = [(queue.head().timestamp, place) for place, queue in enumerate(self.queues) if queue.batches]
-        _, first = min(heads)
-        others = [head for head in heads if head[1] != first]
+        # Hot: where two inputs take turns, this is once a record.
+        first, head, other, turns = -1, None, None, self._turns
+        for at, queue in enumerate(self.queues):
+            if not queue.batches:
+                continue
+            this = queue.batches[0][queue.start].timestamp, turns[at]
+            if head is None or this < head:
+                first, head, other = at, this, head
+            elif other is None or this < other:
+                other = this
         queue = self.queues[first]
-        if others:
-            other = min(others)
-            records = queue.take_until(lambda record: (record.timestamp, first) > other)
-        else:
-            records = queue.take_until(None)
+        records = queue.take_until(other, turns[first])
         self._took(queue, len(records))
         return first, records

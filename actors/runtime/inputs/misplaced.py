@@ -6,13 +6,15 @@ and nothing else would tell.
 
 All records are compared, a whole batch side by side before its first record is handled: 0.3 µs a record in batches of
 500. A sample would find a wrong producer too, but after some of its records were handled without the key's state.
+Where inputs take turns and few records come at a time, those that wait behind them are compared with them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from actors._core.logs import Reminders, escaping
 from actors._core.partitioner import CRC32, MURMUR2
@@ -26,6 +28,12 @@ from actors.runtime.spec import ActorSpec
 logger = escaping(logging.getLogger(__name__))
 
 REMIND_S = 60.0
+FEW_RECORDS = 32
+AHEAD = 128
+"""With fewer records than that, up to so many that wait behind them are compared too."""
+
+
+_NONE: Iterator[InputRecord] = iter(())
 
 
 @dataclass(slots=True)
@@ -51,12 +59,25 @@ class PlacedRecords:
         self._clock = clock
         self._completed = progress.completed
         self._is_stopped = False
+        self._placed_until = 0
         self._reminders = Reminders(REMIND_S)
 
-    def checked(self, records: Sequence[InputRecord]) -> Sequence[InputRecord]:
-        """Return the records; from the first one on that stops the partition only that, and nothing afterwards."""
+    def checked(self, records: Sequence[InputRecord], behind: Iterator[InputRecord] = _NONE) -> Sequence[InputRecord]:
+        """Return the records; from the first one on that stops the partition only that, and nothing afterwards.
+
+        `behind` has those that wait behind them.
+        """
         if self._is_stopped:
             return ()
+        if records[-1].offset < self._placed_until:
+            return records
+        if len(records) < FEW_RECORDS:
+            ahead = [*records, *islice(behind, AHEAD)]
+            wrong = self._misplaced(ahead)
+            placed = wrong[0][0] if wrong else len(ahead)
+            if placed >= len(records):
+                self._placed_until = ahead[placed - 1].offset + 1
+                return records
         for place, home in self._misplaced(records):
             record = records[place]
             if record.offset < self._completed.next_offset or record.offset in self._completed.finished:

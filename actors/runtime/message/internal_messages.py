@@ -6,7 +6,9 @@ entry of a store. `consume` removes that entry in the same commit, so the messag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,3 +99,60 @@ class Punctuator(Protocol):
 
     async def close(self) -> None:
         """End what runs in the background. May be called twice."""
+
+
+class DueMessages:
+    """What is due between records, of all punctuators of a task.
+
+    Messages that were taken wait here while records have their turns. Nothing more is taken before they are handled, so
+    a punctuator that always has more doesn't keep the others from theirs.
+    """
+
+    def __init__(self, punctuators: Iterable[Punctuator]) -> None:
+        self.punctuators = list(punctuators)
+        self._taken: deque[InternalMessage] = deque()
+
+    def __iter__(self) -> Iterator[InternalMessage]:
+        """Hand out what was taken, in the order in which it came due."""
+        while self._taken:
+            yield self._taken.popleft()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something waits here, or will come due soon."""
+        return bool(self._taken) or any(punctuator.is_busy for punctuator in self.punctuators)
+
+    def wait_s(self) -> float:
+        """Return the seconds until something is due; 0 while something waits here."""
+        return 0.0 if self._taken else min((one.wait_s() for one in self.punctuators), default=math.inf)
+
+    def take(self) -> bool:
+        """Take what is due, unless something waits here; tell whether there was anything."""
+        if self._taken:
+            return True
+        was_due = False
+        for punctuator in self.punctuators:
+            if punctuator.wait_s() <= 0.0:
+                was_due = True
+                self._taken.extend(punctuator.take())
+        return was_due
+
+    def drop(self) -> None:
+        """Drop what waits here: another owner will see to it."""
+        for message in self:
+            message.done()
+
+    def before_commit(self) -> None:
+        """See `Punctuator.before_commit`."""
+        for punctuator in self.punctuators:
+            punctuator.before_commit()
+
+    def committed(self) -> None:
+        """See `Punctuator.committed`."""
+        for punctuator in self.punctuators:
+            punctuator.committed()
+
+    async def close(self) -> None:
+        """See `Punctuator.close`."""
+        for punctuator in self.punctuators:
+            await punctuator.close()

@@ -103,6 +103,12 @@ class WindowTime(Protocol):
     def is_open(self, store: Any, window: Any) -> bool:
         """Tell whether a window still takes records."""
 
+    def closed_ms(self, store: Any) -> int:
+        """Return up to which end tumbling and hopping windows take no records any more."""
+
+    def was_closed(self, store: Any, end_ms: int) -> bool:
+        """Tell whether a window of a join was closed when the grace was shorter."""
+
     def visible_ms(self, store: Any) -> int:
         """Return the start up to which windows are past their retention."""
 
@@ -136,7 +142,8 @@ class Publishing(Protocol):
 class Tools:
     """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker.
 
-    `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps.
+    `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps. `late`
+    counts by store the records that came too late; timestamps may be up to `max_ahead_ms` ahead of the clock.
     """
 
     clock: Clock | None = None
@@ -146,6 +153,8 @@ class Tools:
     answers: Answering | None = None
     published: Mapping[str, Publishing] = field(default_factory=dict)
     latest_ms: int = 0
+    late: dict[str, int] = field(default_factory=dict)
+    max_ahead_ms: int = 0
 
     def now_ms(self, least_ms: int) -> int:
         """Return the partition's time, which isn't below `least_ms` and never goes back."""

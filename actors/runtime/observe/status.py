@@ -2,7 +2,7 @@
 
 It asks no broker. Of RocksDB it reads figures that are kept in memory (some microseconds a store); only parked
 messages are looked at, up to `PARKED_LIMIT` of a partition, and the keys of small stores are counted, up to
-`COUNT_LIMIT` of each, both when they have changed.
+`COUNT_LIMIT` of each, both when they have changed. Of windows the first open one is looked up.
 Rates are the reader's: the difference of two pictures' counters by that of their `at_ms`.
 """
 
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.task.task import Task
+from actors.runtime.windows.committed import oldest_open_ms
+from actors.runtime.windows.store import WindowStore
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
@@ -70,6 +73,25 @@ class StoreStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStatus:
+    """What windows a store has, and how far they are in a partition.
+
+    Attributes:
+        name: the store's.
+        windows: the kind, with its sizes.
+        grace_ms, retention_ms: as declared.
+        oldest_open_ms: about the start of the oldest open window, Unix milliseconds; None if there is none, or it can't
+            be read at the moment. Sessions and sliding windows are known where they have `on_close`.
+    """
+
+    name: str
+    windows: str
+    grace_ms: int
+    retention_ms: int
+    oldest_open_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreStatus:
     """A restore that runs: offsets of the changelog, records that were read."""
 
@@ -103,6 +125,7 @@ class TaskStatus:
             saw: of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
         lag: the records between both, of all inputs, None where unknown.
         inputs: all inputs, each with its own offsets and lag.
+        windows: of each window store, what windows it has.
         queued: records that wait in memory.
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
         overlay_bytes: about what is held in memory until the next commit.
@@ -111,7 +134,7 @@ class TaskStatus:
         parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
-        late: by window store, how many messages came too late for all their windows.
+        late: by window store, how many messages came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
     """
 
@@ -147,6 +170,7 @@ class TaskStatus:
     late: dict[str, int] = field(default_factory=dict)
     stream_ms: int | None = None
     inputs: list[InputStatus] = field(default_factory=list)
+    windows: list[WindowStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +317,11 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         refused_commands=meters.refused_commands,
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
-        late={store.name: meters.late.get(store.name, 0) for store in task.spec.windows},
+        late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
+        windows=[
+            _windows(store, stores.get(store.name)) for store in task.spec.windows if isinstance(store, WindowStore)
+        ],
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),
@@ -362,6 +389,20 @@ def _store(task: Task, name: str, store: PartitionStore | None) -> StoreStatus:
         changelog_offset=offset,
         figures=figures,
         keys_exact=is_exact,
+    )
+
+
+def _windows(store: WindowStore[Any, Any], held: PartitionStore | None) -> WindowStatus:
+    oldest_ms = None
+    # It may be being closed or rebuilt, or hold what its own task can't read either.
+    with suppress(StoreError, ValueError):
+        oldest_ms = None if held is None else oldest_open_ms(store, held)
+    return WindowStatus(
+        name=store.name,
+        windows=str(store.windows),
+        grace_ms=store.grace_ms,
+        retention_ms=store.retention_ms,
+        oldest_open_ms=oldest_ms,
     )
 
 

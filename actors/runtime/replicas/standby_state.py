@@ -11,6 +11,7 @@ from actors.ports import TopicPartition
 from actors.runtime.replicas.followed import FollowedStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Changelog
+from actors.runtime.windows.removal import Removal
 
 
 class Role(enum.StrEnum):
@@ -49,6 +50,7 @@ class StandbyStore(FollowedStore):
         current_ms: see `StandbyState`.
         kept_ms: the wall time that is on disk, at least.
         is_noted: whether the log says that it has become current.
+        removal: of a window store, removes what is past its retention.
     """
 
     changelog: Changelog
@@ -59,6 +61,7 @@ class StandbyStore(FollowedStore):
     current_ms: int | None = None
     kept_ms: int = 0
     is_noted: bool = False
+    removal: Removal | None = None
 
     @property
     def lag(self) -> int:

@@ -17,6 +17,8 @@ Deletes. A copy's wall time is when it was last known to be all that the log hel
     end that it reached since. A chunk is applied only while that is younger than deletes are kept: whatever was
     deleted since then was still there to be read, so that each position on disk is a good one. An older copy is built
     anew, and so is one that the log doesn't reach back to.
+Windows past their retention. The owner removes them from its disk without a delete in the log. A copy that was loaded
+    removes them at each look, as far as the log says that the owner may have.
 Death. At any point there is a prefix with its position and its wall time. A bulk load that wasn't settled loses its
     newest chunks, whole ones. The worker's next life follows on, or takes over, from there.
 A log that lost records. The copy that has them isn't touched until the operator lets it be rebuilt.
@@ -51,6 +53,7 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import LONG_READ, Changelog, begin_position, stored_writes
 from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.threads import finish_in_thread
+from actors.runtime.windows.removal import Removal
 from stores._core.record import Position
 from stores._core.replay import advance
 from stores.errors import StoreCorruptedError, StoreError
@@ -349,6 +352,9 @@ class Standbys:
             with self._suspecting(one.changelog.store, copy.task.partition):
                 one.store.apply((), one.position)
             one.kept_ms = asked_ms
+        if one.removal is not None and not one.is_bulk and self._held.get(copy.task) is copy:
+            with self._suspecting(one.changelog.store, copy.task.partition):
+                one.removal.follow()
 
     def _note_current(self, copy: StandbyTask, one: StandbyStore) -> None:
         if one.current_ms is not None and not one.is_noted:
@@ -431,6 +437,7 @@ class Standbys:
             end=bounds.end,
             looked_s=self._clock.monotonic(),
             is_bulk=bounds.end - position.changelog_offset > LONG_READ,
+            removal=next((Removal(one, store) for one in copy.spec.windows if one.name == changelog.store), None),
         )
         copy.stores.append(one)
 

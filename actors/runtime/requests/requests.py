@@ -104,7 +104,7 @@ class Asker:
         if state is None or state.on_wait is None:
             raise UsageError(
                 f"ctx.ask() in actor {self._actor}: its partition would stand still while it waits, and could wait for "
-                "itself: declare it with @app.actor(..., concurrency=…)"
+                "itself: declare it with @app.actor(..., concurrency=…), or use ctx.tell, as on_close has to"
             )
         target = state.resolve_output(Recipient(actor))
         asked = EncodedRequest.of(target, key, message)

@@ -12,7 +12,6 @@ from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
@@ -198,8 +197,8 @@ class KeyedProcessor(TaskProcessor):
     def _may_take(self) -> bool:
         return self._executor.has_room and super()._may_take
 
-    async def _take_internal(self, punctuator: Punctuator) -> None:
-        for internal in punctuator.take():
+    async def _handle_due(self, took_s: float) -> None:
+        for internal in self._due:
             self._executor.admit(self._at, internal.record, internal)
 
     def _commit_in_s(self) -> float:

@@ -43,7 +43,7 @@ from actors.runtime.inputs.misplaced import PlacedRecords
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import refused, undecodable
-from actors.runtime.message.internal_messages import InternalMessage, Punctuator
+from actors.runtime.message.internal_messages import DueMessages
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.restore import Restored
@@ -60,6 +60,8 @@ logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
+DUE_S, MOST_DUE_S = 0.001, 0.01
+"""How long what is due has its turn: as long as the records before it took, within these bounds."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_INTERNAL_S = 30.0
 _ROUNDING_S = 0.001
@@ -114,7 +116,7 @@ class TaskProcessor:
             home_offset=inputs[0].next_offset,
         )
         tools = make_tools(context, self._messages, [held.store for held in stores])
-        self._messages.tools, self._punctuators = tools.tools, tools.punctuators
+        self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped, timers = self._poison.dropped, tools.timers
         self._saw = None if timers is None else timers.saw
@@ -124,8 +126,7 @@ class TaskProcessor:
         ]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
-        self._handled = 0
-        self._oldest_s = 0.0
+        self._handled, self._oldest_s = 0, 0.0
         self._refreshed_s = self._clock.monotonic()
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
@@ -150,10 +151,14 @@ class TaskProcessor:
         while not inbox.stopping:
             await self._check()
             if inbox:
+                began_s = self._clock.monotonic()
                 await self._handle_or_halt(*self._take())
-                await self._punctuate()
+                await self._punctuate(self._clock.monotonic() - began_s)
             elif self.is_clean:
                 await self._idle()
+            elif await self._punctuate():
+                # More may be due, and the others have their turns before.
+                await self._clock.sleep(0)
             elif not await self._rests():
                 await self._begin_commit()
         await self._leave()
@@ -164,6 +169,7 @@ class TaskProcessor:
         Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
+        self._due.drop()
         inbox, context = self._inbox, self._context
         for one, queue in zip(self.inputs, inbox.queues, strict=True):
             if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
@@ -187,8 +193,7 @@ class TaskProcessor:
             overlay.discard()
         self._messages.outputs.clear()
         self._messages.output_bytes = 0
-        for punctuator in self._punctuators:
-            await punctuator.close()
+        await self._due.close()
 
     @property
     def is_clean(self) -> bool:
@@ -224,7 +229,7 @@ class TaskProcessor:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now, but for a commit that may be under way."""
-        return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
+        return self.is_clean and not self._due.is_busy
 
     def _backlog_ms(self) -> float:
         parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
@@ -240,7 +245,8 @@ class TaskProcessor:
 
     def _take(self) -> tuple[InputProgress, Sequence[InputRecord]]:
         index, records = self._inbox.take()
-        return self.inputs[index], self._placed[index].checked(records) if self._placed else records
+        behind = self._inbox.queues[index].records()
+        return self.inputs[index], self._placed[index].checked(records, behind) if self._placed else records
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping
@@ -269,8 +275,7 @@ class TaskProcessor:
         if self._sweeper is not None:
             wait_s = min(wait_s, self._sweeper.wait_s())
         if self._may_take:
-            for punctuator in self._punctuators:
-                wait_s = min(wait_s, punctuator.wait_s())
+            wait_s = min(wait_s, self._due.wait_s())
         return wait_s
 
     @property
@@ -278,21 +283,16 @@ class TaskProcessor:
         """Whether internal messages can be handled: before the first input a write has no offset to come from."""
         return self.reached > 0
 
-    async def _punctuate(self) -> bool:
-        """Do some of what is due; tell whether anything was."""
-        was_due = False
-        for punctuator in self._punctuators:
-            if self._may_take and punctuator.wait_s() <= 0.0:
-                was_due = True
-                await self._take_internal(punctuator)
+    async def _punctuate(self, took_s: float = 0.0) -> bool:
+        """Do some of what is due, after records that took so long; tell whether anything was due."""
+        was_due = self._may_take and not self._inbox.stopping and self._due.take()
+        if was_due:
+            await self._handle_due(took_s)
         sweeper = self._sweeper
         if sweeper is not None and not sweeper.wait_s():
             was_due = True
             await self._sweep(sweeper)
         return was_due
-
-    async def _take_internal(self, punctuator: Punctuator) -> None:
-        await self._handle_internal(punctuator.take())
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
@@ -425,18 +425,15 @@ class TaskProcessor:
             await self._handling.message(self._messages, record)
         return self._messages.outputs
 
-    async def _handle_internal(self, due: Sequence[InternalMessage]) -> None:
-        """Handle what is due as if it were messages behind the last one."""
-        scope = self._scope
+    async def _handle_due(self, took_s: float) -> None:
+        """Handle what is due as if it were messages behind the last one, until it is the records' turn again."""
+        scope, monotonic = self._scope, self._clock.monotonic
         self._note_time()
+        began_s = monotonic()
         if self.is_clean:
-            self._oldest_s = self._clock.monotonic()
-        for number, internal in enumerate(due):
-            if self._inbox.stopping:
-                for left in due[number:]:
-                    left.done()
-                return
-            is_careful = self._clock.monotonic() < self._poison.careful_internal_s
+            self._oldest_s = began_s
+        for internal in self._due:
+            is_careful = monotonic() < self._poison.careful_internal_s
             if is_careful:
                 # It isn't to blame for what was handled before.
                 await self._commit()
@@ -449,6 +446,8 @@ class TaskProcessor:
             finally:
                 internal.done()
             await self._commit_if_due(internal.record, is_careful=is_careful)
+            if self._inbox.stopping or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
+                return
 
     async def _let_pass(self, seconds: float) -> None:
         """Wait before a message is tried again; what is before it needn't wait for a commit."""
@@ -550,8 +549,7 @@ class TaskProcessor:
             raise messages.newer
         # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
         offset, scope.source_offset = scope.source_offset, self.reached - 1
-        for punctuator in self._punctuators:
-            punctuator.before_commit()
+        self._due.before_commit()
         scope.source_offset = offset
         context.advance(Event.COMMIT)
         self._under_way_bytes = size = self._new_bytes
@@ -583,8 +581,7 @@ class TaskProcessor:
         seconds = clock.monotonic() - began_s
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)
         context.advance(Event.COMMITTED)
-        for punctuator in self._punctuators:
-            punctuator.committed()
+        self._due.committed()
 
     def _batch_of(self, changelogs: dict[str, Writes], size: int) -> CommitBatch:
         """Return what is committed with these writes: the input's offset, the outputs, and what the stores publish."""

@@ -6,7 +6,8 @@ led to is written first, and in steps, each acknowledged before the next:
 
     state                   the stores of the app, and of class actors
     entries that are new    in the lines of parked messages and of effects
-    windows                 how far they are closed: what the closes led to is all of the above
+    windows                 what closes led to may be in those of another store
+    stream time             with how far windows are closed: a message that is handled again may be too late by it
     timers                  one that fired is removed, or moved on, with those that its handler set: one store, in order
     entries that are gone   from these lines: a retry or a result may have led to all of the above
     ids and answers         what makes a repeat be skipped
@@ -14,12 +15,13 @@ led to is written first, and in steps, each acknowledged before the next:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from actors.ports import ChangelogWrites
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import is_slice
 from actors.runtime.spec import ActorSpec
+from stores._core.windows import PROGRESS_KEY
 
 Changelogs = Mapping[str, ChangelogWrites]
 
@@ -41,12 +43,22 @@ def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
     steps: list[Changelogs] = [
         {topic: writes for topic, writes in changelogs.items() if topic not in lines | timers | last | windows},
         {topic: writes for topic, writes in new.items() if writes},
-        {topic: changelogs[topic] for topic in windows & changelogs.keys()},
+        *_of_windows({topic: changelogs[topic] for topic in windows & changelogs.keys()}),
         {topic: changelogs[topic] for topic in timers & changelogs.keys()},
         {topic: writes for topic, writes in gone.items() if writes},
         {topic: changelogs[topic] for topic in last & changelogs.keys()},
     ]
     return [step for step in steps if step]
+
+
+def _of_windows(changelogs: Changelogs) -> Iterator[Changelogs]:
+    """Yield what window stores hold, and then their times."""
+    for is_time in (False, True):
+        kept = {
+            topic: {key: entry for key, entry in writes.items() if (key == PROGRESS_KEY) is is_time}
+            for topic, writes in changelogs.items()
+        }
+        yield {topic: writes for topic, writes in kept.items() if writes}
 
 
 def _topics(spec: ActorSpec, *stores: Store[bytes, bytes] | None) -> set[str]:

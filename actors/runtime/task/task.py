@@ -137,7 +137,7 @@ class Task:
         return MergedInbox(
             settings.queue_records,
             lambda: services.sink.has_room(),
-            inputs=len(self.sources),
+            turns=spec.turns,
             max_idle_s=spec.max_task_idle_s,
             has_more=has_more,
             monotonic=services.clock.monotonic,
@@ -423,7 +423,7 @@ class Task:
             TakeoverRefusedError: the facts contradict each other.
         """
         rules = self._settings.rules
-        if found.source.topic in self.spec.forwarded:
+        if found.source.topic in self.spec.wholly_read:
             rules = replace(rules, reset=ResetPolicy.EARLIEST)
         decision, topics, finished = decide_start(facts, rules), found.topics, found.finished
         if isinstance(decision, Contradiction):

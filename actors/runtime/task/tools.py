@@ -30,6 +30,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
     """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
     spec, clock, made = context.spec, context.clock, ToolSet()
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
+    made.tools.late, made.tools.max_ahead_ms = context.meters.late, spec.max_ahead_ms
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
         made.tools.timers = made.timers = timers = Timers(spec, state, clock)

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from actors._core.windows.kinds import Session, Window
-from actors._core.windows.rows import PROGRESS_KEY, Progress, decode_progress
+from actors._core.windows.kinds import AlignedWindows, Session, Window
+from actors._core.windows.rows import aligned_key, close_key, close_parts, decode_list, list_key, time_of
 from actors.runtime.windows.store import WindowStore
+from stores._core.reader import PartitionReader
+from stores._core.record import METADATA_BYTES
+from stores._core.windows import PROGRESS_KEY, Progress, decode_progress
 
 MAX_PLACES = 5_000
 """How many places of one key are looked at for one page: for a query they hold the event loop."""
@@ -37,7 +40,13 @@ class CommittedTime:
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         """Return up to which start (sessions: end) windows are past their retention."""
-        return self.stream_ms - store.retention_ms
+        return self.stream_ms - store.kept_ms
+
+
+def committed_time(get: Callable[[bytes], bytes | None]) -> CommittedTime:
+    """Return the time of a window store; `get` gives the committed value of a row, None where it isn't there."""
+    raw = get(PROGRESS_KEY)
+    return CommittedTime((Progress() if raw is None else decode_progress(raw)).stream_ms)
 
 
 def read_windows(
@@ -52,8 +61,7 @@ def read_windows(
         from_ms: Unix milliseconds.
         to_ms: likewise.
     """
-    raw = get(PROGRESS_KEY)
-    time = CommittedTime((Progress() if raw is None else decode_progress(raw)).stream_ms)
+    time = committed_time(get)
     next_ms = None
     if not isinstance(store.windows, Session):
         # Sessions have few places, whatever the retention; no window of others begins later than that.
@@ -61,3 +69,27 @@ def read_windows(
         next_ms = store.behind(first_ms, last_ms, MAX_PLACES)
     through_ms = to_ms if next_ms is None else next_ms - 1
     return CommittedWindows(store.windows_between(get, raw_key, from_ms, through_ms, time), next_ms, time.stream_ms)
+
+
+def oldest_open_ms(store: WindowStore[Any, Any], held: PartitionReader) -> int | None:
+    """Return the start of the oldest committed window that takes messages, Unix milliseconds; None if there is none.
+
+    Of sessions and sliding windows it is the oldest one of the key whose close is next, and None where nothing is
+    called for closes. It costs a look at one row or two.
+
+    Raises:
+        ValueError: rows can't be read.
+    """
+    kind, grace_ms = store.windows, store.grace_ms
+    row = held.get(PROGRESS_KEY)
+    time = Progress() if row is None else decode_progress(row[METADATA_BYTES:])
+    if isinstance(kind, AlignedWindows):
+        # A grace that was shorter before has closed windows for good.
+        over_ms = max(0, time.stream_ms - grace_ms, time.closed_end_ms)
+        first = next(held.scan(aligned_key(kind.holding(over_ms)[0].start_ms, b""), b"x"), None)
+        return None if first is None else time_of(first[0])
+    entry = next(held.scan(close_key(time.stream_ms + 1, 0, b""), b"f"), None)
+    raw = None if entry is None else held.get(list_key(*close_parts(entry[0])[1:]))
+    lists = [] if raw is None else decode_list(raw[METADATA_BYTES:])
+    open_ones = (one for one in lists if kind.closes_ms(one.window, grace_ms) > time.stream_ms)
+    return min((one.start_ms for one in open_ones), default=None)

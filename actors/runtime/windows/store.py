@@ -21,7 +21,6 @@ from actors._core.windows.rows import (
     close_key,
     close_parts,
     decode_list,
-    decode_progress,
     encode_list,
     into_session,
     into_sliding,
@@ -32,21 +31,29 @@ from actors._core.windows.rows import (
 )
 from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
+from stores._core.windows import decode_progress
 
 K = TypeVar("K")
 V = TypeVar("V")
 OnClose = Callable[[Context, Window, Any], Awaitable[Any] | Any]
 Changed = list[tuple[Window, V]]
+Change = Callable[[bytes | None], Any]
+"""Gives the new value for an encoded one; None: there is none."""
 Get = Callable[[bytes], bytes | None]
 """Gives the value of a row, None where it isn't there."""
 
 SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
 LAST_MS = (1 << 63) - 1
+ALIGNED_BYTES = len(aligned_key(0, b"")) + len(VALUE)
+"""What a row of an aligned window has beside its key and value."""
+_EXACT = frozenset((int, float, str, bytes))
 
 
 class ReadTime(Protocol):
@@ -72,6 +79,7 @@ class WindowStore(Generic[K, V]):
         retention_ms: how long a window can be read after its start, by stream time.
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
+        changes: the windows that changed, for `on_emit`; None without `emit=`.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
     """
 
@@ -100,6 +108,7 @@ class WindowStore(Generic[K, V]):
         self.decode_value = decode_value
         self.aggregate = aggregate
         self.on_close_function: OnClose | None = None
+        self.changes: ChangeStore | None = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
         if isinstance(windows, Session):
@@ -127,6 +136,23 @@ class WindowStore(Generic[K, V]):
         self.on_close_function = function
         return function
 
+    def on_emit(self, function: OnClose) -> OnClose:
+        """Call a function as `(ctx, window, value)` for each window that changed, once an interval: see `emit=`.
+
+        It is called when stream time has come to the interval's end, with the window's last value in it; of those that
+        changed in one interval, windows that begin first go first. As for `on_close`, it happens exactly once.
+        `ctx.timestamp_ms` is the interval's last millisecond.
+
+        Raises:
+            UsageError: the store was declared without `emit=`, or has such a function already.
+        """
+        if self.changes is None:
+            raise UsageError(f"window store {self.name}: on_emit needs emit=…, as in emit=Every(seconds=10)")
+        if self.changes.on_close_function is not None:
+            raise UsageError(f"window store {self.name}: on_emit is set already")
+        self.changes.on_close_function = function
+        return function
+
     def add(self, key: K, value: Any) -> Changed[Any]:
         """Add a value to the aggregate of each open window that the message belongs to.
 
@@ -137,12 +163,8 @@ class WindowStore(Generic[K, V]):
             UsageError: the store was declared without `aggregate=`.
         """
         aggregate = self._aggregate("add")
-
-        def fold(raw: bytes | None) -> bytes:
-            state = aggregate.initial if raw is None else self.decode_value(raw)
-            return self.encode_value(aggregate.add(state, value))
-
-        return self._fold(key, fold)
+        add, initial, decode = aggregate.add, aggregate.initial, self.decode_value
+        return self._change(key, lambda raw: add(initial if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
         """Replace the value of each open window that the message belongs to by what `function` returns for it.
@@ -161,10 +183,8 @@ class WindowStore(Generic[K, V]):
         if isinstance(self.windows, Session) and self.aggregate is None:
             raise UsageError(f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add()")
 
-        def fold(raw: bytes | None) -> bytes:
-            return self.encode_value(function(initial if raw is None else self.decode_value(raw)))
-
-        return self._fold(key, fold)
+        decode = self.decode_value
+        return self._change(key, lambda raw: function(initial if raw is None else decode(raw)))
 
     def get(self, key: K, window: Window | int | None = None, default: Any = None) -> Any:
         """Return the value of a window, or `default` where there is none, or it is past its retention.
@@ -200,7 +220,7 @@ class WindowStore(Generic[K, V]):
         own = self._aligned.starting(self._start_of(window, state))
         if not state.windows.is_open(self, own):
             return False
-        self._write_aligned(overlay, state, own, raw_key, self.encode_value(value))
+        self._write_aligned(overlay, state, own, aligned_key(own.start_ms, raw_key), self.encode_value(value))
         return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
@@ -213,7 +233,11 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: its windows follow from records and can't be removed")
         overlay, state, raw_key = self._place(key)
         own = self._aligned.starting(self._start_of(window, state))
-        return state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))
+        if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
+            return False
+        if self.changes is not None:
+            self.changes.forget(state, raw_key, own)
+        return True
 
     def fetch(
         self, key: K, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
@@ -282,7 +306,8 @@ class WindowStore(Generic[K, V]):
             return not any(time.is_open(self, window) for window in kind.holding(at_ms))
         if isinstance(kind, Sliding):
             return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
-        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        segments = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        held = [one for part in segments.values() for one in part]
         merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
         return not time.is_open(self, merged.window)
 
@@ -311,11 +336,19 @@ class WindowStore(Generic[K, V]):
         length_ms = self.windows.idle_ms if isinstance(self.windows, Session) else self.windows.longest_ms
         return time_of(row) - 1 - self.grace_ms - length_ms
 
-    def rows_between(self, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
-        """Return the bounds of all rows with nothing but windows that begin (sessions: end) in a span of time."""
+    def expired_until(self, to_ms: int) -> bytes:
+        """Return the first row behind those with nothing but windows that begin (sessions: end) up to a time."""
+        if to_ms < 0:
+            return b""
         if self._aligned is not None:
-            return aligned_key(from_ms, b""), aligned_key(to_ms + 1, b"")
-        return list_key(from_ms // self._segment_ms, b""), list_key(to_ms // self._segment_ms, b"")
+            return aligned_key(to_ms + 1, b"")
+        return list_key((to_ms + 1) // self._segment_ms, b"")
+
+    def expired_ms(self, row: bytes) -> int:
+        """Return the time that `expired_until` returned a row for: the last one of a list's segment; -1 of no row."""
+        if not row:
+            return -1
+        return time_of(row) * (1 if self._aligned is not None else self._segment_ms) - 1
 
     def result(self, raw: bytes) -> Any:
         """Return what users see of a window's encoded value."""
@@ -375,31 +408,54 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: {self.windows} has several windows at a time: say window=…")
         return own[0].start_ms
 
-    def _fold(self, key: K, fold: Callable[[bytes | None], bytes]) -> Changed[Any]:
+    def _change(self, key: K, change: Change) -> Changed[Any]:
         overlay, state, raw_key = self._place(key)
         time, kind = state.windows, self.windows
         at_ms = time.time_of(current_message.get())
         if isinstance(kind, AlignedWindows):
-            found = []
-            for window in kind.holding(at_ms):
-                if time.is_open(self, window):
-                    raw = overlay.get(aligned_key(window.start_ms, raw_key))
-                    raw = fold(None if raw is None else raw[1:])
-                    self._write_aligned(overlay, state, window, raw_key, raw)
-                    found.append((window, self._shown(raw)))
+            found = self._into_aligned(kind, overlay, state, raw_key, at_ms, change)
         elif isinstance(kind, Sliding):
-            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
+            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, self._folding(change))
         else:
-            found = self._into_session(kind, overlay, state, raw_key, at_ms, fold)
+            found = self._into_session(kind, overlay, state, raw_key, at_ms, self._folding(change))
         if not found:
             time.was_late(self)
         return found
 
-    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, raw_key: bytes, raw: bytes) -> None:
-        row = aligned_key(window.start_ms, raw_key)
+    def _folding(self, change: Change) -> Callable[[bytes | None], bytes]:
+        encode = self.encode_value
+        return lambda raw: encode(change(raw))
+
+    def _into_aligned(
+        self, kind: AlignedWindows, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
+    ) -> Changed[Any]:
+        """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
+        encode, shown, get, found = self.encode_value, self._shown, overlay.get, []
+        result = None if self.aggregate is None else self.aggregate.result
+        closed_ms = state.windows.closed_ms(self)
+        is_told = self.on_close_function is not None or self.changes is not None
+        limit = state.max_record_bytes[self.name] - RECORD_OVERHEAD_BYTES - len(raw_key) - ALIGNED_BYTES
+        for window in kind.holding(at_ms):
+            if window.end_ms <= closed_ms:
+                continue
+            row = aligned_key(window.start_ms, raw_key)
+            raw = get(row)
+            value = change(None if raw is None else raw[1:])
+            encoded = encode(value)
+            if is_told or len(encoded) > limit:
+                self._write_aligned(overlay, state, window, row, encoded)
+            else:
+                overlay.set(row, VALUE + encoded)
+            # What is read back is equal, save for types that MessagePack doesn't tell apart.
+            found.append((window, shown(encoded) if result is None or type(value) not in _EXACT else result(value)))
+        return found
+
+    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, row: bytes, raw: bytes) -> None:
         self.rows._write(overlay, state, row, VALUE + raw, None)
         if self.on_close_function is not None:
             state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
+        if self.changes is not None:
+            self.changes.note(state, key_of(row), window, raw)
 
     def _aligned_rows(
         self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
@@ -411,16 +467,27 @@ class WindowStore(Generic[K, V]):
 
     def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
+        found = self._segments(get, raw_key, from_ms, to_ms, time, time.visible_ms(self))
+        return [one for held in found.values() for one in held]
+
+    def _segments(
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, visible_ms: int | None = None
+    ) -> dict[int, list[Held]]:
+        """Return the same by segment; by default without what is past its retention while its close waits.
+
+        A record mustn't find that: what it leads to would depend on whether the close was handled before it.
+        """
         segment_ms = self._segment_ms
+        if visible_ms is None:
+            visible_ms = time.stream_ms - self.kept_ms
         # No window begins, or ends, more than a millisecond behind the last record.
-        visible_ms = time.visible_ms(self)
         first = max(0, from_ms, visible_ms + 1) // segment_ms
         last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
-        found: list[Held] = []
+        found: dict[int, list[Held]] = {}
         for segment in range(first, last + 1):
             raw = get(list_key(segment, raw_key))
             if raw is not None:
-                found += decode_list(raw)
+                found[segment] = decode_list(raw)
         return found
 
     def _into_sliding(
@@ -429,11 +496,11 @@ class WindowStore(Generic[K, V]):
         time, length = state.windows, kind.longest_ms
         if not time.is_open(self, Window(at_ms, at_ms + length)):
             return []
-        held = self._lists(overlay.get, raw_key, at_ms - 2 * length, at_ms + 1, time)
-        near = [one for one in held if at_ms - 2 * length <= one.start_ms <= at_ms + 1]
+        found = self._segments(overlay.get, raw_key, at_ms - 2 * length, at_ms + 1, time)
+        near = [one for held in found.values() for one in held if at_ms - 2 * length <= one.start_ms <= at_ms + 1]
         near.sort(key=lambda one: one.start_ms)
         changed = into_sliding(kind, near, at_ms, fold, lambda window: time.is_open(self, window))
-        self._write_lists(overlay, state, raw_key, held, [], changed)
+        self._write_lists(overlay, state, raw_key, found, [], changed)
         changed.sort(key=lambda one: one.start_ms)
         return [(one.window, self._shown(one.value)) for one in changed]
 
@@ -448,7 +515,8 @@ class WindowStore(Generic[K, V]):
         def merged(one: bytes, two: bytes) -> bytes:
             return self.encode_value(merge(self.decode_value(one), self.decode_value(two)))
 
-        held = self._lists(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
+        found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
+        held = [one for part in found.values() for one in part]
         session, gone = into_session(kind, held, at_ms, None, fold, merged)
         time = state.windows
         if not time.is_open(self, session.window):
@@ -456,7 +524,7 @@ class WindowStore(Generic[K, V]):
         # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
         due = [one for one in gone if not one.is_closed and not time.is_open(self, one.window)]
         waiting = [] if self.on_close_function is None else [structs.replace(one, is_merged=True) for one in due]
-        self._write_lists(overlay, state, raw_key, held, gone, [*waiting, session])
+        self._write_lists(overlay, state, raw_key, found, gone, [*waiting, session])
         return [(session.window, self._shown(session.value))]
 
     def _write_lists(
@@ -464,35 +532,45 @@ class WindowStore(Generic[K, V]):
         overlay: Overlay,
         state: TaskState,
         raw_key: bytes,
-        held: list[Held],
+        found: dict[int, list[Held]],
         gone: list[Held],
         changed: list[Held],
     ) -> None:
         """Write the lists of all segments in which windows went, came or changed."""
-        by_segment: dict[int, list[Held]] = {}
-        for one in held:
-            by_segment.setdefault(self.segment_of(one), []).append(one)
-        for segment in sorted({self.segment_of(one) for one in (*gone, *changed)}):
-            before = by_segment.get(segment, [])
-            new = [one for one in changed if self.segment_of(one) == segment]
-            after = replaced(before, [one for one in gone if self.segment_of(one) == segment], new)
+        gone_in, new_in = self._by_segment(gone), self._by_segment(changed)
+        for segment in sorted(gone_in.keys() | new_in.keys()):
+            before, new = found.get(segment, []), new_in.get(segment, [])
+            after = replaced(before, gone_in.get(segment, []), new)
             row = list_key(segment, raw_key)
             if not after:
                 overlay.delete(row)
                 continue
             self.rows._write(overlay, state, row, encode_list(after), None)
             if self.on_close_function is not None:
-                self._expect(overlay, state, row, before, after)
+                self._expect(overlay, state, row, before, new)
+        if self.changes is not None:
+            for one in gone:
+                self.changes.forget(state, raw_key, one.window)
+            for one in changed:
+                if not one.is_merged:
+                    self.changes.note(state, raw_key, one.window, one.value)
 
-    def _expect(
-        self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], after: list[Held]
-    ) -> None:
+    def _by_segment(self, held: Iterable[Held]) -> dict[int, list[Held]]:
+        found: dict[int, list[Held]] = {}
+        for one in held:
+            found.setdefault(self.segment_of(one), []).append(one)
+        return found
+
+    def _expect(self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], new: list[Held]) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""
-        now, had = self.next_close_ms(after), self.next_close_ms(before)
-        if now is not None and (had is None or now < had):
-            row = close_key(now, time_of(list_row), key_of(list_row))
-            self.rows._write(overlay, state, row, b"", None)
-            state.windows.expect(self, now, row)
+        now = self.next_close_ms(new)
+        if now is None or any(
+            not one.is_closed and self.windows.closes_ms(one.window, self.grace_ms) <= now for one in before
+        ):
+            return
+        row = close_key(now, time_of(list_row), key_of(list_row))
+        self.rows._write(overlay, state, row, b"", None)
+        state.windows.expect(self, now, row)
 
     def next_close_ms(self, held: Iterable[Held]) -> int | None:
         """Return when the next window of a list closes whose close wasn't handled; None if none is left."""

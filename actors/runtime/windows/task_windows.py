@@ -6,6 +6,9 @@ that it never goes back. A window that is closed by it takes no record any more,
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
 the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
 of each list, which is removed or moved on.
+
+Closes of all stores are handled in the order of the stream times at which they were due, and at these times: what a
+close adds to windows of another store doesn't depend on how far stream time has jumped.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -22,20 +25,7 @@ from typing import Any
 import msgspec
 
 from actors._core.logs import escaping
-from actors._core.windows.kinds import AlignedWindows, Window
-from actors._core.windows.rows import (
-    PROGRESS_KEY,
-    Progress,
-    close_key,
-    close_parts,
-    decode_list,
-    decode_progress,
-    encode_list,
-    encode_progress,
-    key_of,
-    list_key,
-    time_of,
-)
+from actors._core.windows.kinds import Window
 from actors.errors import NewerVersionError
 from actors.ports import Clock, InputRecord
 from actors.runtime.message.context import Context
@@ -43,19 +33,21 @@ from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
+from actors.runtime.windows.changes import ChangeStore
+from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
+from actors.runtime.windows.removal import Removal
 from actors.runtime.windows.store import WindowStore
+from stores._core.windows import Progress
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
-_Consume = Callable[[WindowStore[Any, Any], bytes, list[tuple[Window, bytes]], Context], bool]
+_Order = tuple[int | float, int, bytes]
 
 CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
 """1973: a timestamp before that is likely one in seconds."""
 _ID_BYTES = 8
-DROPS = 32
-"""Into how many removals the windows of a retention are divided at most."""
 
 
 @dataclass(slots=True)
@@ -64,30 +56,40 @@ class _Closing:
 
     Attributes:
         store: the store.
-        held: its rows that are committed.
-        prefix, end: where the rows that close lie, and the first row behind them.
+        removal: removes from the disk what is past its retention.
+        closes: how what closes lies there.
+        end: the first row behind those that close.
         next_ms: no window that isn't in hand closes before.
         start: no row that isn't in hand comes before.
         waiting: how many closes are in hand.
+        first_ms: the stream time at which the first of those in hand was due.
         floor_ms: windows that begin (sessions: end) before don't wait for their close.
-        committed_floor_ms: the same, as of the newest commit that was begun.
-        dropped_ms: what begins (ends) up to then is removed from the disk.
+        expired: rows before it are past their retention, as of the newest row `m` that was written.
         closed_end_ms: windows that end up to then are closed whatever the grace.
         has_entries: whether each list with a window to close has an entry for it.
     """
 
-    store: WindowStore[Any, Any]
-    held: PartitionStore
-    prefix: bytes
+    store: TimedStore
+    removal: Removal
+    closes: Closes
     end: bytes
     next_ms: float = math.inf
     start: bytes = b""
     waiting: int = 0
+    first_ms: float = math.inf
     floor_ms: float = math.inf
-    committed_floor_ms: float = math.inf
-    dropped_ms: int = -1
+    expired: bytes = b""
     closed_end_ms: int = -1
     has_entries: bool = False
+
+    @property
+    def next_close(self) -> _Order:
+        """The place of the first close that isn't in hand."""
+        return self.next_ms, self.closes.length_ms, self.start
+
+    def order_of(self, row: bytes) -> _Order:
+        """Return the place of a close among those of all stores; at one time, shorter windows are first."""
+        return self.store.closing_ms(row), self.closes.length_ms, row
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""
@@ -99,6 +101,9 @@ class _Closing:
 
     def expect(self, close_ms: int, row: bytes) -> None:
         """Count on a window that closes at that stream time."""
+        if row >= self.start:
+            # Hot: rows close in their order, so the first one says all.
+            return
         self.next_ms = min(self.next_ms, close_ms)
         self.start = min(self.start, row)
         self.floor_ms = min(self.floor_ms, self.store.kept_from_ms(row))
@@ -107,51 +112,52 @@ class _Closing:
         """Note that one of the closes in hand is done with."""
         self.waiting -= 1
         if not self.waiting:
+            self.first_ms = math.inf
             self.begins_at(None if self.next_ms == math.inf else self.start)
 
 
 class TaskWindows:
-    """The window stores of one partition, from a takeover to the next: a `Punctuator`.
+    """The window stores and joins of one partition, from a takeover to the next: a `Punctuator`.
 
     `state` is what is merged, which all messages share.
 
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before the first record.
+        clock: tells whether a timestamp is too far ahead.
     """
 
     is_busy = False
 
     def __init__(
         self,
-        stores: Sequence[WindowStore[Any, Any]],
+        stores: Sequence[TimedStore],
         state: TaskState,
-        held: Mapping[WindowStore[Any, Any], PartitionStore],
+        held: Mapping[TimedStore, PartitionStore],
         *,
         clock: Clock,
         meters: TaskMeters,
         max_ahead_ms: int,
     ) -> None:
         self._state = state
-        self._clock = clock
+        self.clock = clock
         self._meters = meters
         self._max_ahead_ms = max_ahead_ms
+        self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self._has_warned = False
-        self._closings: dict[WindowStore[Any, Any], _Closing] = {}
+        self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = -1
         for store in stores:
-            is_aligned = isinstance(store.windows, AlignedWindows)
-            prefix = b"w" if is_aligned else b"e"
-            self._closings[store] = _Closing(store, held[store], prefix, bytes([prefix[0] + 1]))
+            closes = closes_of(store)
+            removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
+            self._closings[store] = _Closing(store, removal, closes, end)
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self.stream_ms
         self._is_restricted = False
         self._note_time()
         for closing in self._closings.values():
             progress = self._begin(closing)
-            closing.start = progress.closed + b"\x00" if progress.closed else closing.prefix
+            closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
             self._look_for_next(closing)
-            closing.committed_floor_ms = closing.floor_ms
-            self._drop(closing)
 
     # --- what stores ask -------------------------------------------------------------------------------------------
 
@@ -161,7 +167,16 @@ class TaskWindows:
             return False
         return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
 
-    def visible_ms(self, store: WindowStore[Any, Any]) -> int:
+    def closed_ms(self, store: WindowStore[Any, Any]) -> int:
+        """Return up to which end tumbling and hopping windows take no records any more."""
+        by_grace_ms = self.stream_ms - store.grace_ms
+        return max(by_grace_ms, self._closings[store].closed_end_ms) if self._is_restricted else by_grace_ms
+
+    def was_closed(self, store: TimedStore, end_ms: int) -> bool:
+        """Tell whether a window of a join was closed when the grace was shorter."""
+        return self._is_restricted and end_ms <= self._closings[store].closed_end_ms
+
+    def visible_ms(self, store: TimedStore) -> int:
         """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
         return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
 
@@ -173,21 +188,28 @@ class TaskWindows:
         return max(0, min(ctx.timestamp_ms, self.stream_ms))
 
     def is_late(self, ctx: Context) -> bool:
-        """Tell whether a message is too late for all windows."""
+        """Tell whether a message is too late for all windows; those of timers and effects never are."""
+        record = ctx._record
+        if record.timestamp >= self.stream_ms - self._longest_grace_ms:
+            # Hot: most are, and the window that ends last is open then.
+            return False
+        if isinstance(record, InternalRecord) and not record.is_input:
+            return False
         at_ms, raw_key, state = self.time_of(ctx), ctx._raw_key, ctx._working("late")
         return all(store.is_late(raw_key, at_ms, state.overlays[store.rows], state) for store in self._closings)
 
     def count_late(self) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
-            self.was_late(store)
+            if not isinstance(store, ChangeStore):
+                self.was_late(store)
 
-    def was_late(self, store: WindowStore[Any, Any]) -> None:
+    def was_late(self, store: TimedStore) -> None:
         """Count a message that came too late for all its windows."""
         late = self._meters.late
         late[store.name] = late.get(store.name, 0) + 1
 
-    def expect(self, store: WindowStore[Any, Any], close_ms: int, row: bytes) -> None:
+    def expect(self, store: TimedStore, close_ms: int, row: bytes) -> None:
         """Count on a window that closes at that stream time."""
         self._closings[store].expect(close_ms, row)
 
@@ -208,7 +230,7 @@ class TaskWindows:
         if at_ms is None or at_ms < 0:
             raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
         if at_ms > self.stream_ms:
-            ahead_ms = at_ms - self._clock.wall_ms()
+            ahead_ms = at_ms - self.clock.wall_ms()
             if ahead_ms > self._max_ahead_ms:
                 raise wrong_timestamp(
                     ctx._source,
@@ -244,19 +266,22 @@ class TaskWindows:
 
     def take(self) -> Sequence[InternalMessage]:
         """See `Punctuator.take`: the windows that end first go first."""
-        due: list[InternalMessage] = []
+        due: list[tuple[_Order, InternalMessage]] = []
         for closing in self._closings.values():
             if closing.next_ms <= self.stream_ms:
                 self._take(closing, due)
-        return due
+        if len(self._closings) > 1:
+            due.sort(key=lambda one: one[0])
+        return [message for _, message in due]
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""
-        for closing in self._closings.values():
-            closing.committed_floor_ms = closing.floor_ms
-        if self.stream_ms <= self._written_ms:
-            return
+        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved, and so does expiry."""
+        has_moved, handled_ms = self.stream_ms > self._written_ms, self._handled_ms()
         for store, closing in self._closings.items():
+            expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
+            if not has_moved and expired == closing.expired:
+                continue
+            closing.expired = expired
             progress = msgspec.structs.replace(
                 self._progress(store),
                 stream_ms=self.stream_ms,
@@ -264,16 +289,17 @@ class TaskWindows:
                 layout=store.layout,
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
+                expired=expired,
             )
-            self._write(store, progress, self._state)
-        self._state.scope.release()
+            write_progress(store, progress, self._state)
+            self._state.scope.release()
         self._written_ms = self.stream_ms
 
     def committed(self) -> None:
         """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
         self._note_time()
         for closing in self._closings.values():
-            self._drop(closing)
+            closing.removal.remove(closing.expired)
 
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
@@ -287,17 +313,18 @@ class TaskWindows:
         store, progress = closing.store, self._progress(closing.store)
         if progress.layout and progress.layout != store.layout:
             raise NewerVersionError(
-                f"{self._state.home}: store {store.name} holds windows of {progress.layout}, and the program declares "
-                f"{store.layout}: run the program as it was, or give the windows a store of another name"
+                f"{self._state.home}: store {store.name} holds {closing.closes.contents} of {progress.layout}, and the "
+                f"program declares {store.layout}: run the program as it was, or {closing.closes.remedy}"
             )
         is_changed = (progress.grace_ms, progress.layout) != (store.grace_ms, store.layout)
         closing.closed_end_ms = progress.closed_end_ms
+        closing.expired = progress.expired
+        # First, so that what some disks have still is neither shown nor closed: another disk has removed it.
+        closing.removal.remove(progress.expired)
         if 0 <= progress.grace_ms < store.grace_ms:
-            inclusive = not isinstance(store.windows, AlignedWindows)
-            closed_ms = progress.stream_ms - progress.grace_ms - store.windows.idle_ms - inclusive
-            closing.closed_end_ms = max(closing.closed_end_ms, closed_ms)
+            closing.closed_end_ms = max(closing.closed_end_ms, closing.closes.closed_ms(progress))
         self._is_restricted = self._is_restricted or closing.closed_end_ms >= 0
-        closing.has_entries = closing.prefix == b"e" and store.on_close_function is not None
+        closing.has_entries = closing.closes.has_entries and store.on_close_function is not None
         if closing.has_entries and not progress.has_entries:
             # The function is new, and lists that no record changes would never close.
             for _, entry in store.first_entries(self._state.overlays[store.rows]):
@@ -308,15 +335,21 @@ class TaskWindows:
             self._written_ms = -1
         return progress
 
+    def _handled_ms(self) -> int:
+        """Return up to which stream time all closes were handled: each may read, and add to, what was kept by then."""
+        handled_ms = self.stream_ms
+        for closing in self._closings.values():
+            if not closing.waiting and closing.next_ms <= self.stream_ms:
+                # Its entry may have been handled with another one. What has expired mustn't depend on when it is asked.
+                self._look_for_next(closing)
+            handled_ms = int(min(handled_ms, closing.first_ms - 1, closing.next_ms - 1))
+        return handled_ms
+
     def _note_time(self) -> None:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
 
-    def _progress(self, store: WindowStore[Any, Any]) -> Progress:
-        raw = self._state.overlays[store.rows].get(PROGRESS_KEY)
-        return Progress() if raw is None else decode_progress(raw)
-
-    def _write(self, store: WindowStore[Any, Any], progress: Progress, state: TaskState) -> None:
-        store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
+    def _progress(self, store: TimedStore) -> Progress:
+        return read_progress(store, self._state)
 
     def _look_for_next(self, closing: _Closing) -> None:
         """Find the first row that closes."""
@@ -324,120 +357,76 @@ class TaskWindows:
             rows = self._state.overlays[closing.store.rows].items(closing.start, closing.end)
             closing.begins_at(next((row for row, _ in rows), None))
 
-    def _take(self, closing: _Closing, due: list[InternalMessage]) -> None:
+    def _take(self, closing: _Closing, due: list[tuple[_Order, InternalMessage]]) -> None:
         """Take rows that close, in order; of lists the windows that close before those of rows that are left."""
         store, limit_ms, first = closing.store, self.stream_ms, None
+        overlay = self._state.overlays[store.rows]
         taken: list[bytes] = []
-        for row, _ in self._state.overlays[store.rows].items(closing.start, closing.end):
+        for row, _ in overlay.items(closing.start, closing.end):
             closes_ms = store.closing_ms(row)
             if closes_ms > self.stream_ms or len(taken) >= CLOSES_AT_ONCE:
                 first, limit_ms = row, min(closes_ms, self.stream_ms)
                 break
             taken.append(row)
-        if closing.prefix == b"w":
-            found = [self._message(closing, row, self._consume_aligned) for row in taken]
-        else:
-            entries = sorted({entry for row in taken for entry in self._entries(store, row, limit_ms)})
-            found = [self._message(closing, entry, self._consume_list) for entry in entries]
+        rows = sorted({one for row in taken for one in closing.closes.due(overlay, row, limit_ms)})
+        found = [(closing.order_of(row), self._message(closing, row)) for row in rows]
         closing.waiting += len(found)
         if taken:
+            closing.first_ms = min(closing.first_ms, store.closing_ms(taken[0]))
             closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
         closing.begins_at(first)
         due += found
 
-    def _entries(self, store: WindowStore[Any, Any], row: bytes, limit_ms: int) -> list[bytes]:
-        """Return the entries of a list's windows that close up to then; the entry itself, if there are none."""
-        _, segment, raw_key = close_parts(row)
-        raw = self._state.overlays[store.rows].get(list_key(segment, raw_key))
-        held = [] if raw is None else decode_list(raw)
-        closes = [store.windows.closes_ms(one.window, store.grace_ms) for one in held if not one.is_closed]
-        return [row, *(close_key(close_ms, segment, raw_key) for close_ms in closes if close_ms <= limit_ms)]
-
-    def _message(self, closing: _Closing, row: bytes, consume: _Consume) -> InternalMessage:
+    def _message(self, closing: _Closing, row: bytes) -> InternalMessage:
         store, home = closing.store, self._state.home
         digest = blake2b(row, digest_size=_ID_BYTES).hexdigest()
+        raw_key, at_ms = closing.closes.named(row)
         record = InternalRecord(
             offset=self._state.scope.source_offset,
-            timestamp=store.closing_ms(row) - store.grace_ms - 1 - store.windows.idle_ms,
-            key=key_of(row) if closing.prefix == b"w" else close_parts(row)[2],
+            timestamp=at_ms,
+            key=raw_key,
             value=None,
             id=f"{home.topic}-{home.partition}-closed-{store.name}-{digest}",
         )
-        found: list[tuple[Window, bytes]] = []
+        found: Found = []
         return InternalMessage(
             record,
-            partial(consume, store, row, found),
+            partial(self._in_turn, closing, row, found),
             closing.is_done,
             f"the close of a window of store {store.name}",
-            partial(self._call, store, found),
+            partial(self._call, store, store.closing_ms(row) - 1, found),
         )
 
-    def _consume_aligned(
-        self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
-    ) -> bool:
-        state = ctx._working("on_close")
-        progress = self._progress(store)
-        raw = state.overlays[store.rows].get(row)
-        if row <= progress.closed or raw is None or not isinstance(store.windows, AlignedWindows):
-            return False
-        self._write(store, msgspec.structs.replace(progress, closed=row), state)
-        found[:] = [(store.windows.starting(time_of(row)), raw[1:])]
-        self._name(ctx, store, found[0][0])
-        return True
-
-    def _consume_list(
-        self, store: WindowStore[Any, Any], row: bytes, found: list[tuple[Window, bytes]], ctx: Context
-    ) -> bool:
-        state = ctx._working("on_close")
-        overlay = state.overlays[store.rows]
-        overlay.delete(row)
-        closes_ms, segment, raw_key = close_parts(row)
-        list_row = list_key(segment, raw_key)
-        raw = overlay.get(list_row)
-        held = [] if raw is None else decode_list(raw)
-        for one in held:
-            if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
-                one.is_closed = True
-                found[:] = [(one.window, one.value)]
-                self._name(ctx, store, one.window)
-        if found:
-            left = [one for one in held if not (one.is_closed and one.is_merged)]
-            if left:
-                store.rows.write_raw(state, list_row, encode_list(left))
-            else:
-                overlay.delete(list_row)
-        next_ms = store.next_close_ms(held)
-        if next_ms is not None:
-            following = close_key(next_ms, segment, raw_key)
-            store.rows.write_raw(state, following, b"")
-            self.expect(store, next_ms, following)
-        return bool(found)
-
-    @staticmethod
-    def _name(ctx: Context, store: WindowStore[Any, Any], window: Window) -> None:
+    def _in_turn(self, closing: _Closing, row: bytes, found: Found, ctx: Context) -> bool:
+        """Consume a close, unless another close has made a window that closes before: then it is taken again."""
+        if len(self._closings) > 1:
+            place = closing.order_of(row)
+            if any(self._comes_before(other, place) for other in self._closings.values()):
+                closing.expect(int(place[0]), row)
+                return False
+        found.clear()
+        what = closing.closes.take(ctx._working("on_close"), row, found)
         record = ctx._record
-        if isinstance(record, InternalRecord):
-            record.what = f"the close of the window {window.start_ms} to {window.end_ms} of store {store.name}"
+        if what and isinstance(record, InternalRecord):
+            record.what = f"the close of {what} of store {closing.store.name}"
+        return bool(what)
 
-    async def _call(self, store: WindowStore[Any, Any], found: list[tuple[Window, bytes]], ctx: Context) -> None:
+    def _comes_before(self, other: _Closing, place: _Order) -> bool:
+        """Tell whether a close of another store comes first. What a function added that raised isn't there any more."""
+        if other.next_close < place:
+            self._look_for_next(other)
+        return other.next_close < place
+
+    async def _call(self, store: TimedStore, open_ms: int, found: Found, ctx: Context) -> None:
         function = store.on_close_function
         if function is None:
             return
         (window, raw), ctx.key = found[0], store.decode_key(ctx._raw_key)
-        result = function(ctx, window, store.result(raw))
-        if inspect.isawaitable(result):
-            await result
-
-    # --- what has expired ------------------------------------------------------------------------------------------
-
-    def _drop(self, closing: _Closing) -> None:
-        """Remove what is past its retention from the disk, if it is worth its while.
-
-        Stream time is committed by then. The changelog's own retention removes the records.
-        """
-        store = closing.store
-        gone_ms = int(min(self._written_ms - store.kept_ms, closing.committed_floor_ms - 1))
-        if gone_ms - closing.dropped_ms < max(1, store.retention_ms // DROPS) or gone_ms <= 0:
-            return
-        closing.held.drop(*store.rows_between(max(0, closing.dropped_ms), gone_ms))
-        closing.dropped_ms = gone_ms
+        reached_ms = self.stream_ms
+        self.stream_ms = min(reached_ms, open_ms)
+        try:
+            result = function(ctx, window, store.result(raw))
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            self.stream_ms = reached_ms

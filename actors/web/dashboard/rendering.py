@@ -41,6 +41,8 @@ class Pages:
             size=size,
             ago=ago,
             until=until,
+            at=at,
+            span=span,
             key=shown,
             param=param,
             percent=percent,
@@ -120,6 +122,16 @@ def until(then_ms: int | None, now_ms: int) -> str:
         return UNKNOWN
     left_s = (then_ms - now_ms) / 1000
     return _time(then_ms, f"in {_duration(left_s)}" if left_s > 0 else "now")
+
+
+def at(then_ms: int | None) -> str:
+    """Write a time of messages, which has nothing to do with now."""
+    return UNKNOWN if then_ms is None else moment(then_ms)
+
+
+def span(span_ms: int) -> str:
+    """Write a length of time."""
+    return took(span_ms) if 0 < span_ms < 1000 else _duration(span_ms / 1000)
 
 
 def param(raw: bytes) -> str:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from actors._core.task.lifecycle import State
-from actors.runtime.observe.status import InputStatus, RestoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.observe.status import InputStatus, RestoreStatus, TaskStatus, WindowStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
 from actors.web.dashboard.waiting import ParkedLine
@@ -124,6 +124,27 @@ class StoreRow(Sums):
     changelog: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """A window store of an actor, over the partitions that are known; times are Unix milliseconds.
+
+    Attributes:
+        windows: the kind, with its sizes.
+        late: how many messages came too late for all of its windows, since the workers started.
+        behind_ms, ahead_ms: the least and the largest stream time of a partition; None before the first message.
+        oldest_open_ms: about the start of the oldest window that is open.
+    """
+
+    name: str
+    windows: str
+    grace_ms: int
+    retention_ms: int
+    late: int
+    behind_ms: int | None
+    ahead_ms: int | None
+    oldest_open_ms: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class InputRow:
     """One of an actor's inputs: its lag over the partitions that are known, and the partition with the largest."""
@@ -168,6 +189,7 @@ class View(Sums):
     actors: list[ActorRow]
     actor: ActorRow | None
     stores: list[StoreRow]
+    windows: list[WindowRow]
     partitions: list[PartitionRow]
     partitions_count: int
     partitions_from: int
@@ -215,6 +237,7 @@ def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> V
         actors=actors,
         actor=own,
         stores=[] if own is None else _stores(shown),
+        windows=[] if own is None else _windows(shown),
         partitions=shown[start : start + MAX_ROWS],
         partitions_count=len(shown),
         partitions_from=start,
@@ -380,6 +403,31 @@ def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
         )
         for name in names
     ]
+
+
+def _windows(rows: Sequence[PartitionRow]) -> list[WindowRow]:
+    parts: dict[str, list[tuple[TaskStatus, WindowStatus]]] = {}
+    for task in (row.task for row in rows if row.task is not None):
+        for one in task.windows:
+            parts.setdefault(one.name, []).append((task, one))
+    found = []
+    for name, held in parts.items():
+        times_ms = [task.stream_ms for task, _ in held if task.stream_ms is not None]
+        oldest_ms = (one.oldest_open_ms for _, one in held if one.oldest_open_ms is not None)
+        declared = held[0][1]
+        found.append(
+            WindowRow(
+                name=name,
+                windows=declared.windows,
+                grace_ms=declared.grace_ms,
+                retention_ms=declared.retention_ms,
+                late=sum(task.late.get(name, 0) for task, _ in held),
+                behind_ms=min(times_ms, default=None),
+                ahead_ms=max(times_ms, default=None),
+                oldest_open_ms=min(oldest_ms, default=None),
+            )
+        )
+    return found
 
 
 def _worker(cluster: ClusterStatus, seen: Seen) -> WorkerRow:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from actors.runtime.windows.joins import JoinStore
+from actors.runtime.windows.store import WindowStore
 from actors.web.host import Host
 from actors.web.problems import CONTENT_TYPE, ProblemAnswer
 from actors.web.queries.answers import (
@@ -24,8 +26,10 @@ Schema = dict[str, Any]
 
 def description(app: Host) -> Schema:
     """Return the document."""
-    windows = sorted(store.name for actor in app.actors.values() for store in actor.windows)
-    stores = sorted(store.name for actor in app.actors.values() for store in actor.stores)
+    held = [store for actor in app.actors.values() for store in actor.windows]
+    windows = sorted(store.name for store in held if isinstance(store, WindowStore))
+    joins = {store.name for store in held if isinstance(store, JoinStore)}
+    stores = sorted({store.name for actor in app.actors.values() for store in actor.stores} - joins)
     return {
         "openapi": "3.1.0",
         "info": {

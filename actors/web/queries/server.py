@@ -21,6 +21,8 @@ from actors.runtime.handlers.query_methods import QueryTarget as AskedActor
 from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
+from actors.runtime.windows.joins import JoinStore
+from actors.runtime.windows.store import WindowStore
 from actors.web.access import Level, needs, protect
 from actors.web.access.guard import RESERVATION
 from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
@@ -298,6 +300,7 @@ class QueryRoutes:
                 raw_key=key,
                 now_ms=held.now_ms,
                 stores={store: held.stores[store.name] for store in spec.stores},
+                windows=[store for store in spec.windows if isinstance(store, WindowStore)],
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
@@ -329,6 +332,7 @@ class QueryRoutes:
                     "keys": self._kind_of_keys(name),
                 }
                 for name, spec in service.stores.items()
+                if not _has_join(spec, name)
             ],
             actors=[
                 {
@@ -393,10 +397,15 @@ class QueryRoutes:
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
+        if _has_join(spec, name):
+            text = f"store {name} has the records that join {spec.name} may still match, and can't be asked"
+            raise bad_request(
+                "has-a-join", f"{text}: send what the join makes of them to a topic, or keep it in a store"
+            )
         if name not in self._codings:
             self._codings[name] = StoreCoding(self._app.stores[name])
-            windows = (WindowCoding(store) for store in spec.windows if store.name == name)
-            self._windows[name] = next(windows, None)
+            held = (store for store in spec.windows if store.name == name and isinstance(store, WindowStore))
+            self._windows[name] = next((WindowCoding(store) for store in held), None)
         return spec, self._codings[name]
 
     def _bounds(self, coding: StoreCoding, parameters: Parameters) -> Bounds:
@@ -464,6 +473,11 @@ def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int |
 def _partitions(request: web.Request, spec: ActorSpec, parameters: Parameters) -> list[int]:
     given = parameters.number("partition", 0, spec.partition_count - 1)
     return wanted(request, spec.partition_count) if given is None else [given]
+
+
+def _has_join(spec: ActorSpec, store: str) -> bool:
+    """Tell whether a store has the records of a join."""
+    return any(one.name == store and isinstance(one, JoinStore) for one in spec.windows)
 
 
 def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:

@@ -14,6 +14,7 @@ class Settings:
     app: str
     brokers: str
     source: str
+    other: str
     target: str
     exactly_once: bool
     typed: bool
@@ -32,6 +33,7 @@ class Settings:
             app=given["PEER_APP"],
             brokers=given["PEER_BROKERS"],
             source=given["PEER_SOURCE"],
+            other=given["PEER_OTHER"],
             target=given["PEER_TARGET"],
             exactly_once=given["PEER_GUARANTEE"] == "exactly_once",
             typed=given["PEER_VALUES"] == "json",

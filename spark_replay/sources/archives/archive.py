@@ -66,6 +66,7 @@ class ArchiveSource(Source):
             high_watermarks=ledger.ends,
             topic_id=ledger.topic_id,
             spans=ledger.spans,
+            deletes=ledger.deletes,
         )
 
     def files(self) -> tuple[ArchiveFile, ...]:

@@ -38,6 +38,7 @@ class Ledger:
         asked_ms: A moment before that batch asked for the log's end, Unix milliseconds.
         starts: Of each partition the first offset that the archive covers.
         spans: Of each partition the spans of its batches; older ones are put together when there are many.
+        deletes: What `Topic.deletes` was when the last batch was read. Ledgers of earlier releases don't say it.
     """
 
     topic: str
@@ -46,6 +47,7 @@ class Ledger:
     asked_ms: int
     starts: tuple[int, ...]
     spans: tuple[tuple[Span, ...], ...]
+    deletes: bool = False
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -62,7 +64,14 @@ class Ledger:
             # how long ago the first records of a partition were written isn't known
             is_exact = read.is_exact(self.asked_ms if number < len(self.spans) else 0)
             grown.append(_grown(spans, Span(at, end, is_exact, read.whole)))
-        return replace(self, batch=batch, asked_ms=read.asked_ms, starts=begun, spans=tuple(grown))
+        return replace(
+            self,
+            batch=batch,
+            asked_ms=read.asked_ms,
+            starts=begun,
+            spans=tuple(grown),
+            deletes=read.retention.deletes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +126,7 @@ def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, n
 def encode_ledger(ledger: Ledger) -> str:
     """Return the ledger as JSON text."""
     spans = [[[span.start, span.end, *_flags(span)] for span in spans] for spans in ledger.spans]
-    fields = {name: getattr(ledger, name) for name in ("topic", "topic_id", "batch", "asked_ms", "starts")}
+    fields = {name: getattr(ledger, name) for name in ("topic", "topic_id", "batch", "asked_ms", "starts", "deletes")}
     return json.dumps({"format": _FORMAT, **fields, "spans": spans}) + "\n"
 
 
@@ -144,6 +153,7 @@ def decode_ledger(text: str) -> Ledger:
                 )
                 for spans in raw["spans"]
             ),
+            deletes=raw.get("deletes") is True,
         )
         _check(ledger)
     except MISSHAPEN as error:

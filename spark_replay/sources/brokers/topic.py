@@ -59,6 +59,7 @@ class Topic:
         topic_id: What Kafka gave it when it was made; a topic of the same name re-created has another.
         spans: Of each partition what was read at one go, in order and without gaps, from its start to its end.
         joints: Where an archive and Kafka are joined, the first offset that is read from Kafka; else nothing.
+        deletes: Whether it is compacted and also deletes old records, as changelogs of window stores do, or may do so.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Topic:
     topic_id: str = ""
     spans: tuple[tuple[Span, ...], ...] = ()
     joints: tuple[int, ...] = ()
+    deletes: bool = False
 
     @property
     def partition_count(self) -> int:
@@ -79,12 +81,14 @@ class Topic:
 class Retention:
     """What a topic's settings let go: `compacted` by key, records older than `min_compaction_lag_ms` only.
 
-    Tombstones are removed `delete_retention_ms` after compaction came to them.
+    Tombstones are removed `delete_retention_ms` after compaction came to them. `deletes` says that old records of a
+    compacted topic go too, whatever their key.
     """
 
     compacted: bool
     min_compaction_lag_ms: int
     delete_retention_ms: int = 86_400_000
+    deletes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,8 @@ class Admin:
         # a start asked for after the ends may lie above them
         starts = self._offsets(name, count, specs.earliest(), isolation.READ_UNCOMMITTED)
         ends = self._offsets(name, count, specs.latest(), isolation.READ_COMMITTED)
-        exact = not self.retention(name).compacted
+        retention = self.retention(name)
+        exact = not retention.compacted
         return Topic(
             name=name,
             starts=starts,
@@ -205,6 +210,7 @@ class Admin:
             high_watermarks=self._offsets(name, count, specs.latest(), isolation.READ_UNCOMMITTED),
             topic_id=_uuid(found.topicId()),
             spans=tuple((Span(start, end, exact),) for start, end in zip(starts, ends, strict=True)),
+            deletes=retention.deletes,
         )
 
     def settings(self, name: str) -> Settings:
@@ -260,11 +266,13 @@ class Admin:
         try:
             found = self._config(name)
         except Py4JJavaError:
-            return Retention(compacted=True, min_compaction_lag_ms=0)
+            return Retention(compacted=True, min_compaction_lag_ms=0, deletes=True)
+        policy = str(found.get("cleanup.policy").value())
         return Retention(
-            compacted="compact" in found.get("cleanup.policy").value(),
+            compacted="compact" in policy,
             min_compaction_lag_ms=int(found.get("min.compaction.lag.ms").value()),
             delete_retention_ms=int(found.get("delete.retention.ms").value()),
+            deletes="compact" in policy and "delete" in policy,
         )
 
     def _description(self, name: str) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +30,9 @@ from benchmarks.peers.scenarios import (
     TAKEOVER,
     all_distinct,
     all_repeats,
+    bursts,
     half_repeats,
+    random_keys,
 )
 from benchmarks.peers.scenarios import (
     SCENARIOS as RATES,
@@ -119,7 +123,7 @@ def a_run_of_everything() -> list[dict[str, object]]:
             )
         )
         sparse = itertools.chain.from_iterable(SPARSE_ONES.values())
-        rate_ = {"records": 9, **asdict(Rate(100.0 / size, 1.0, 100.0, 1.0))}
+        rate_ = {"records": 9, **asdict(Rate(100.0 / size, 1.0 * size, 100.0, 1.0, 50.0 * size))}
         found = [(scenario.name, rate_) for scenario in RATES]
         found += [(name, latency) for name in (LATENCY, *(one.name for one in sparse))]
         found += [(TAKEOVER, {"keys": 9, **asdict(Takeover(cold, 1.0, 2.0 * size, 1.0))}) for cold in (False, True)]
@@ -129,9 +133,11 @@ def a_run_of_everything() -> list[dict[str, object]]:
 
 def test_the_last_line_has_the_keys_that_are_asked_for() -> None:
     found = ratios(a_run_of_everything())["ratio_to_kafka_streams"]
-    faster = dict.fromkeys(("exactly_once_raw", "partitions_64", "distinct", "repeats"), 2.0)
+    windows = ("tumbling", "hopping", "session", "stream_join", "table_join")
+    faster = dict.fromkeys(("exactly_once_raw", "partitions_64", "distinct", "repeats", *windows), 2.0)
     figures = ("p50", "p99", "broker_cpu", "rss", "connections", "start")
     less = [f"{name}_{figure}" for name in ("sparse_64", "sparse_256", "tasks_1000") for figure in figures]
+    less += [f"{name}_{figure}" for name in windows for figure in ("cpu", "state")]
     wanted = faster | dict.fromkeys(("latency_p50", "latency_p99", "tasks_1000_takeover", *less), 0.5)
     assert {name: found.get(name) for name in wanted} == wanted
 
@@ -143,6 +149,14 @@ def test_every_kind_of_run_has_its_row() -> None:
         for over in ("64 partitions, 1,000/s", "256 partitions, 200/s", "1,000 partitions, 200/s")
         for system in ("ours", "Kafka Streams")
     ]
+    assert [row for row in rows["windows"] if "ours" in row] == [
+        "a minute's count, exactly once: ours",
+        "6 windows a record, exactly once: ours",
+        "sessions of 4 records, exactly once: ours",
+        "pairs of two streams, exactly once: ours",
+        "a table's row for each, exactly once: ours",
+    ]
+    assert not set(rows["windows"]) & set(rows["rates"])
     assert "1,000 partitions with 9 keys, busy, same folder: ours" in rows["restore"]
 
 
@@ -161,7 +175,7 @@ def test_connections_to_a_port_are_counted() -> None:
         assert connections(os.getpid(), ports) == 2
 
 
-@pytest.mark.parametrize("records", [half_repeats, all_repeats, all_distinct])
+@pytest.mark.parametrize("records", [half_repeats, all_repeats, all_distinct, random_keys, bursts])
 def test_commands_have_116_bytes(records: Callable[[int], Iterator[tuple[bytes, bytes]]]) -> None:
     assert {len(key) + len(value) for key, value in records(10)} == {116}
 
@@ -170,6 +184,16 @@ def test_half_of_the_commands_are_repeats() -> None:
     keys = [key for key, _ in half_repeats(10)]
     assert keys[:5] == keys[5:]
     assert len(set(keys)) == 5
+
+
+def test_events_come_in_bursts_that_are_sessions_and_of_one_key_on_average_twice() -> None:
+    (session,) = (scenario for scenario in RATES if scenario.name == "session")
+    times: dict[bytes, list[int]] = {}
+    for number, (key, _) in enumerate(bursts(8_000)):
+        times.setdefault(key, []).append(session.at_ms(0, 8_000, number))
+    gaps = [later - earlier for at_ms in times.values() for earlier, later in itertools.pairwise(at_ms)]
+    assert (len(times), Counter(gaps)) == (1_000, {6_000: 6_000, 273_000: 520, 291_000: 480})
+    assert len({key for key, _ in random_keys(8_000)}) == pytest.approx(4_000 * (1 - math.exp(-2)), rel=0.02)
 
 
 def test_clients_have_locks_of_their_own() -> None:

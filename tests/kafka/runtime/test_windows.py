@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import re
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from actors._core.partitioner import partition_for
+from tests.kafka import forked
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, unique
 
 MODULE = "tests.kafka.apps.windows_app"
@@ -126,3 +128,33 @@ async def test_a_changelog_with_other_settings_is_refused_with_the_command(
     command = f"--alter --topic {name}-sales-changelog --add-config {mended}".replace("\\", "")
     await eventually(lambda: command in worker.log(), what=worker.log)
     await eventually(lambda: not worker.is_running(), what=worker.log)
+
+
+async def test_a_close_that_stops_its_partition_is_given_up_by_a_command(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name, begin_ms = unique("windows"), now_ms()
+    await make_topics(brokers, f"{name}-in", f"{name}-out")
+    bad, *good = KEYS
+    partition = partition_for(bad, 2)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "one", APP_NAME=name, FAILS=bad.decode())
+    workers.append(worker.start())
+    await order(brokers, name, range(2), begin_ms)
+    called = f"stopped drop count {partition} "
+    await eventually(lambda: called in worker.log(), what=worker.log)
+    id = re.split(r"[`\s]", worker.log().split(called, 1)[1], maxsplit=1)[0]
+    arguments = ("-A", MODULE, "-D", str(tmp_path / "one"), "stopped", "drop", "count", str(partition), id)
+    environment = {"APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}"}
+    (await asyncio.to_thread(forked.faust, *arguments, environment=environment)).check_returncode()
+    expected = collections.Counter({(key, begin_ms, 6): 1 for key in good})
+
+    async def are_there() -> bool:
+        return (await finals(brokers, name)) >= expected
+
+    await eventually(are_there, what=worker.log)
+    # The command is a record of the input, and no order.
+    await order(brokers, name, range(2, 3), begin_ms)
+    called = f"{begin_ms + SIZE_MS} to"
+    await eventually(lambda: called in worker.log(), what=worker.log)
+    assert await finals(brokers, name) >= expected
+    assert all(key != bad for key, *_ in await finals(brokers, name))

@@ -161,6 +161,7 @@ def test_wrong_kafka_option(spark: SparkSession, brokers: str, log: Log, tmp_pat
     ("prepare", "text"),
     [
         ("import sys; sys.modules['pyspark'] = None", "pip install 'faust-actors[spark]'"),
+        ("import sys; sys.modules['pyarrow'] = None", "pyarrow isn't installed: pip install 'faust-actors[spark]'"),
         ("import os; os.environ.update(PATH='/none', JAVA_HOME='')", "openjdk-17-jre-headless"),
         (
             "import os; os.environ.update(PATH='{bin}', JAVA_HOME='', SPARK_REPLAY_JARS='{bin}/none')",

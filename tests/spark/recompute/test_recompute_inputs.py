@@ -177,6 +177,57 @@ def test_a_record_that_came_after_later_ones_of_another_input_differs_only_where
     assert found == {"sums": {"equal": 8}, "lines": {"equal": 5, "different": 3}, "records": {"all": 306}}
 
 
+TIMED = """
+    from datetime import timedelta
+
+    from actors import App, Context
+
+    app = App({name!r}, broker={url!r}, broker_session_timeout=6.0, broker_heartbeat_interval=0.5)
+    left = app.topic("{name}-left", key_type=str, value_type=list, timestamp=lambda value: value[1])
+    right = app.topic("{name}-right", key_type=str, value_type=int)
+    out = app.topic("{name}-out", key_type=str, value_type=int)
+    lines = app.store("lines", key_type=str, value_type=list)
+
+
+    @app.actor(left, right, stores=[lines], max_task_idle=timedelta(seconds=60), on_error="skip")
+    async def join(ctx: Context, value: object) -> None:
+        lines.set(ctx.key, [*lines.get(ctx.key, []), value])
+        ctx.send(out, key=ctx.key, value=1)
+"""
+
+
+def test_inputs_are_merged_by_the_times_that_their_values_say(spark: SparkSession, world: World) -> None:
+    """The records of the first one are all written at the end, and one of them tells no time."""
+    brokers, _, folder = world
+    name = unique("timed")
+    module = name.replace("-", "_")
+    (folder / f"{module}.py").write_text(textwrap.dedent(TIMED).format(name=name, url=f"kafka://{brokers}"))
+    asyncio.run(make_topics(brokers, *(f"{name}-{end}" for end in ("left", "right", "out")), partitions=1))
+
+    async def fill() -> None:
+        async with producing(brokers) as producer:
+            for number in range(40):
+                key, at_ms = KEYS[number % 3].encode(), START_MS + number * 10
+                told = b"[%d, %s]" % (number, b"null" if number == 20 else b"%d" % (at_ms + 5))
+                await producer.send(f"{name}-left", told, key, timestamp_ms=START_MS + 500_000)
+                await producer.send(f"{name}-right", b"%d" % number, key, timestamp_ms=at_ms)
+            await producer.flush()
+
+    asyncio.run(fill())
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    worker = WorkerProcess(module, brokers, folder / "timed", PYTHONPATH=path).start()
+
+    async def handled() -> bool:
+        return len(await read_all(brokers, f"{name}-out")) >= 79
+
+    try:
+        asyncio.run(eventually(handled, what=worker.log))
+        assert worker.terminate() == 0
+    finally:
+        worker.kill()
+    assert counts(spark, world, module) == {"lines": {"equal": 3}, "records": {"all": 80}}
+
+
 REKEYED = """
     from actors import App, Context
 

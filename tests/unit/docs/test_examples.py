@@ -1,4 +1,4 @@
-"""The examples on the test driver. All but those of windows have a test on a real broker too."""
+"""The examples on the test driver. Each has a test on a real broker too."""
 
 import random
 import sys
@@ -17,6 +17,10 @@ from examples.click_sessions import Visit as ClickVisit
 from examples.click_sessions import app as click_app
 from examples.click_sessions import clicks, sessions
 from examples.click_sessions import visits as click_visits
+from examples.enriched_orders import Customer, EnrichedOrder, customers, enriched, unknown
+from examples.enriched_orders import Order as CustomersOrder
+from examples.enriched_orders import app as enriched_app
+from examples.enriched_orders import orders as customers_orders
 from examples.failed_logins import Alert, Login, alerts, logins
 from examples.failed_logins import app as login_app
 from examples.order_saga import Place, Process, Stock, Supply, charge, results
@@ -31,6 +35,9 @@ from examples.sales_per_minute import Sale, Total, count_sale, late_sales, minut
 from examples.sales_per_minute import app as sales_app
 from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
+from examples.unpaid_orders import Order as PlacedOrder
+from examples.unpaid_orders import Payment, check_payment, orders, paid_orders, payments, unpaid_orders
+from examples.unpaid_orders import app as unpaid_app
 from examples.webhooks import Delivered, Endpoint, Event, post
 from examples.webhooks import app as webhooks
 from tests.documents import ROOT, block, program
@@ -233,6 +240,31 @@ def test_sales_per_minute_are_sent_once_and_late_ones_go_elsewhere():
         assert [sent.value for sent in driver.outputs(totals)] == [Total(NOON_MS + MINUTE_MS, 7)]
 
 
+def test_orders_are_joined_with_payments_and_unpaid_ones_are_sent_once():
+    with ActorTestDriver(unpaid_app, partitions=2) as driver:
+
+        def at(minutes: float) -> int:
+            return NOON_MS + int(minutes * MINUTE_MS)
+
+        for key in ("paid", "unpaid", "early"):
+            driver.send(orders, key=key, value=PlacedOrder(500, at(0)))
+        driver.send(payments, key="p1", value=Payment("early", 100, at(-15)))
+        driver.send(payments, key="p2", value=Payment("paid", 500, at(15)))
+        driver.send(payments, key="p3", value=Payment("unpaid", 500, at(15) + 1))
+        sent = {(one.key, one.value.cents, one.timestamp_ms) for one in driver.outputs(paid_orders)}
+        assert sent == {("paid", 500, at(15)), ("early", 100, at(0))}
+        assert driver.outputs(unpaid_orders) == []
+        driver.advance_stream_time(check_payment, at(16))
+        assert driver.outputs(unpaid_orders) == []
+        driver.crash(keep_disk=False)
+        driver.advance_stream_time(check_payment, at(16) + 1)
+        for keep_disk in (True, False):
+            driver.crash(keep_disk=keep_disk)
+        assert [(one.key, one.value, one.timestamp_ms) for one in driver.outputs(unpaid_orders)] == [
+            ("unpaid", PlacedOrder(500, at(0)), at(0))
+        ]
+
+
 def test_click_sessions_merge_and_are_sent_once():
     with ActorTestDriver(click_app, partitions=1) as driver:
 
@@ -269,3 +301,29 @@ def test_failed_logins_alert_once_for_three_within_ten_minutes():
         assert fail(20.6) == []
         assert [alert.failures for alert in fail(20.7)] == [3]
         assert fail(20.9) == []
+
+
+def test_orders_get_their_customer_as_of_their_time():
+    with ActorTestDriver(enriched_app, partitions=2) as driver:
+
+        def change(minute: int, city: str | None) -> None:
+            value = None if city is None else Customer("Ada", city)
+            driver.send(customers.topic, key="ada", value=value, timestamp_ms=NOON_MS + minute * MINUTE_MS)
+
+        def order(minute: int, cents: int) -> None:
+            at_ms = NOON_MS + minute * MINUTE_MS
+            driver.send(customers_orders, key=f"o{cents}", value=CustomersOrder("ada", cents), timestamp_ms=at_ms)
+
+        change(0, "Rome")
+        order(1, 1)
+        change(10, "Oslo")
+        order(9, 2)
+        order(10, 3)
+        driver.crash(keep_disk=False)
+        change(20, None)
+        order(19, 4)
+        order(20, 5)
+        assert [(sent.key, sent.value) for sent in driver.outputs(enriched)] == [
+            ("ada", EnrichedOrder(cents, "Ada", city)) for cents, city in enumerate(("Rome", "Rome", "Oslo", "Oslo"), 1)
+        ]
+        assert [sent.value.cents for sent in driver.outputs(unknown)] == [5]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window
-from actors._core.windows.rows import Progress, decode_progress, encode_progress
+from stores._core.windows import Progress, decode_progress, encode_progress
 
 MS = timedelta(milliseconds=1)
 HOUR_MS = 3_600_000

@@ -25,7 +25,7 @@ class World:
         self.inbox = MergedInbox(
             limit,
             self._has_room,
-            inputs=2,
+            turns=(0, 1),
             max_idle_s=max_idle_s,
             has_more=lambda index: index in self.more,
             monotonic=lambda: self.now_s,

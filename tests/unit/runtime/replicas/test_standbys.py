@@ -35,7 +35,7 @@ ZERO, ONE = TaskId("count", 0), TaskId("count", 1)
 class Spec:
     """As much of an actor as copies look at."""
 
-    name, topics = "count", ("in",)
+    name, topics, windows = "count", ("in",), ()
 
     def __init__(self, changelog: Changelog) -> None:
         class Store:

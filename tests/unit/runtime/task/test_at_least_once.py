@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context, EffectCall
+from actors import App, Context, EffectCall, Session, Tumbling, aggregates
 from actors.ports import TopicPartition
 from actors.runtime.task.steps import in_steps
 from actors.testing import ActorTestDriver
@@ -110,3 +110,37 @@ def test_a_large_parked_message_is_no_entry_before_all_of_its_slices_are_there()
     (step,) = in_steps(spec, {"parked": dict(reversed(writes.items()))})
     assert [key[:1] for key in step["parked"]] == [b"s"] * (len(writes) - 1) + [b"p"]
     assert [key[:1] for key in writes][-1] == b"p"
+
+
+def test_a_message_that_is_handled_again_is_not_late_by_a_time_that_was_written_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for number in itertools.count():
+        app = App("shop", broker="kafka://127.0.0.1:1", processing_guarantee="at_least_once")
+        both, clicks = (app.topic(name, key_type=str, value_type=int) for name in ("both", "clicks"))
+        stores = [
+            app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count()),
+            app.window_store("visits", Session(timedelta(seconds=5)), aggregate=aggregates.count()),
+        ]
+
+        @app.actor(both)
+        async def send_both(ctx: Context, value: int, to: Any = clicks) -> None:
+            # They come together, and are committed together.
+            for key, at_ms in (("a", 1_000), ("z", 60_000)):
+                ctx.send(to, key=key, value=value, timestamp_ms=1_700_000_000_000 + at_ms)
+
+        @app.actor(clicks, stores=stores)
+        async def count(ctx: Context, value: int, stores: Any = stores) -> None:
+            for store in stores:
+                store.add(ctx.key, value)
+
+        with ActorTestDriver(app, partitions=1) as driver:
+            with monkeypatch.context() as patch:
+                has_failed = fail_at(patch, number)
+                driver.send(both, key="b", value=1)
+                if not has_failed():
+                    assert number > 1
+                    return
+            driver.crash(keep_disk=False)
+            counts = [sum(driver.windows(store, "a").values()) for store in stores]
+            assert min(counts) >= 1, f"lost with write {number}: {counts}"

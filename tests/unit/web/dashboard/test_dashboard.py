@@ -167,6 +167,22 @@ def test_each_input_is_told_with_the_partition_that_is_most_behind() -> None:
     assert 'id="inputs"' not in page(statuses.quiet(), "take_order")
 
 
+def test_window_stores_are_told_with_stream_time_late_messages_and_the_oldest_open_window() -> None:
+    found = {row.name: row for row in build(statuses.windowed(), "take_order").windows}
+    assert list(found) == ["minutes", "visits"]
+    minutes, visits = found.values()
+    assert (minutes.windows, minutes.late, visits.late) == ("Tumbling(0:01:00)", 3 * 1_200 + 3, 0)
+    assert (minutes.behind_ms, minutes.ahead_ms) == (NOW_MS - 200_000, NOW_MS - 110_000)
+    assert (minutes.oldest_open_ms, visits.oldest_open_ms) == (NOW_MS - 300_000, None)
+    text = page(statuses.windowed(), "take_order")
+    cells = re.findall(r'data-name="(?:Windows|Grace|Retention|Late|Oldest open window)"[^>]*>([^<]*)', text)
+    assert cells[:5] == ["Tumbling(0:01:00)", "30 s", "1 d 0 h", "3,603", "2025-10-09 08:48:20 UTC"]
+    assert cells[5:9] == ["Session(0:30:00)", "0 s", "7 d 0 h", "0"]
+    assert "2025-10-09 08:50:00 UTC<br>2025-10-09 08:51:30 UTC" in text
+    assert 'id="windows"' not in page(statuses.quiet(), "take_order")
+    assert build(statuses.windowed()).windows == []
+
+
 async def test_actors_that_forward_a_topic_by_another_key_are_listed_with_their_inputs() -> None:
     app = App("shop", store="memory://")
     payments = app.topic("payments", key_type=str, value_type=str)

@@ -53,7 +53,11 @@ public final class Main {
             case "dedupe" -> "json".equals(options.get("values", "raw"))
                 ? dedupe(options, new JsonSerde<>(RunCommand.class))
                 : dedupe(options, Serdes.ByteArray());
-            default -> throw new IllegalArgumentException("--mode " + mode + ": counter, dedupe or summarise");
+            case "tumbling", "hopping", "session" -> Windows.topology(options);
+            case "stream_join", "table_join" -> Joins.topology(options);
+            default -> throw new IllegalArgumentException(
+                "--mode " + mode + ": counter, dedupe, summarise, tumbling, hopping, session, "
+                    + "stream_join or table_join");
         };
     }
 

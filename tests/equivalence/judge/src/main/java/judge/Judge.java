@@ -23,9 +23,10 @@ import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 /**
  * Answers what Kafka Streams does with a case: one line of JSON in, one line of JSON out.
  *
- * <p>A case has {@code kind}, what the kind needs (see {@link WindowCase}), {@code store} ("memory" or "rocksdb") and
- * {@code records}, a list of {@code [key, value, timestamp_ms]} or {@code [key, value, timestamp_ms, input]}. The answer
- * is a list with the outputs of each record, or an object with {@code error}.
+ * <p>A case has {@code kind}, what the kind needs (see {@link WindowCase}, {@link JoinCase}, {@link TableCase}),
+ * {@code store} ("memory" or "rocksdb") and {@code records}, a list of {@code [key, value, timestamp_ms]} or
+ * {@code [key, value, timestamp_ms, input]}. The answer is a list with the outputs of each record, or an object with
+ * {@code error}.
  */
 public final class Judge {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -53,7 +54,11 @@ public final class Judge {
     private static JsonNode judge(JsonNode asked, String stateDir) {
         ArrayNode outputs = JSON.createArrayNode();
         StreamsBuilder builder = new StreamsBuilder();
-        int inputs = WindowCase.build(asked, builder, outputs);
+        int inputs = TableCase.knows(asked)
+            ? TableCase.build(asked, builder, outputs)
+            : asked.get("kind").asText().startsWith("join-")
+            ? JoinCase.build(asked, builder, outputs)
+            : WindowCase.build(asked, builder, outputs);
         try (TopologyTestDriver driver = new TopologyTestDriver(builder.build(), config(asked, stateDir), Instant.EPOCH)) {
             List<TestInputTopic<String, Long>> topics = new ArrayList<>();
             for (int input = 0; input < inputs; input++) {
@@ -76,6 +81,7 @@ public final class Judge {
         config.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0L);
         // Closed windows would be looked for once in a second of the driver's clock, which stands still.
         config.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_WINDOWED_AGGREGATION, 0L);
+        config.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_OUTER_JOIN_SPURIOUS_RESULTS_FIX, 0L);
         if ("memory".equals(asked.path("store").asText("memory"))) {
             config.put(
                 StreamsConfig.DSL_STORE_SUPPLIERS_CLASS_CONFIG,

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 from actors._core.aggregates import Aggregate
-from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows
+from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
 from actors.declare.values.codecs import Codec
 from actors.errors import ConfigurationError
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
+from actors.runtime.windows.changes import ChangeStore
+from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.store import WindowStore
 
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
 """What becomes of messages that are too late for all windows: "drop", "handle", or a topic that they are sent to."""
 Handler = Callable[[Context, Any], Awaitable[Any]]
+
+
+class Every:
+    """Intervals of stream time: a window that changes is handed to `on_emit` once in each in which it did."""
+
+    __slots__ = ("every_ms",)
+
+    def __init__(self, *, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0) -> None:
+        given = timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        self.every_ms = checked_ms("Every", "interval", given)
+
+    def __repr__(self) -> str:
+        return f"Every({timedelta(milliseconds=self.every_ms)})"
 
 
 def window_store(
@@ -82,12 +97,46 @@ def windowed(handler: Handler, late: Late) -> Handler:
         return handle
 
     async def divert(ctx: Context, value: Any) -> Any:
-        ctx._working("windows").windows.arrived(ctx)
-        if not ctx.late:
+        windows = ctx._working("windows").windows
+        windows.arrived(ctx)
+        if not windows.is_late(ctx):
             return await handler(ctx, value)
-        ctx._working("windows").windows.count_late()
+        windows.count_late()
         if late != "drop":
             ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
         return None
 
     return divert
+
+
+def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -> None:
+    """Keep the windows of a store that change in `rows`, until the interval is over.
+
+    Raises:
+        ConfigurationError: the interval isn't one, or is longer than windows are kept.
+    """
+    if not isinstance(emit, Every):
+        raise ConfigurationError(
+            f"window store {store.name}: emit={emit!r}: give Every(seconds=…). For final results use on_close, and for "
+            "every change send what add() and update() return"
+        )
+    if emit.every_ms > store.retention_ms:
+        raise ConfigurationError(
+            f"window store {store.name}: emit={emit!r} is longer than windows are kept: "
+            f"{timedelta(milliseconds=store.retention_ms)}: make it shorter, or retention= longer"
+        )
+    changes = ChangeStore(
+        rows,
+        every_ms=emit.every_ms,
+        retention_ms=store.retention_ms,
+        decode_key=store.decode_key,
+        result=store.result,
+    )
+    rows.decode_key, rows.decode_value = changes.shown_key, changes.shown_value
+    store.changes = changes
+
+
+def timed(stores: Iterable[Any]) -> tuple[TimedStore, ...]:
+    """Return what goes by stream time of the stores that an actor lists."""
+    found = ((store, store.changes) for store in stores if isinstance(store, WindowStore))
+    return tuple(one for pair in found for one in pair if one is not None)

@@ -84,17 +84,21 @@ class Repartition:
             raise PartlyFailedError(failures, outputs[sent:]) from next(iter(failures.values()))
 
 
-def _key_function(actor: str, topic: str, by: By, value_type: Any) -> Callable[[Any], Any]:
-    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry."""
+def key_function(actor: str, topic: str, by: By, value_type: Any, *, option: str = "by") -> Callable[[Any], Any]:
+    """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry.
+
+    Raises:
+        ConfigurationError: it can't be called with a value, or the values have no such field.
+    """
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
-        check_callable(by, f"actor {actor}: by= of topic {topic}", takes=1, line=line)
+        check_callable(by, f"actor {actor}: {option}= of topic {topic}", takes=1, line=line)
         if any(map(inspect.iscoroutinefunction, (by, getattr(by, "__call__", by)))):  # noqa: B004
-            raise ConfigurationError(f"actor {actor}: by= of topic {topic} is async: make it a plain function")
+            raise ConfigurationError(f"actor {actor}: {option}= of topic {topic} is async: make it a plain function")
         return by
     fields = {name for base in getattr(value_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())}
     if not by or (fields and by not in fields and not hasattr(value_type, by)):
-        raise ConfigurationError(f"actor {actor}: by= of topic {topic}: {say_unknown('field', [by], fields)}")
+        raise ConfigurationError(f"actor {actor}: {option}= of topic {topic}: {say_unknown('field', [by], fields)}")
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
 
 
@@ -103,8 +107,12 @@ def repartition_topic(app_id: str, actor: str, topic: str) -> str:
     return f"{app_id}-{actor}-{topic}-repartition"
 
 
-def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError) -> list[Any]:
+def rekeyed(
+    app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError, *, like: Any = None
+) -> list[Any]:
     """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
+
+    The new keys are those of the first input that keeps its own, or else of the topic `like`, or text.
 
     Raises:
         ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
@@ -112,7 +120,7 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
     """
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
-    like = next((topic for topic in topics if topic.get_topic_name() not in keys), None)
+    like = next((topic for topic in topics if topic.get_topic_name() not in keys), like)
     key_options = {"key_type": str} if like is None else _keys_like(app, like)
     found = []
     for topic in topics:
@@ -128,7 +136,7 @@ def rekeyed(app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], 
             )
         raw = app.topic(target, **key_options, value_type=bytes)
         _reader(app, name, topic, on_error).routes.append(
-            Route(actor, _key_function(actor, name, keys[name], schema.value_type), raw)
+            Route(actor, key_function(actor, name, keys[name], schema.value_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
         found.append(app.topic(target, **key_options, **values))

@@ -1,0 +1,109 @@
+"""How the records of a join lie in a store, so that a record reads and writes few rows, however many its key has.
+
+    "j" segment side chunk key        up to `CHUNK_BYTES` of a key's records of one input whose times lie in a segment
+    "u" end side chunk place key      nothing: that record matched none so far; its window ends then
+    "m"                               `stores._core.windows.Progress`
+
+A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
+says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c". Times and
+segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from actors._core.outside import MALFORMED
+from stores._core.windows import CHUNK_KEY_AT, KEY_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD
+
+LEFT, RIGHT = 0, 1
+CHUNK, UNMATCHED = b"j", b"u"
+CONTENT = b"c"
+CHUNK_BYTES = 2_048
+"""A chunk that a further record would make longer gets none; one record may be longer."""
+_SIDE, _NUMBER = 1, 4
+
+
+class Kept(msgspec.Struct, array_like=True, gc=False):
+    """A record that later ones of the other input may match: its time, and its value as it came."""
+
+    at_ms: int
+    value: bytes
+
+
+class Chunk(msgspec.Struct, array_like=True, gc=False):
+    """Records of a key in the order in which they came; `last`, the number of the last chunk, is in the first one."""
+
+    records: list[Kept]
+    last: int = 0
+
+
+class Unmatched(NamedTuple):
+    """What the row of a record without a match says."""
+
+    end_ms: int
+    side: int
+    chunk: int
+    place: int
+    raw_key: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    """Return the value of a chunk's row."""
+    return CONTENT + _encode(chunk)
+
+
+def decode_chunk(raw: bytes) -> Chunk:
+    """Return what `encode_chunk` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _decode_chunk(raw[1:])
+    except MALFORMED as error:
+        raise ValueError(f"not records of a join, {error}: {raw[:50]!r}") from error
+
+
+def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
+    """Return the row of a chunk."""
+    return CHUNK + segment.to_bytes(WORD) + side.to_bytes(_SIDE) + chunk.to_bytes(_NUMBER) + raw_key
+
+
+def segment_row(segment: int) -> bytes:
+    """Return what is before all chunks of a segment, and behind those of earlier ones."""
+    return CHUNK + segment.to_bytes(WORD)
+
+
+def segment_of(row: bytes) -> int:
+    """Return the segment of a row that begins with `segment_row`."""
+    return int.from_bytes(row[1:KEY_AT])
+
+
+def chunk_parts(row: bytes) -> tuple[int, int, bytes]:
+    """Return segment, side and message key of a chunk's row."""
+    return segment_of(row), row[SIDE_AT], row[CHUNK_KEY_AT:]
+
+
+def unmatched_key(one: Unmatched) -> bytes:
+    """Return the row that says that a record matched none so far."""
+    numbers = one.chunk.to_bytes(_NUMBER) + one.place.to_bytes(_NUMBER)
+    return UNMATCHED + one.end_ms.to_bytes(WORD) + one.side.to_bytes(_SIDE) + numbers + one.raw_key
+
+
+def unmatched_parts(row: bytes) -> Unmatched:
+    """Return what `unmatched_key` was given."""
+    numbers_at = SIDE_AT + _SIDE
+    return Unmatched(
+        int.from_bytes(row[1:KEY_AT]),
+        row[SIDE_AT],
+        int.from_bytes(row[numbers_at : numbers_at + _NUMBER]),
+        int.from_bytes(row[numbers_at + _NUMBER : UNMATCHED_KEY_AT]),
+        row[UNMATCHED_KEY_AT:],
+    )

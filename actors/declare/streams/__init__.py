@@ -1,0 +1,1 @@
+"""Windows, joins, tables and other keys: what an app declares over the records of topics."""

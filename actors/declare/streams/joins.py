@@ -1,0 +1,288 @@
+"""`app.join`: an actor with two inputs that is called for pairs of their records.
+
+It is an actor like any other: its inputs are handled as those of several-input actors are, and its one store has the
+records that may still be matched. See `actors.runtime.windows.joins`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar, get_args
+
+from actors._core.task.policy import Misplaced, OnError, Then
+from actors._core.windows.join_rows import LEFT, RIGHT
+from actors.declare.arguments import check_arguments, check_inputs, check_span
+from actors.declare.declared import Declaration
+from actors.declare.definition import ActorDefinition
+from actors.declare.streams.repartition import By
+from actors.declare.streams.tables import join_tables, owned
+from actors.declare.streams.windows import timed
+from actors.declare.values.codecs import key_codec
+from actors.declare.values.messages import function_codec
+from actors.errors import ConfigurationError
+from actors.ports import InputRecord
+from actors.runtime.handlers.callables import check_callable, name_of, refuse_generator
+from actors.runtime.inputs.event_times import TimedRecord, written_ms
+from actors.runtime.message.context import Context
+from actors.runtime.message.internal_messages import InternalRecord
+from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
+from actors.runtime.windows.joins import How, JoinStore
+from actors.runtime.windows.store import WindowStore
+
+Pair = Callable[[Context, Any, Any], Awaitable[Any] | Any]
+Joined = TypeVar("Joined", bound=Pair)
+Within = timedelta | tuple[timedelta, timedelta]
+_MS = timedelta(milliseconds=1)
+
+
+class Joins:
+    """The joins of an `App`."""
+
+    @check_arguments
+    def join(
+        self,
+        left: Any,
+        right: Any,
+        *,
+        within: Within | None = None,
+        how: How = "inner",
+        grace: timedelta = timedelta(0),
+        name: str | None = None,
+        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any]] = (),
+        on_error: OnError | Then = "stop",
+        misplaced: Misplaced = "stop",
+        max_task_idle: timedelta = timedelta(0),
+        by: By | Mapping[Any, By] | None = None,
+        late: Any = "drop",
+    ) -> Callable[[Joined], Joined]:
+        """Call a function as `(ctx, left, right)` for pairs of records of two topics, or for rows of two tables.
+
+        Topics: for each pair of records of one key that are close in event time.
+        `ctx.timestamp_ms` is the later one's time. With `how="left"` it is called as `(ctx, left, None)` once for each
+        record of the left topic that matched none when its window closed, with `how="outer"` also as `(ctx, None,
+        right)`; then `ctx.timestamp_ms` is the record's own time. Records without a value match none, and are skipped.
+
+        Tables: after each change of either table for which there is a result, and once as `(ctx, None, None)` when
+        there is none any more. There is one for the keys in both tables, with `how="left"` for those in the left one,
+        with `how="outer"` for those in either; the value of a side without the key is None.
+
+        Args:
+            left: a topic of `app.topic(...)`, the input of no other actor, or a table of `app.table(...)`.
+            right: another one, with the same keys and partitions, or read by the same keys through `by`.
+            within: of topics: how far the times of a pair may be apart, both bounds included; of two, how long before
+                the left record, and how long after it, the right one may be.
+            how: "inner", "left" or "outer".
+            grace: how long after the end of its window a record is still taken, and waits for a match, by stream time.
+            name: of the actor and of its store; the function's by default.
+            stores: further stores that the function uses.
+            on_error: as of `actor`; what is skipped or parked is the record that is handled, or one without a match.
+            misplaced: as of `actor`.
+            max_task_idle: as of `actor`.
+            by: as of `actor`.
+            late: what becomes of records that come when their window is closed: "drop" counts them, a topic gets them.
+
+        Raises:
+            ConfigurationError: the arguments can't work together, or the name is taken.
+        """
+        app: Any = self
+        if isinstance(left, Table) or isinstance(right, Table):
+            of_streams = {"within": within, "grace": grace or None, "by": by, "late": None if late == "drop" else late}
+            _check_tables(left, right, of_streams)
+            idle = {"max_task_idle": max_task_idle} if max_task_idle else {}
+            return join_tables(
+                app, left, right, how=how, stores=stores, name=name, on_error=on_error, misplaced=misplaced, **idle
+            )
+
+        def decorate(function: Joined) -> Joined:
+            called = name or name_of(function)
+            spans = _checked(f"join {called}", within, how, grace, late)
+            check_inputs(called, [left, right])
+            line = f"async def {name_of(function)}(ctx: Context, left: Left, right: Right | None) -> None"
+            check_callable(function, f"the handler of join {called}", takes=3, line=line)
+            joining = _Join(function, late)
+            rows = app.store(called, key_type=bytes, value_type=bytes)
+            joining.store = JoinStore(rows, how=how, decode_key=joining.decode_key, **spans)
+            options = _options(joining.store, stores, on_error)
+            options = replace(options, misplaced=misplaced, max_task_idle=max_task_idle, by=by)
+            joining.declare(app, called, (left, right), options=options)
+            return function
+
+        return decorate
+
+
+def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) -> Declaration:
+    """Return the options of the actor that a join is."""
+    return Declaration(
+        stores=(store.rows, *owned(stores)),
+        windows=(store, *timed(stores)),
+        # Late records are seen to by the join's own handlers, since each input has another window.
+        late="handle",
+        dedupe_by=None,
+        dedupe_ttl=None,
+        timers=False,
+        effects=(),
+        on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
+        concurrency=1,
+        threads=False,
+        answer_ttl=timedelta(days=1),
+        tombstones=True,
+    )
+
+
+class _Join:
+    """What a join does with records. `store` is set before, and `definition` by `declare`."""
+
+    store: JoinStore
+    definition: ActorDefinition
+
+    def __init__(self, function: Pair, late: Any) -> None:
+        self._function = function
+        self._late = None if late == "drop" else late
+
+    def declare(self, app: Any, name: str, inputs: Sequence[Any], *, options: Declaration) -> None:
+        """Make it an actor of the app.
+
+        Raises:
+            ConfigurationError: the name or a topic is taken, or the keys of the inputs are of different types.
+        """
+        store, rows = self.store, self.store.rows
+        rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
+        app._add_actor(name, list(inputs), self.handler(LEFT), options)
+        self.definition = definition = app.actors[name]
+        definition.on(inputs[RIGHT])(self.handler(RIGHT))
+        _check_keys(f"join {name}", definition)
+        if store.reports[LEFT]:
+            store.on_close_function = self.unmatched
+        app.actors[name] = replace(definition, declared=self._function)
+
+    @functools.cached_property
+    def _decode(self) -> tuple[Callable[[bytes], Any], ...]:
+        # Codecs follow the app's settings, which aren't final when it is declared.
+        return tuple(function_codec(topic).decode for topic in self.definition.topics)
+
+    @functools.cached_property
+    def _keys(self) -> Callable[[bytes], Any]:
+        topic = self.definition.topic
+        return key_codec(topic.app, topic.schema).decode
+
+    def decode_key(self, raw_key: bytes) -> Any:
+        """Return the key of records."""
+        return self._keys(raw_key)
+
+    def handler(self, side: int) -> Callable[[Context, Any], Awaitable[None]]:
+        """Return the handler of one of the inputs."""
+
+        async def handle(ctx: Context, value: Any) -> None:
+            if value is None:
+                return
+            if ctx.key is None:
+                # Nothing has its key.
+                if self.store.reports[side]:
+                    await self._call(ctx, side, value, None)
+                return
+            found = self.store.matches(ctx, side)
+            if found is None:
+                ctx._working("join").windows.was_late(self.store)
+                if self._late is not None:
+                    ctx.send(self._late, key=ctx.key, value=value, headers=ctx.headers)
+                return
+            record, decode = ctx._record, self._decode[1 - side]
+            for one in found:
+                ctx._record = record if one.at_ms <= record.timestamp else _at(record, one.at_ms)
+                await self._call(ctx, side, value, decode(one.value))
+            ctx._record = record
+
+        return handle
+
+    async def unmatched(self, ctx: Context, side: int, raw: bytes) -> None:
+        """Hand out a record without a match."""
+        await self._call(ctx, side, self._decode[side](raw), None)
+
+    async def _call(self, ctx: Context, side: int, value: Any, other: Any) -> None:
+        left, right = (value, other) if side == LEFT else (other, value)
+        result = self._function(ctx, left, right)
+        if inspect.isawaitable(result):
+            await result
+        else:
+            refuse_generator(result, f"the handler {name_of(self._function)}")
+
+
+def _at(record: InputRecord, at_ms: int) -> InputRecord:
+    """Return a record with the time of the record that it matches."""
+    if isinstance(record, InternalRecord):
+        return replace(record, timestamp=at_ms)
+    return TimedRecord(record.offset, at_ms, record.key, record.value, record.headers, written_ms(record))
+
+
+def _check_tables(left: Any, right: Any, of_streams: Mapping[str, Any]) -> None:
+    """Refuse a table with something else, and what is meant for topics.
+
+    Raises:
+        ConfigurationError: with the way to write it.
+    """
+    if not (isinstance(left, Table) and isinstance(right, Table)):
+        raise ConfigurationError(
+            f"app.join({left!r}, {right!r}): give two topics, or two tables of app.table(topic). To join a topic's "
+            "records with a table, list the table in the stores= of the topic's actor"
+        )
+    for option, value in of_streams.items():
+        if value is not None:
+            raise ConfigurationError(f"app.join({left!r}, {right!r}): {option}= is for two topics: leave it out")
+
+
+def _checked(owner: str, within: Any, how: Any, grace: Any, late: Any) -> dict[str, int]:
+    """Return the spans of a `JoinStore` in milliseconds.
+
+    Raises:
+        ConfigurationError: an argument can't be meant.
+    """
+    if within is None:
+        raise ConfigurationError(f"{owner}: give within=, how far apart the times of two records may be")
+    spans = within if isinstance(within, tuple) else (within, within)
+    if len(spans) != len(("before", "after")) or None in spans:
+        raise ConfigurationError(
+            f"{owner}: within={within!r}: give a timedelta, or two, how long before and how long after the left record "
+            "the right one may be"
+        )
+    for span in spans:
+        check_span(owner, "within", span, may_be_zero=isinstance(within, tuple))
+    before_ms, after_ms = (span // _MS for span in spans)
+    if before_ms + after_ms < 1:
+        raise ConfigurationError(f"{owner}: within={within!r}: it has to be a millisecond or longer")
+    if how not in get_args(How):
+        raise ConfigurationError(f"{owner}: how={how!r}: it is one of {', '.join(get_args(How))}")
+    if grace is None:
+        raise ConfigurationError(f"{owner}: grace=None: give a timedelta of 0 or more")
+    check_span(owner, "grace", grace, may_be_zero=True)
+    if late != "drop" and not hasattr(late, "get_topic_name"):
+        raise ConfigurationError(f'{owner}: late={late!r}: it is "drop", or a topic of app.topic(...)')
+    return {"before_ms": before_ms, "after_ms": after_ms, "grace_ms": grace // _MS}
+
+
+def _check_keys(owner: str, definition: ActorDefinition) -> None:
+    """Refuse inputs whose keys are of different types: equal ones would have different bytes, or the other way round.
+
+    Raises:
+        ConfigurationError: with both types.
+    """
+    (left, one), (right, other) = (
+        (definition.sources.get(name, name), (topic.schema.key_type, topic.schema.key_serializer))
+        for name, topic in zip(definition.topic_names, definition.topics, strict=True)
+    )
+    if one != other:
+        raise ConfigurationError(
+            f"{owner}: the keys of topic {left} are {_shown(one)}, those of topic {right} {_shown(other)}, and only "
+            "records of the same key match: declare both topics with one key_type=, or read one by a key of the "
+            "other's type, by={topic: function}"
+        )
+
+
+def _shown(key: tuple[Any, Any]) -> str:
+    type_, serializer = key
+    shown = getattr(type_, "__name__", str(type_))
+    return f"{shown} ({serializer})" if serializer else shown

@@ -1,0 +1,227 @@
+"""Tables as they are declared, the inputs that feed them, and joins of two tables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Literal, TypeVar, get_args
+
+from actors.declare.arguments import check_inputs, check_span, single_topic
+from actors.declare.declared import Declaration, as_coroutine
+from actors.declare.definition import InputHandler
+from actors.declare.streams.aggregates import aggregate_table
+from actors.declare.streams.repartition import rekeyed
+from actors.declare.values.codecs import check_schema, key_codec
+from actors.declare.values.messages import function_codec
+from actors.declare.values.shapes import ValueType
+from actors.errors import ConfigurationError
+from actors.runtime.handlers.callables import check_callable, name_of
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
+from actors.runtime.windows.store import WindowStore
+
+How = Literal["inner", "left", "outer"]
+Joined = TypeVar("Joined", bound=Callable[[Context, Any, Any], Any])
+AnyStore = Store[Any, Any] | WindowStore[Any, Any]
+Handler = Callable[[Context, Any], Awaitable[Any]]
+TwoValues = Callable[[Context, Any, Any], Awaitable[Any]]
+
+TABLE_IDLE = timedelta(seconds=10)
+"""How long messages wait by default for records of a table that are there and not fetched yet."""
+_LINE = "async def {}(ctx: Context, left: Left | None, right: Right | None) -> None"
+
+
+def make_table(app: Any, topic: Any, *, name: str | None, history: timedelta | None) -> Table[Any, Any]:
+    """Make the table of a topic, and register its stores with the app.
+
+    Raises:
+        ConfigurationError: the name can't be used, the topic isn't one, or the history isn't a time span.
+    """
+    topic_name = single_topic("app.table(): the topic", topic)
+    name = name or topic_name
+    check_span(f"table {name}", "history", history)
+    history_ms = 0 if history is None else history // timedelta(milliseconds=1)
+    if history is not None and not history_ms:
+        raise ConfigurationError(f"table {name}: history={history}: it has to be a millisecond or longer")
+    check_schema(f"table {name}: topic {topic_name}", topic.schema)
+    app._name_store(name, None)
+    # The app's settings may not be there yet.
+    keys = functools.cache(lambda: key_codec(app, topic.schema))
+    values = functools.cache(lambda: function_codec(topic))
+    table: Table[Any, Any] = Table(
+        name,
+        topic,
+        encode_key=lambda key: keys().encode(key),
+        decode_key=lambda raw: keys().decode(raw),
+        decode_value=lambda raw: values().decode(raw),
+        history=None
+        if history is None
+        else app.store(f"{name}-history", key_type=bytes, value_type=bytes, placement="task"),
+        history_ms=history_ms,
+        declare_aggregate=functools.partial(aggregate_table, app),
+    )
+    app.stores[name], app.value_types[name] = table, ValueType(bytes, 1)
+    return table
+
+
+def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
+    """Return the stores that an actor owns which lists these: rows of windows, tables with what they keep beside."""
+    found: list[Store[Any, Any]] = []
+    for store in stores:
+        found.append(store.rows if isinstance(store, WindowStore) else store)
+        if isinstance(store, WindowStore) and store.changes is not None:
+            found.append(store.changes.rows)
+        if isinstance(store, Table):
+            found += [] if store.history is None else [store.history]
+            found += [grouping.taken for grouping in store.groupings]
+    return tuple(found)
+
+
+def idle_of(given: timedelta | None, stores: Sequence[AnyStore]) -> timedelta:
+    """Return how long messages wait for an input that isn't at its end, where nothing is said: longer with tables."""
+    if given is not None:
+        return given
+    return TABLE_IDLE if any(isinstance(store, Table) for store in stores) else timedelta(0)
+
+
+def inputs_of(
+    app: Any, actor: str, topics: list[Any], options: Declaration
+) -> tuple[list[Any], dict[str, str], dict[str, InputHandler]]:
+    """Return the inputs of an actor, those that are read by another key with what they are read from, and the feeds.
+
+    A table's topic is an input behind those that are listed, unless it is listed itself, or the table is.
+
+    Raises:
+        ConfigurationError: the topics can't be inputs of one actor.
+    """
+    tables = [store for store in options.stores if isinstance(store, Table)]
+    listed = [topic for topic in topics if not isinstance(topic, Table)]
+    _check_tables(actor, topics, tables, options)
+    found, sources = listed, {}
+    if options.by is not None:
+        found = rekeyed(app, actor, listed, options.by, options.on_error, like=tables[0].topic if tables else None)
+        sources = {
+            str(made.get_topic_name()): str(read.get_topic_name())
+            for read, made in zip(listed, found, strict=True)
+            if made is not read
+        }
+    names = {str(topic.get_topic_name()) for topic in found}
+    fed = [table for table in tables if table.topic_name not in names]
+    left = iter(found)
+    inputs = [topic.topic if isinstance(topic, Table) else next(left) for topic in topics]
+    inputs += [table.topic for table in fed if table not in topics]
+    for topic in inputs:
+        check_schema(f"actor {actor}: topic {topic.get_topic_name()}", topic.schema)
+    return inputs, sources, {table.topic_name: InputHandler(table.only_feed, True, is_feed=True) for table in fed}
+
+
+def _check_tables(actor: str, topics: list[Any], tables: Sequence[Table[Any, Any]], options: Declaration) -> None:
+    check_inputs(actor, [topic.topic if isinstance(topic, Table) else topic for topic in topics])
+    fed = [table.topic for table in tables]
+    check_inputs(actor, fed)
+    listed = [topic for topic in topics if not isinstance(topic, Table)]
+    check_inputs(actor, list({str(topic.get_topic_name()): topic for topic in [*listed, *fed]}.values()))
+    for topic in topics:
+        if isinstance(topic, Table) and (topic is topics[0] or topic not in tables):
+            raise ConfigurationError(
+                f"actor {actor}: table {topic.name} is listed as an input, which gives its topic a place behind the "
+                "first input: list a topic of app.topic(...) first, and the table in stores= too"
+            )
+    for table in tables:
+        for topic in listed:
+            _check_keys(actor, table, topic, options)
+
+
+def _check_keys(actor: str, table: Table[Any, Any], topic: Any, options: Declaration) -> None:
+    """Refuse a table whose keys are of another type than an input's: no message would find its row."""
+    ours, theirs = table.topic.schema, topic.schema
+    kinds = {ours.key_type, theirs.key_type}
+    if options.by is not None or None in kinds or len(kinds) == 1 or kinds == {str, bytes}:
+        return
+    names = [getattr(kind, "__name__", str(kind)) for kind in (ours.key_type, theirs.key_type)]
+    raise ConfigurationError(
+        f"actor {actor}: the keys of table {table.name} (topic {table.topic_name}) are declared as {names[0]}, and "
+        f"those of topic {topic.get_topic_name()} as {names[1]}: no message would find its row. Declare both alike, or "
+        "read the topic by another key, by="
+    )
+
+
+def join_tables(
+    app: Any,
+    left: Table[Any, Any],
+    right: Table[Any, Any],
+    *,
+    how: str,
+    stores: Sequence[AnyStore],
+    name: str | None = None,
+    **options: Any,
+) -> Callable[[Joined], Joined]:
+    """Return a decorator that makes a function the handler of the join of two tables by key; see `App.join`.
+
+    Raises:
+        ConfigurationError: there is no such join, or the function can't be called with a context and two values.
+    """
+    if how not in get_args(How):
+        raise ConfigurationError(f"app.join(): how={how!r}: it is one of {', '.join(get_args(How))}")
+    if left is right:
+        raise ConfigurationError(f"app.join(): both sides are table {left.name}: join two tables")
+    for option in ("timers", "effects"):
+        if options.get(option):
+            raise ConfigurationError(
+                f"app.join(): {option}= is for actors whose handler takes messages, and that of a join takes the rows "
+                "of two tables: send results to a topic, and have an actor of that topic do it"
+            )
+
+    def decorate(function: Joined) -> Joined:
+        called = name or name_of(function)
+        check_callable(function, f"the handler of join {called}", takes=3, line=_LINE.format(name_of(function)))
+        left_changed, right_changed = _sides(left, right, how, _caller(function))
+        app.actor(left.topic, right.topic, stores=[left, right, *stores], name=called, **options)(left_changed)
+        app.on(called, right.topic)(right_changed)
+        # It is what other calls, as of queries, name the actor by.
+        app.actors[called] = replace(app.actors[called], declared=function)
+        return function
+
+    return decorate
+
+
+def _sides(left: Table[Any, Any], right: Table[Any, Any], how: str, call: TwoValues) -> tuple[Handler, Handler]:
+    """Return the handlers of the changes of either table. Its row is written, or removed, before."""
+
+    def is_there(of_left: Any, of_right: Any) -> bool:
+        has_left, has_right = of_left is not None, of_right is not None
+        return has_left and has_right if how == "inner" else has_left or (has_right and how == "outer")
+
+    async def joined(ctx: Context, of_left: Any, of_right: Any, *, was_there: bool) -> None:
+        if is_there(of_left, of_right):
+            await call(ctx, of_left, of_right)
+        elif was_there:
+            await call(ctx, None, None)
+
+    # A value that was written made no result cease, and one that was removed had been there.
+    async def left_changed(ctx: Context, value: Any) -> None:
+        other = right.get(ctx.key)
+        await joined(ctx, value, other, was_there=value is None and is_there(True, other))
+
+    async def right_changed(ctx: Context, value: Any) -> None:
+        other = left.get(ctx.key)
+        await joined(ctx, other, value, was_there=value is None and is_there(other, True))
+
+    return left_changed, right_changed
+
+
+def _caller(function: Callable[[Context, Any, Any], Any]) -> TwoValues:
+    """Return a handler of two values that can be awaited."""
+
+    def call(ctx: Context, values: tuple[Any, Any]) -> Any:
+        return function(ctx, *values)
+
+    handle = as_coroutine(functools.wraps(function)(call))
+
+    async def handler(ctx: Context, left: Any, right: Any) -> Any:
+        return await handle(ctx, (left, right))
+
+    return handler

@@ -1,0 +1,125 @@
+"""How changes of a table's rows reach the groups of an aggregate, in the commit of the row.
+
+The owner of the rows sends each change to a topic of the app by the key of the group: one record takes the former value
+out of its group, and one puts the new value into its own; where both are the same group it is a single record. An
+aggregate that is declared over a table which has rows takes these up in pages, a page with each record of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from actors._core.windows.changes import ALL, NEXT, Change, encode_change
+from actors.errors import ActorsError, show_bytes
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
+from stores._core.overlay import Overlay
+
+TIME_BYTES = 8
+TAKEN_KEY = b"m"
+PAGE_ROWS = 256
+PAGE_BYTES = 1 << 20
+"""How many earlier rows, and about how many bytes of them, one record of the table brings into their groups."""
+
+
+class NoGroupError(ActorsError):
+    """The group of a row isn't known."""
+
+
+class Row(NamedTuple):
+    """A value as it came, and decoded."""
+
+    raw: bytes
+    value: Any
+
+
+class Grouping:
+    """The groups of one aggregate, as the owner of its table's rows sees them.
+
+    Attributes:
+        aggregate: its name.
+        taken: the store that says which rows are in their groups, of those that were there before the aggregate.
+    """
+
+    __slots__ = ("_by", "_decode_row", "_encode_key", "_to", "aggregate", "taken")
+
+    def __init__(
+        self,
+        aggregate: str,
+        *,
+        by: Callable[[Any], Any],
+        to: Any,
+        encode_key: Callable[[Any], bytes],
+        decode_row: Callable[[bytes], Any],
+        taken: Store[bytes, bytes],
+    ) -> None:
+        self.aggregate, self.taken = aggregate, taken
+        self._by, self._to, self._encode_key, self._decode_row = by, to, encode_key, decode_row
+
+    def take_up(self, ctx: Context, state: TaskState, rows: Overlay) -> bytes | None:
+        """Put a page of the rows that were there before the aggregate into their groups.
+
+        Returns:
+            The key before which rows are in their groups; None if all are.
+
+        Raises:
+            NoGroupError: `by=` raises for a row, or gives a key of another type.
+        """
+        held = state.overlays[self.taken].get(TAKEN_KEY)
+        if held == ALL:
+            return None
+        start, size = None if held is None else held[len(NEXT) :], 0
+        for count, (raw_key, row) in enumerate(rows.items(start)):
+            if count == PAGE_ROWS or size >= PAGE_BYTES:
+                self.taken.write_raw(state, TAKEN_KEY, NEXT + raw_key)
+                return raw_key
+            group = self._group(self._decode_row(row), raw_key)
+            if group is not None:
+                at_ms = int.from_bytes(row[:TIME_BYTES])
+                self._send(ctx, group, Change(None, row[TIME_BYTES:]), timestamp_ms=at_ms or None)
+            size += len(row)
+        self.taken.write_raw(state, TAKEN_KEY, ALL)
+        return None
+
+    def change(self, ctx: Context, former: Row | None, new: Row | None) -> None:
+        """Send the change of the message's row to the groups that it is about.
+
+        Raises:
+            NoGroupError: `by=` raises for a value, or gives a key of another type.
+            RecordTooLargeError: the change is larger than the topic of changes allows.
+        """
+        old_group = None if former is None else self._group(former.value, ctx._raw_key)
+        new_group = None if new is None else self._group(new.value, ctx._raw_key)
+        before, after = (None if one is None else one.raw for one in (former, new))
+        if old_group is not None and old_group == new_group:
+            self._send(ctx, old_group, Change(before, after))
+            return
+        if old_group is not None:
+            self._send(ctx, old_group, Change(before, None))
+        if new_group is not None:
+            self._send(ctx, new_group, Change(None, after))
+
+    def _send(self, ctx: Context, group: bytes, change: Change, timestamp_ms: int | None = None) -> None:
+        ctx.send(self._to, key=group, value=encode_change(change), timestamp_ms=timestamp_ms)
+
+    def _group(self, value: Any, raw_key: bytes) -> bytes | None:
+        """Return the key of a value's group, None if it is in none."""
+        try:
+            group = self._by(value)
+        except Exception as error:
+            raise NoGroupError(
+                f"by= of aggregate {self.aggregate} raised {type(error).__name__} for the row of key "
+                f"{show_bytes(raw_key)}: {error}. Make it take all values of the table's topic; None is for a row that "
+                "is in no group"
+            ) from error
+        if group is None:
+            return None
+        try:
+            return self._encode_key(group)
+        except ValueError as error:
+            raise NoGroupError(
+                f"by= of aggregate {self.aggregate} gives {group!r} for the row of key {show_bytes(raw_key)}, which "
+                f"isn't a key of its groups: {error}. Declare key_type= as the type of what by= gives"
+            ) from error

@@ -1,0 +1,232 @@
+"""How what closes lies in a store: which rows close, and how one is taken out in the commit of its close.
+
+Tumbling and hopping windows close in the order of their rows, and the last row whose close was handled is noted. Other
+windows have an entry for the next close of each list, which is removed or moved on. A record of a join that matched
+none has a row, which is removed, and so has a window that changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from actors._core.windows.join_rows import UNMATCHED, unmatched_parts
+from actors._core.windows.kinds import AlignedWindows, Window
+from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.changes import ChangeStore
+from actors.runtime.windows.joins import JoinStore
+from actors.runtime.windows.store import WindowStore
+from stores._core.overlay import Overlay
+from stores._core.windows import PROGRESS_KEY, Progress, decode_progress, encode_progress
+
+TimedStore = WindowStore[Any, Any] | JoinStore | ChangeStore
+"""A store whose rows belong to stream time."""
+Found = list[tuple[Any, bytes]]
+"""What closes: a window or a side, and the encoded value."""
+
+
+class Closes(Protocol):
+    """What closes in one store.
+
+    Attributes:
+        prefix: what the rows that close begin with.
+        has_entries: whether these rows are entries, written only where closes are asked for.
+        length_ms: the longest of what closes: at one time, shorter ones are first.
+        contents, remedy: what the store holds, and how another one gets a store of its own, for errors.
+    """
+
+    prefix: bytes
+    has_entries: bool
+    length_ms: int
+    contents: str
+    remedy: str
+
+    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+        """Return the rows of all closes up to then that a row stands for, each of which is handled by itself."""
+
+    def named(self, row: bytes) -> tuple[bytes, int]:
+        """Return the key and the time of a close."""
+
+    def closed_ms(self, progress: Progress) -> int:
+        """Return up to which end windows were closed by the grace that was declared before."""
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        """Take a row out, and put what closes into `found`; return what that is, for people, or ""."""
+
+
+def closes_of(store: TimedStore) -> Closes:
+    """Return how what closes lies in a store."""
+    if isinstance(store, JoinStore):
+        return _Unmatched(store)
+    if isinstance(store, ChangeStore):
+        return _Changed(store)
+    return _Aligned(store, store.windows) if isinstance(store.windows, AlignedWindows) else _Listed(store)
+
+
+def read_progress(store: TimedStore, state: TaskState) -> Progress:
+    """Return how far a store has come."""
+    raw = state.overlays[store.rows].get(PROGRESS_KEY)
+    return Progress() if raw is None else decode_progress(raw)
+
+
+def write_progress(store: TimedStore, progress: Progress, state: TaskState) -> None:
+    """Write how far a store has come."""
+    store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
+
+
+class _Windows:
+    contents = "windows"
+    remedy = "give the windows a store of another name"
+
+    def __init__(self, store: WindowStore[Any, Any]) -> None:
+        self._store = store
+        self.length_ms = store.windows.longest_ms
+
+    def _end_ms(self, row: bytes) -> int:
+        store = self._store
+        return store.closing_ms(row) - store.grace_ms - 1 - store.windows.idle_ms
+
+    def _shown(self, window: Window) -> str:
+        return f"the window {window.start_ms} to {window.end_ms}"
+
+
+class _Aligned(_Windows):
+    """Tumbling and hopping windows."""
+
+    prefix = b"w"
+    has_entries = False
+
+    def __init__(self, store: WindowStore[Any, Any], windows: AlignedWindows) -> None:
+        super().__init__(store)
+        self._windows = windows
+
+    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+        return [row]
+
+    def named(self, row: bytes) -> tuple[bytes, int]:
+        return key_of(row), self._end_ms(row)
+
+    def closed_ms(self, progress: Progress) -> int:
+        return progress.stream_ms - progress.grace_ms
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        progress = read_progress(self._store, state)
+        raw = state.overlays[self._store.rows].get(row)
+        if row <= progress.closed or raw is None:
+            return ""
+        write_progress(self._store, msgspec.structs.replace(progress, closed=row), state)
+        window = self._windows.starting(time_of(row))
+        found[:] = [(window, raw[1:])]
+        return self._shown(window)
+
+
+class _Listed(_Windows):
+    """Sliding windows and sessions."""
+
+    prefix = b"e"
+    has_entries = True
+
+    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+        """Return the entries of the list's windows that close up to then, and the entry itself."""
+        store = self._store
+        _, segment, raw_key = close_parts(row)
+        raw = overlay.get(list_key(segment, raw_key))
+        held = [] if raw is None else decode_list(raw)
+        closes = [store.windows.closes_ms(one.window, store.grace_ms) for one in held if not one.is_closed]
+        return [row, *(close_key(close_ms, segment, raw_key) for close_ms in closes if close_ms <= limit_ms)]
+
+    def named(self, row: bytes) -> tuple[bytes, int]:
+        return close_parts(row)[2], self._end_ms(row)
+
+    def closed_ms(self, progress: Progress) -> int:
+        return progress.stream_ms - progress.grace_ms - self._store.windows.idle_ms - 1
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        store, overlay, what = self._store, state.overlays[self._store.rows], ""
+        overlay.delete(row)
+        closes_ms, segment, raw_key = close_parts(row)
+        list_row = list_key(segment, raw_key)
+        raw = overlay.get(list_row)
+        held = [] if raw is None else decode_list(raw)
+        for one in held:
+            if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
+                one.is_closed = True
+                found[:] = [(one.window, one.value)]
+                what = self._shown(one.window)
+        if found:
+            left = [one for one in held if not (one.is_closed and one.is_merged)]
+            if left:
+                store.rows.write_raw(state, list_row, encode_list(left))
+            else:
+                overlay.delete(list_row)
+        next_ms = store.next_close_ms(held)
+        if next_ms is not None:
+            following = close_key(next_ms, segment, raw_key)
+            store.rows.write_raw(state, following, b"")
+            state.windows.expect(store, next_ms, following)
+        return what
+
+
+class _Unmatched:
+    """Records of a join that matched none."""
+
+    prefix = UNMATCHED
+    has_entries = True
+    contents = "records"
+    remedy = "give the join another name="
+
+    def __init__(self, store: JoinStore) -> None:
+        self._store = store
+        self.length_ms = max(store.spans_ms)
+
+    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+        return [row]
+
+    def named(self, row: bytes) -> tuple[bytes, int]:
+        return unmatched_parts(row).raw_key, self._store.time_of(row)
+
+    def closed_ms(self, progress: Progress) -> int:
+        return progress.stream_ms - progress.grace_ms - 1
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        overlay = state.overlays[self._store.rows]
+        kept = self._store.kept_at(overlay, row)
+        if not overlay.delete(row) or kept is None:
+            return ""
+        found[:] = [(unmatched_parts(row).side, kept.value)]
+        return f"the record of {kept.at_ms} without a match"
+
+
+class _Changed:
+    """Windows that changed in an interval that is over."""
+
+    prefix = b"e"
+    has_entries = True
+    # At one time, what a window was is said before it closes.
+    length_ms = 0
+    contents = "changes"
+    remedy = "give the windows a store of another name"
+
+    def __init__(self, store: ChangeStore) -> None:
+        self._store = store
+
+    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+        return [row]
+
+    def named(self, row: bytes) -> tuple[bytes, int]:
+        return close_parts(row)[2], time_of(row) - 1
+
+    def closed_ms(self, progress: Progress) -> int:
+        return -1
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        overlay = state.overlays[self._store.rows]
+        raw = overlay.get(row)
+        if raw is None:
+            return ""
+        overlay.delete(row)
+        (one,) = decode_list(raw)
+        found[:] = [(one.window, one.value)]
+        return f"the interval in which the window {one.start_ms} to {one.end_ms} changed"

@@ -1,0 +1,241 @@
+"""The records of a join, of both inputs: what a record matches, and what matched none when its window closed.
+
+A record's window holds all times at which records of the other input match it. As that of a window store, it is closed
+when stream time is `grace` behind its last millisecond. A record that comes later is late. A record that matched none
+is handed out at the close, once; each one has a row for it until then, or until it matches.
+
+The rows are those of a `Store` of bytes, as a window store's are. `actors._core.windows.join_rows` says how they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+from actors._core.windows.join_rows import (
+    CHUNK,
+    CHUNK_BYTES,
+    CONTENT,
+    LEFT,
+    UNMATCHED,
+    Chunk,
+    Kept,
+    Unmatched,
+    chunk_key,
+    chunk_parts,
+    decode_chunk,
+    encode_chunk,
+    segment_of,
+    segment_row,
+    unmatched_key,
+    unmatched_parts,
+)
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState, WindowTime
+from stores._core.overlay import Overlay
+from stores._core.windows import decode_progress
+
+How = Literal["inner", "left", "outer"]
+OnUnmatched = Callable[[Context, int, bytes], Awaitable[Any]]
+
+
+class Match(NamedTuple):
+    """A record of the other input that a message matches, and where it lies."""
+
+    at_ms: int
+    value: bytes
+    chunk: int
+    place: int
+
+
+class JoinStore:
+    """The records of a join. Times are Unix milliseconds; sides are `LEFT` and `RIGHT`.
+
+    Attributes:
+        name: the store's name.
+        rows: the store of its rows.
+        grace_ms: how long a record's window takes records after its end, by stream time.
+        retention_ms: how long a record may match later ones, by stream time.
+        kept_ms: how far behind stream time a record is past its retention.
+        spans_ms: by side, how long after a record its last match may be.
+        reports: by side, whether records without a match are handed out.
+        on_close_function: called as `(ctx, side, value)` for these; None where nothing is handed out.
+    """
+
+    def __init__(
+        self,
+        rows: Store[bytes, bytes],
+        *,
+        how: How,
+        before_ms: int,
+        after_ms: int,
+        grace_ms: int,
+        decode_key: Callable[[bytes], Any],
+    ) -> None:
+        self.name = rows.name
+        self.rows = rows
+        self.how = how
+        self.grace_ms = grace_ms
+        self.retention_ms = before_ms + after_ms + grace_ms
+        # A record that is just in time may match one that is just as old.
+        self.kept_ms = self.retention_ms + 1
+        self.spans_ms = (after_ms, before_ms)
+        self.reports = (how != "inner", how == "outer")
+        self.decode_key = decode_key
+        self.on_close_function: OnUnmatched | None = None
+        self._segment_ms = before_ms + after_ms + 1
+
+    def __repr__(self) -> str:
+        return f"<JoinStore {self.name}: {self.layout}>"
+
+    @property
+    def layout(self) -> str:
+        """What the rows are made for: rows of another join can't be read by it."""
+        after, before = (timedelta(milliseconds=span_ms) for span_ms in self.spans_ms)
+        return f"a join, {self.how}, within {after if before == after else f'{before} before and {after} after'}"
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def is_closed(self, side: int, at_ms: int, time: WindowTime) -> bool:
+        """Tell whether the window of a record is closed."""
+        end_ms = at_ms + self.spans_ms[side]
+        return time.stream_ms > end_ms + self.grace_ms or time.was_closed(self, end_ms)
+
+    def matches(self, ctx: Context, side: int) -> list[Match] | None:
+        """Keep the message that is handled, and return what it matches: in order of times, of one time as it came.
+
+        Returns None if the message is late: then nothing is kept.
+        """
+        _, overlay, state = self.rows._reach(ctx)
+        at_ms, raw_key, time, other = ctx.timestamp_ms, ctx._raw_key, state.windows, 1 - side
+        if self.is_closed(side, at_ms, time):
+            return None
+        to_ms = min(at_ms + self.spans_ms[side], time.stream_ms)
+        found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
+        if self.reports[other]:
+            for one in found:
+                # A close that is due comes, however long it waits: what is final doesn't depend on commits.
+                if not self.is_closed(other, one.at_ms, time):
+                    overlay.delete(self._unmatched(other, one.at_ms, one.chunk, one.place, raw_key))
+        chunk, place = self._keep(overlay, state, side, at_ms, raw_key, ctx._record.value or b"")
+        if self.reports[side] and not found:
+            row = self._unmatched(side, at_ms, chunk, place, raw_key)
+            self.rows._write(overlay, state, row, b"", None)
+            time.expect(self, self.closing_ms(row), row)
+        return found
+
+    def _between(self, overlay: Overlay, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> list[Match]:
+        found: list[Match] = []
+        for segment in range(max(0, from_ms) // self._segment_ms, to_ms // self._segment_ms + 1):
+            number = last = 0
+            while number <= last:
+                raw = overlay.get(chunk_key(segment, side, number, raw_key))
+                if raw is None:
+                    break
+                chunk = decode_chunk(raw)
+                last = chunk.last if number == 0 else last
+                found += (
+                    Match(one.at_ms, one.value, number, place)
+                    for place, one in enumerate(chunk.records)
+                    if from_ms <= one.at_ms <= to_ms
+                )
+                number += 1
+        found.sort(key=_time_of)
+        return found
+
+    def _keep(
+        self, overlay: Overlay, state: TaskState, side: int, at_ms: int, raw_key: bytes, value: bytes
+    ) -> tuple[int, int]:
+        """Put a record behind those of its key and segment; return its chunk and its place there."""
+        segment, kept = at_ms // self._segment_ms, Kept(at_ms, value)
+        first_row = chunk_key(segment, side, 0, raw_key)
+        raw = overlay.get(first_row)
+        if raw is None:
+            self.rows._write(overlay, state, first_row, encode_chunk(Chunk([kept])), None)
+            return 0, 0
+        first = chunk = decode_chunk(raw)
+        row, number = first_row, first.last
+        if number:
+            row = chunk_key(segment, side, number, raw_key)
+            raw = overlay.get(row) or encode_chunk(Chunk([]))
+            chunk = decode_chunk(raw)
+        if len(raw) + len(value) > CHUNK_BYTES:
+            number = first.last = number + 1
+            self.rows._write(overlay, state, first_row, encode_chunk(first), None)
+            row, chunk = chunk_key(segment, side, number, raw_key), Chunk([])
+        chunk.records.append(kept)
+        self.rows._write(overlay, state, row, encode_chunk(chunk), None)
+        return number, len(chunk.records) - 1
+
+    def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:
+        return unmatched_key(Unmatched(at_ms + self.spans_ms[side], side, chunk, place, raw_key))
+
+    # --- what closes -----------------------------------------------------------------------------------------------
+
+    def is_late(self, *_: Any) -> bool:
+        """Tell whether `ctx.late` holds: late records of a join never come to its function."""
+        return False
+
+    def first_entries(self, _: Overlay) -> Iterable[tuple[int, bytes]]:
+        """Return nothing: each record without a match has its row from the beginning."""
+        return ()
+
+    def closing_ms(self, row: bytes) -> int:
+        """Return the stream time from which on the window of a record without a match is closed."""
+        return unmatched_parts(row).end_ms + self.grace_ms + 1
+
+    def time_of(self, row: bytes) -> int:
+        """Return the time of a record without a match."""
+        one = unmatched_parts(row)
+        return one.end_ms - self.spans_ms[one.side]
+
+    def kept_from_ms(self, row: bytes) -> int:
+        """Return from which time on records are kept while one without a match, and those behind, wait for a close."""
+        return max(0, unmatched_parts(row).end_ms - max(self.spans_ms))
+
+    def expired_until(self, to_ms: int) -> bytes:
+        """Return the first row behind those with nothing but records up to a time."""
+        return b"" if to_ms < 0 else segment_row((to_ms + 1) // self._segment_ms)
+
+    def expired_ms(self, row: bytes) -> int:
+        """Return the last time of the records before a row of `expired_until`; -1 of no row."""
+        return segment_of(row) * self._segment_ms - 1 if row else -1
+
+    def kept_at(self, overlay: Overlay, row: bytes) -> Kept | None:
+        """Return the record that a row says had no match; None if it isn't there any more."""
+        one = unmatched_parts(row)
+        raw = overlay.get(chunk_key(self.time_of(row) // self._segment_ms, one.side, one.chunk, one.raw_key))
+        records = [] if raw is None else decode_chunk(raw).records
+        return records[one.place] if one.place < len(records) else None
+
+    def result(self, raw: bytes) -> bytes:
+        """Return what `on_close_function` gets of a record: its value as it came."""
+        return raw
+
+    # --- for people ------------------------------------------------------------------------------------------------
+
+    def shown_key(self, row: bytes) -> Any:
+        """Return a row's key as people read it: (side, key, from when on), or that of a record without a match."""
+        if row[:1] == CHUNK:
+            segment, side, raw_key = chunk_parts(row)
+            return _shown(side), self.decode_key(raw_key), segment * self._segment_ms
+        if row[:1] == UNMATCHED:
+            one = unmatched_parts(row)
+            return "unmatched", _shown(one.side), self.decode_key(one.raw_key), self.time_of(row)
+        return ("progress",)
+
+    def shown_value(self, raw: bytes) -> Any:
+        """Return a row's value as people read it: the times of records, or stream time."""
+        if raw[:1] == CONTENT:
+            return [one.at_ms for one in decode_chunk(raw).records]
+        return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
+
+
+def _time_of(one: Match) -> int:
+    return one.at_ms
+
+
+def _shown(side: int) -> str:
+    return "left" if side == LEFT else "right"

@@ -1,0 +1,1 @@
+"""What windows cost: all that close at once beside input, and a record's share of the processor."""

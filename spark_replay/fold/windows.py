@@ -1,0 +1,127 @@
+"""Window stores and joins: which rows of a changelog are past their retention, and which key a row is of.
+
+Workers remove what is past its retention from their disks by ranges of rows, and the changelog's own
+retention removes the records at another time. So of two sides that are equal either may still have them: they are left
+out of states, and not compared. The row `m` of each partition says which rows these are, see `stores._core.windows`.
+
+A changelog is taken for one of these if its topic deletes old records beside compacting them, and a row `m` of it
+can be read. Of others nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.fold.placement import home_partition
+from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.changelog import read_rows
+from spark_replay.sources.reading import reading
+from stores._core.windows import KEYS_AT, PROGRESS_KEY, decode_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+_TO_THE_END = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLog:
+    """What the rows `m` of a changelog say; false where it is neither a window store's nor a join's.
+
+    Attributes:
+        expired: By partition, rows with its first letter that come before it are past their retention; None where that
+            isn't known, empty bytes where there are none.
+        lost: Partitions whose row `m` isn't known at the point, since it was written again later.
+    """
+
+    expired: tuple[bytes | None, ...] = ()
+    lost: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any(row is not None for row in self.expired)
+
+    def or_else(self, other: WindowLog) -> WindowLog:
+        """Return what is known here, and in partitions where nothing is, what the other one knows."""
+        if not self or not other:
+            return self or other
+        both = zip(self.expired, other.expired, strict=True)
+        return WindowLog(tuple(theirs if ours is None else ours for ours, theirs in both), self.lost)
+
+    def past(self) -> Column:
+        """Tell of a row with `partition` and `key` whether it is past its retention."""
+        if not self:
+            return F.lit(False)
+        first = F.get(F.array(*(F.lit(row).cast("binary") for row in self.expired)), F.col("partition"))
+        is_before = (F.substring("key", 1, 1) == F.substring(first, 1, 1)) & (F.col("key") < first)
+        return F.coalesce(is_before, F.lit(False))
+
+    def entries(self) -> Column:
+        """Tell of a row with `key` whether it only says when a window of another row closes."""
+        return F.substring("key", 1, 1) == F.lit(b"e")
+
+    def home(self, partition_count: int) -> Column:
+        """Return the partition that a row's message belongs in, null of a row that is of no message."""
+        key = F.col("key")
+        if self:
+            first, of_row = F.substring(key, 1, 1), F.lit(None).cast("binary")
+            for letter, at in KEYS_AT.items():
+                of_row = F.when(first == F.lit(letter), F.substring(key, at + 1, _TO_THE_END)).otherwise(of_row)
+            key = of_row
+        return home_partition(key, partition_count)
+
+
+NO_WINDOWS = WindowLog()
+
+
+def folded_windows(folded: DataFrame, topic: Topic) -> WindowLog:
+    """Return what a fold says of windows; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
+    if not topic.deletes:
+        return NO_WINDOWS
+    found = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
+    return _window_log(found.collect(), topic.partition_count)
+
+
+def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
+    """Return the same of rows that somebody holds, with `partition`, `key` and `value`."""
+    if not topic.deletes:
+        return NO_WINDOWS
+    found = kept.where(_is_progress()).select("partition", "value")
+    return _window_log(found.collect(), topic.partition_count)
+
+
+def newest_windows(source: Source, topic: Topic) -> WindowLog:
+    """Return what the newest rows `m` of a log say, for which it is read.
+
+    Raises:
+        ReadError: Spark couldn't read the log.
+    """
+    if not topic.deletes:
+        return NO_WINDOWS
+    rows = read_rows(source, topic).where(_is_progress()).groupBy("partition")
+    with reading(str(source)):
+        found = rows.agg(F.max_by("value", "offset").alias("value")).collect()
+    return _window_log(found, topic.partition_count)
+
+
+def _is_progress() -> Column:
+    return F.col("key") == F.lit(PROGRESS_KEY)
+
+
+def _window_log(rows: Iterable[Row], partition_count: int) -> WindowLog:
+    expired: list[bytes | None] = [None] * partition_count
+    lost = []
+    for row in rows:
+        if row["value"] is None:
+            lost.append(row["partition"])
+            continue
+        try:
+            expired[row["partition"]] = decode_progress(bytes(row["value"])).expired
+        except ValueError:
+            # Another program's, or damage: it is compared like any other row.
+            continue
+    return WindowLog(tuple(expired), tuple(sorted(lost)))

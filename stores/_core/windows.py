@@ -1,0 +1,95 @@
+"""The rows of window stores and joins as far as they can be told without the program: by standbys and by Spark.
+
+`actors._core.windows.rows` and `join_rows` have all of them. Here is the row `m`, which says how far the windows of a
+partition have come, and the key of a row's message.
+
+A worker removes windows, and records of joins, that are past their retention from its disk without a delete in the
+changelog, whose own retention removes the records at another time. The row `m` says which rows these may be, in the
+commit after which they may go: all that begin with the first letter of `expired` and come before it. So whoever holds
+such rows may remove them, and whoever compares two sides leaves them out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stores._core.outside import MALFORMED
+
+PROGRESS_KEY = b"m"
+PROGRESS = b"p"
+WORD = 8
+KEY_AT = 1 + WORD
+CLOSE_KEY_AT = 1 + 2 * WORD
+SIDE_AT = KEY_AT
+CHUNK_KEY_AT = SIDE_AT + 1 + 4
+UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
+KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
+"""Where the message key begins in a row, by the row's first letter."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the windows of a partition have come.
+
+    Attributes:
+        stream_ms: the largest timestamp seen, -1 before the first.
+        closed: the row of the last aligned window whose close was handled, empty before the first.
+        closed_end_ms: windows that end up to then are closed whatever the grace: it was shorter before.
+        layout: the windows that the rows are made for, "" before the first.
+        grace_ms: the grace period by which windows were closed so far, -1 before the first.
+        has_entries: whether each list with a window to close has an entry for it.
+        expired: rows with its first letter that come before it may have been removed, empty before the first.
+    """
+
+    stream_ms: int = -1
+    closed: bytes = b""
+    closed_end_ms: int = -1
+    layout: str = ""
+    grace_ms: int = -1
+    has_entries: bool = False
+    expired: bytes = b""
+
+
+class _Rest(msgspec.Struct, array_like=True, frozen=True):
+    """What follows stream time. Earlier releases write no `expired`, later ones may add to the end."""
+
+    closed: bytes
+    closed_end_ms: int
+    layout: str
+    grace_ms: int
+    has_entries: bool
+    expired: bytes = b""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_rest = msgspec.msgpack.Decoder(_Rest).decode
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """Return the value of the row `PROGRESS_KEY`."""
+    rest = _Rest(
+        progress.closed,
+        progress.closed_end_ms,
+        progress.layout,
+        progress.grace_ms,
+        progress.has_entries,
+        progress.expired,
+    )
+    return PROGRESS + progress.stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
+
+
+def decode_progress(raw: bytes) -> Progress:
+    """Return what `encode_progress` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        rest = _decode_rest(raw[KEY_AT:])
+    except (*MALFORMED, msgspec.MsgspecError) as error:
+        raise ValueError(f"not the stream time of windows, {error}: {raw[:50]!r}") from error
+    if raw[:1] != PROGRESS or len(rest.expired) not in (0, KEY_AT):
+        raise ValueError(f"not the stream time of windows: {raw[:50]!r}")
+    stream_ms = int.from_bytes(raw[1:KEY_AT], signed=True)
+    return Progress(
+        stream_ms, rest.closed, rest.closed_end_ms, rest.layout, rest.grace_ms, rest.has_entries, rest.expired
+    )

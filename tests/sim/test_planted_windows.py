@@ -1,0 +1,110 @@
+"""Every invariant of windows fails on the damage it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import actors.runtime.windows.closes as closes
+import actors.runtime.windows.store as store
+from actors._core.windows.kinds import AlignedWindows
+from actors._core.windows.rows import into_session
+from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.windows.task_windows import TaskWindows
+from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+
+
+def close_without_the_cursor(patch: Patch) -> None:
+    """What a close led to is committed, and not how far closes have come."""
+    edit = ("    write_progress(self._store, msgspec.structs.replace(progress, closed=row), state)\n", "")
+    patch.setattr(closes._Aligned, "take", rewritten(closes._Aligned.take, edit))
+
+
+def forget_stream_time(patch: Patch) -> None:
+    """Stream time begins anew with each takeover."""
+    original = TaskWindows.__init__
+
+    def begin(self: TaskWindows, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
+        self.stream_ms = -1
+
+    patch.setattr(TaskWindows, "__init__", begin)
+
+
+def remove_entries_when_they_are_taken(patch: Patch) -> None:
+    """An entry is gone with the next commit, whether or not its close was handled by then."""
+    original = TaskWindows.take
+
+    def take(self: TaskWindows) -> Sequence[InternalMessage]:
+        due = original(self)
+        for closing in self._closings.values():
+            overlay = self._state.overlays[closing.store.rows]
+            for row, _ in list(overlay.items(b"e", closing.start if closing.closes.prefix == b"e" else b"e")):
+                overlay.delete(row)
+        self._state.scope.release()
+        return due
+
+    patch.setattr(TaskWindows, "take", take)
+
+
+def forget_one_side_of_a_merge(patch: Patch) -> None:
+    """A session that takes the place of two has what was in the first one."""
+    edit = ("value = one.value if value is None else merge(value, one.value)", "value = value or one.value")
+    patch.setattr(store, "into_session", rewritten(into_session, edit))
+
+
+def drop_what_waits_for_its_close(patch: Patch) -> None:
+    """What is past its retention goes from the disk, whether or not it has closed."""
+    edit = ("self._handled_ms()", "self.stream_ms")
+    patch.setattr(TaskWindows, "before_commit", rewritten(TaskWindows.before_commit, edit))
+
+
+def close_in_any_order(patch: Patch) -> None:
+    """The windows that end last close first."""
+    original = TaskWindows.take
+    patch.setattr(TaskWindows, "take", lambda self: list(original(self))[::-1])
+
+
+def ignore_grace(patch: Patch) -> None:
+    """A window takes nothing more once it has ended."""
+    patch.setattr(AlignedWindows, "closes_ms", lambda self, window, grace_ms: window.end_ms)
+
+
+def close_at_the_time_that_was_reached(patch: Patch) -> None:
+    """What a close adds to other windows is late when time has jumped over their ends too."""
+    edit = ("self.stream_ms = min(reached_ms, open_ms)", "pass")
+    patch.setattr(TaskWindows, "_call", rewritten(TaskWindows._call, edit))
+
+
+def close_in_no_order_between_stores(patch: Patch) -> None:
+    """A larger window closes before the smaller ones in it."""
+    edit = ("if len(self._closings) > 1:", "if False:")
+    patch.setattr(TaskWindows, "_in_turn", rewritten(TaskWindows._in_turn, edit))
+
+
+def handle_late_ones_as_if_in_time(patch: Patch) -> None:
+    """A window that has closed takes what comes late."""
+    patch.setattr(TaskWindows, "is_open", lambda self, *_: True)
+    patch.setattr(TaskWindows, "closed_ms", lambda self, _: -1)
+
+
+WINDOWS: dict[str, Any] = {"features": ("windows",)}
+PLANTED = (
+    Planted(close_without_the_cursor, "windows", **WINDOWS),
+    Planted(forget_stream_time, "windows", first_seed=18, **WINDOWS),
+    Planted(remove_entries_when_they_are_taken, "windows", **WINDOWS),
+    Planted(forget_one_side_of_a_merge, "windows", first_seed=18, **WINDOWS),
+    Planted(drop_what_waits_for_its_close, "windows", **WINDOWS),
+    Planted(close_in_any_order, "windows", **WINDOWS),
+    Planted(ignore_grace, "windows", **WINDOWS),
+    Planted(close_at_the_time_that_was_reached, "windows", **WINDOWS),
+    Planted(close_in_no_order_between_stores, "windows", first_seed=26, **WINDOWS),
+    Planted(handle_late_ones_as_if_in_time, "windows", **WINDOWS),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"

@@ -1,0 +1,440 @@
+"""Windows over event time: what each takes, when it is over, and what its close says.
+
+Events come out of order, some too late. Each is added to aligned windows and to sessions. The close of an aligned
+window adds its sum to a larger one: a result of results. The handler says what it changed and when, and the oracle
+computes the windows anew from that: see `_Book`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import Any
+
+from actors._core.aggregates import Aggregate
+from actors._core.windows.kinds import Hopping, Session, Tumbling, Window, Windows
+from actors.declare.streams.windows import window_store, windowed
+from actors.declare.values.codecs import resolve
+from actors.ports import TopicPartition
+from actors.runtime.message.context import Context
+from actors.runtime.task import processor
+from actors.runtime.windows import removal, task_windows
+from actors.runtime.windows.store import SEGMENTS, WindowStore
+from actors.testing.fakes.cluster import EPOCH_MS
+from actors.testing.fakes.log import StoredRecord
+from stores._core.record import METADATA_BYTES
+from tests.sim import app
+from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
+
+SPANS, VISITS, ROLLUPS = "spans", "visits", "rollups"
+TOPIC = "windows"
+LATE = "late-events"
+OPERATION = "event"
+MAX_AHEAD_MS = 86_400_000
+LAGS_MS = (0, 0, 300, 1_500, 8_000)
+"""How much older than the newest an event may be."""
+DELAY_MS = 30_000
+"""How long the records of a transaction may be on their way."""
+LONG_MS = 3_600_000
+"""A retention longer than a run."""
+MOVED = frozenset(("park", "operator", "retention", "recreate", "expired", "grow", "inputs", "replaced"))
+"""Features with which an event may come long after its time, or inputs don't tell what was handled before."""
+UNTOLD = MOVED | {"asks", "parallel", "poison", "refused", "rival", "unparking", "versions"}
+"""Features with which not every record of the input moves stream time, or some that do are handled later."""
+NONE = "none"
+_WORD = 8
+
+Place = tuple[int, int]
+"""Start and end of a window, milliseconds since the simulation's first day."""
+
+
+def _counted(state: tuple[int, int], number: int) -> tuple[int, int]:
+    return state[0] + 1, state[1] + number
+
+
+def _merged(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
+    return one[0] + two[0], one[1] + two[1]
+
+
+COUNT_AND_SUM: Aggregate[tuple[int, int]] = Aggregate((0, 0), _counted, _merged, tuple[int, int])
+
+
+class WindowsPart(Part):
+    """Inputs are events of some age; closes may fail, and where keys are handled side by side there are none."""
+
+    name = "windows"
+    stores = (SPANS, VISITS, ROLLUPS)
+    topics = (TOPIC, LATE)
+    limits = (
+        (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
+        (removal, "REMOVALS", (4, 1000)),
+        (processor, "DUE_S", (0.0, 0.001)),
+    )
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        shape = Random(f"{seed} windows")
+        self.size_ms = shape.choice((400, 2_000, 5_000))
+        self.advance_ms = self.size_ms // shape.choice((1, 1, 2))
+        self.grace_ms = shape.choice((0, 300, 2_000))
+        self.gap_ms = shape.choice((200, 1_000, 3_000))
+        self.rollup_ms = self.size_ms * 5
+        self._late = shape.choice(("handle", "drop", LATE))
+        self._numbers = 0
+        self._made: dict[Any, WindowStore[Any, Any]] = {}
+
+    @property
+    def closes(self) -> bool:
+        """Whether windows have closes: where messages have no order, they can't."""
+        return self.world.concurrency == 1
+
+    def make_input(self, key: str) -> str:
+        self._numbers += 1
+        return f"{OPERATION}:{self._numbers}"
+
+    def timestamp_ms(self) -> int:
+        return self.world.cluster.wall_ms() - self.random.randint(0, self.random.choice(LAGS_MS))
+
+    def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
+        return {"windows": tuple(self._made[rows] for rows in stores), "max_ahead_ms": MAX_AHEAD_MS}
+
+    def make_stores(self, host: Host) -> Stores:
+        made = tuple(self._make_store(name) for name in self.stores)
+        if self.closes:
+            rollups = made[2]
+            for store in made:
+                store.on_close(partial(self._close, store, rollups))
+        return tuple(store.rows for store in made)
+
+    def _make_store(self, name: str) -> WindowStore[Any, Any]:
+        rows, key, plain = raw_store(name), resolve(str), resolve(None)
+        # As `app.window_store` has them.
+        rows.placement = "key"
+        made = window_store(
+            rows,
+            self._kind(name),
+            grace=timedelta(milliseconds=self.grace_ms),
+            retention=timedelta(milliseconds=self.retention_ms(name)),
+            key=key,
+            value=plain,
+            aggregate=COUNT_AND_SUM,
+        )
+        self._made[rows] = made
+        return made
+
+    def _kind(self, name: str) -> Windows:
+        size, advance, gap, rollup = (
+            timedelta(milliseconds=span) for span in (self.size_ms, self.advance_ms, self.gap_ms, self.rollup_ms)
+        )
+        if name == VISITS:
+            return Session(gap)
+        if name == ROLLUPS:
+            return Tumbling(rollup)
+        return Tumbling(size) if size == advance else Hopping(size, advance)
+
+    def retention_ms(self, name: str) -> int:
+        """Give how long windows are kept: no longer than they are needed, where that can be told."""
+        if not MOVED.isdisjoint(self.world.features):
+            return LONG_MS
+        length_ms = {SPANS: self.size_ms, VISITS: self.gap_ms + max(LAGS_MS) + DELAY_MS, ROLLUPS: self.rollup_ms}
+        return length_ms[name] + self.grace_ms
+
+    # --- the handler -----------------------------------------------------------------------------------------------
+
+    def around(self, handler: Handler, stores: Stores) -> Handler:
+        always, in_time = windowed(handler, "handle"), windowed(handler, self._late)
+
+        async def handle(ctx: Context, value: str) -> Any:
+            is_own = value.partition(":")[0] == OPERATION
+            return await (in_time if is_own else always)(ctx, value)
+
+        return handle
+
+    def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
+        spans, visits, _ = (self._made[rows] for rows in stores)
+
+        async def event(ctx: Context, argument: str) -> None:
+            number, is_late = int(argument), ctx.late
+            changed = [_told(store.add(ctx.key, number)) for store in (spans, visits)]
+            if number % 5 == 0 and self.is_first_attempt(ctx.partition, ctx.key, number):
+                self.fail_with_garbage(ctx)
+            when = f"{ctx.timestamp_ms - EPOCH_MS} {ctx.stream_ms - EPOCH_MS} {int(is_late)}"
+            ctx.send(TOPIC, key=ctx.key, value=f"{OPERATION} {number} {ctx.offset} {when} {' '.join(changed)}")
+
+        return {OPERATION: event}
+
+    async def _close(
+        self, store: WindowStore[Any, Any], rollups: WindowStore[Any, Any], ctx: Context, window: Window, value: Any
+    ) -> None:
+        count, total = value
+        added = _told(rollups.add(ctx.key, total)) if store.name == SPANS else NONE
+        may_fail = total % 3 == 0 and not self.is_parking
+        if may_fail and self.is_first_attempt(store.name, ctx.partition, ctx.key, window):
+            self.fail_with_garbage(ctx)
+        place = f"{window.start_ms - EPOCH_MS} {window.end_ms - EPOCH_MS}"
+        ctx.send(TOPIC, key=ctx.key, value=f"closed {store.name} {place} {count} {total} {ctx.offset} {added}")
+
+    # --- the oracle ------------------------------------------------------------------------------------------------
+
+    def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
+        """Give the rows that are past their retention; `rows` are committed, with metadata."""
+        stream_ms = stream_ms_of(rows) if store in self.stores else None
+        if stream_ms is None:
+            return
+        retention_ms = self.retention_ms(store)
+        segment_ms = max(self.gap_ms, -(-retention_ms // SEGMENTS))
+        for row in rows:
+            at = int.from_bytes(row[1 : 1 + _WORD])
+            end = {b"w": at, b"k": (at + 1) * segment_ms}.get(row[:1])
+            if end is not None and end <= stream_ms - retention_ms:
+                yield row
+
+    def unsettled(self) -> Iterator[str]:
+        if not (self.closes and self.is_complete) or "grow" in self.world.features:
+            return
+        for number in range(self.world.partitions):
+            yield from self._replayed(number, None).missed() if self.is_exact else self._lost(number)
+
+    def check(self) -> Iterator[str]:
+        for number in range(self.world.partitions):
+            for _, (what, *_) in self.events(TOPIC, number):
+                self.count(f"window {what}")
+            late = [record for record in self._log(LATE, number) if record.is_committed]
+            self.world.audit.counted["window late"] += len(late)
+            if self.is_exact:
+                streams = Streams(self, number) if UNTOLD.isdisjoint(self.world.features) else None
+                yield from self._replayed(number, streams).wrong
+                yield from self._accounted(number, late, streams)
+
+    def _log(self, topic: str, partition: int) -> Sequence[StoredRecord]:
+        return self.world.cluster.log(TopicPartition(topic, partition)).history
+
+    def _replayed(self, partition: int, streams: Streams | None) -> _Book:
+        book = _Book(self, partition, streams)
+        for key, (what, *words) in self.events(TOPIC, partition):
+            book.event(key, words) if what == OPERATION else book.close(key, words)
+        return book
+
+    def _accounted(self, partition: int, late: Sequence[StoredRecord], streams: Streams | None) -> Iterator[str]:
+        """See that each event was handled once, or was too late and went where those go."""
+        said = Counter(int(words[1]) for _, words in self.events(TOPIC, partition) if words[0] == OPERATION)
+        inputs = [record for record in self.inputs(partition) if app.operation_of(record) == OPERATION]
+        place, diverted = {_number(record): record for record in inputs}, Counter(map(_number, late))
+        if extra := (said + diverted) - Counter(map(_number, inputs)):
+            yield f"windows: partition {partition} has {extra}, which wasn't sent so often"
+        missing = Counter(map(_number, inputs)) - said - diverted
+        if missing and self._late != "drop":
+            yield f"windows: partition {partition} has nothing of {missing}"
+        for number in missing.keys() | diverted.keys() & place.keys():
+            record = place[number]
+            self.count("window dropped" if number in missing else "window diverted")
+            stream_ms = math.inf if streams is None else streams.at(record.offset)
+            if self.rollup_end(record.timestamp) + self.grace_ms > stream_ms:
+                yield f"windows: {record} of partition {partition} is no later than {stream_ms}, and wasn't handled"
+
+    def rollup_end(self, at_ms: int) -> int:
+        """Give where the longest window ends that a time lies in."""
+        return at_ms - at_ms % self.rollup_ms + self.rollup_ms
+
+    # --- at least once ---------------------------------------------------------------------------------------------
+
+    def _lost(self, partition: int) -> Iterator[str]:
+        """Say which windows never closed with all that was added to them; they may close more than once."""
+        added: defaultdict[tuple[bytes, str, Place], set[int]] = defaultdict(set)
+        closed: defaultdict[tuple[bytes, str], dict[Place, int]] = defaultdict(dict)
+        stream_ms = -1
+        for key, (what, *words) in self.events(TOPIC, partition):
+            if what == OPERATION:
+                stream_ms = max(stream_ms, int(words[3]))
+                for store, told in ((SPANS, words[5]), (VISITS, words[6])):
+                    for place in _places(told):
+                        added[key, store, place].add(int(words[0]))
+            else:
+                place, places = (int(words[1]), int(words[2])), closed[key, words[0]]
+                places[place] = max(places.get(place, 0), int(words[3]))
+        for (key, store, place), numbers in added.items():
+            around = [place] if store == SPANS else [one for k, s, one in added if (k, s) == (key, store)]
+            end_ms = max(end for start, end in around if start <= place[0] and end >= place[1])
+            idle_ms = 0 if store == SPANS else self.gap_ms + 1
+            found = [
+                count for (start, end), count in closed[key, store].items() if start <= place[0] and end >= place[1]
+            ]
+            if end_ms + idle_ms + self.grace_ms <= stream_ms and max(found, default=0) < len(numbers):
+                yield f"windows: {key!r} of partition {partition}: {store} {place} closed with {found}, not {numbers}"
+
+
+def stream_ms_of(rows: Mapping[bytes, bytes]) -> int | None:
+    """Give the stream time that the committed rows of a store say, which are with metadata."""
+    raw = rows.get(b"m")
+    at = METADATA_BYTES + 1
+    return None if raw is None else int.from_bytes(raw[at : at + _WORD], signed=True)
+
+
+def _told(changed: Sequence[tuple[Window, tuple[int, int]]]) -> str:
+    """Write down windows and what is in them."""
+    texts = (f"{w.start_ms - EPOCH_MS}~{w.end_ms - EPOCH_MS}~{count}~{total}" for w, (count, total) in changed)
+    return ",".join(texts) or NONE
+
+
+def _places(told: str) -> list[Place]:
+    parts = [] if told == NONE else [text.split("~") for text in told.split(",")]
+    return [(int(start), int(end)) for start, end, _, _ in parts]
+
+
+def _number(record: StoredRecord) -> int:
+    return int(record.value.partition(b":")[2])
+
+
+@dataclass
+class _Held:
+    """A window with what is in it."""
+
+    start_ms: int
+    end_ms: int
+    count: int = 0
+    total: int = 0
+    is_closed: bool = False
+
+    def add(self, count: int, total: int) -> None:
+        self.count += count
+        self.total += total
+
+    @property
+    def told(self) -> str:
+        return f"{self.start_ms}~{self.end_ms}~{self.count}~{self.total}"
+
+
+class Streams:
+    """The stream time of a partition behind each record that was handled, as the inputs say."""
+
+    def __init__(self, part: Part, partition: int) -> None:
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        for record in part.inputs(partition):
+            if app.is_decodable(record) and not app.is_control(record):
+                self._offsets.append(record.offset)
+                self._times.append(max(record.timestamp, self._times[-1] if self._times else -1))
+
+    def at(self, offset: int) -> int:
+        """Give the time when the record at an offset was handled, or the last one before it."""
+        place = bisect_right(self._offsets, offset)
+        return self._times[place - 1] if place else -1
+
+
+class _Book:
+    """The windows of a partition as the events say, and what can't be of what they say."""
+
+    def __init__(self, part: WindowsPart, partition: int, streams: Streams | None) -> None:
+        self.wrong: list[str] = []
+        self._part = part
+        self._streams = streams
+        self._partition = partition
+        self._windows: defaultdict[tuple[str, bytes], dict[Place, _Held]] = defaultdict(dict)
+        # Sessions that another one took the place of after they were due.
+        self._replaced: dict[tuple[bytes, Place], _Held] = {}
+        self._reached: dict[bytes, int] = {}
+        self._stream_ms = -1
+        self._ends: dict[str, int] = {}
+
+    def event(self, key: bytes, words: list[str]) -> None:
+        """Take an event that was handled."""
+        number, offset, at_ms, stream_ms, late = map(int, words[:5])
+        self._pass_time(key, at_ms, stream_ms)
+        if self._streams is not None and stream_ms != self._streams.at(offset) - EPOCH_MS:
+            self._say(
+                key, f"has the time {stream_ms} at {offset}: the inputs say {self._streams.at(offset) - EPOCH_MS}"
+            )
+        spans, visit = self._into_spans(key, number, at_ms, stream_ms), self._into_visits(key, number, at_ms, stream_ms)
+        wanted = ",".join(held.told for held in spans) or NONE, visit.told if visit else NONE
+        if (words[5], words[6]) != wanted:
+            self._say(key, f"has {words[5:]} of event {number} at {at_ms}, stream time {stream_ms}, not {wanted}")
+        end_ms = self._part.rollup_end(at_ms + EPOCH_MS) - EPOCH_MS
+        # A join decides for itself what is late.
+        may_be_late = "joins" not in self._part.world.features
+        is_late = may_be_late and not spans and visit is None and end_ms + self._part.grace_ms <= stream_ms
+        if bool(late) is not is_late:
+            self._say(key, f"is told that event {number} at {at_ms} is late: {bool(late)}")
+
+    def _pass_time(self, key: bytes, at_ms: int, stream_ms: int) -> None:
+        """See that stream time goes on: for the partition, or for each key where keys have no order."""
+        of = b"" if self._part.closes else key
+        if stream_ms < max(self._reached.get(of, at_ms), at_ms):
+            self._say(key, f"has the stream time {stream_ms} at {at_ms}, after {self._reached.get(of)}")
+        self._reached[of] = max(stream_ms, self._reached.get(of, stream_ms))
+        self._stream_ms = max(self._stream_ms, stream_ms)
+
+    def _into_spans(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> list[_Held]:
+        part, found = self._part, []
+        at_ms += EPOCH_MS
+        last = at_ms - at_ms % part.advance_ms
+        for start in range(last - part.size_ms + part.advance_ms, last + 1, part.advance_ms):
+            start_ms, end_ms = start - EPOCH_MS, start + part.size_ms - EPOCH_MS
+            if end_ms + part.grace_ms > stream_ms:
+                held = self._windows[SPANS, key].setdefault((start_ms, end_ms), _Held(start_ms, end_ms))
+                held.add(1, number)
+                found.append(held)
+        return found
+
+    def _into_visits(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> _Held | None:
+        part, visits = self._part, self._windows[VISITS, key]
+        near = [one for one in visits.values() if one.start_ms - part.gap_ms <= at_ms <= one.end_ms + part.gap_ms]
+        visit = _Held(min([at_ms, *(one.start_ms for one in near)]), max([at_ms, *(one.end_ms for one in near)]))
+        if self._closes_ms(VISITS, visit.end_ms) <= stream_ms:
+            return None
+        visit.add(1, number)
+        for one in near:
+            part.count("window merged")
+            visit.add(one.count, one.total)
+            place = one.start_ms, one.end_ms
+            del visits[place]
+            if self._closes_ms(VISITS, one.end_ms) <= stream_ms and not one.is_closed:
+                self._replaced[key, place] = one
+        visits[visit.start_ms, visit.end_ms] = visit
+        return visit
+
+    def close(self, key: bytes, words: list[str]) -> None:
+        """Take a window that closed."""
+        store, (start_ms, end_ms, count, total, offset) = words[0], map(int, words[1:6])
+        place = start_ms, end_ms
+        held = self._replaced.pop((key, place), None) if store == VISITS else None
+        held = held or self._windows[store, key].get(place)
+        if held is None or held.is_closed or (held.count, held.total) != (count, total):
+            self._say(key, f"closed {store} {place} with {count}, {total}, and there is {held}")
+        if held is not None:
+            held.is_closed = True
+        if end_ms < self._ends.get(store, end_ms):
+            self._say(key, f"closed {store} {place} after one that ends at {self._ends[store]}")
+        self._ends[store] = end_ms
+        if self._streams is not None and self._closes_ms(store, end_ms) > self._streams.at(offset) - EPOCH_MS:
+            self._say(key, f"closed {store} {place} at {offset}, which is before {self._closes_ms(store, end_ms)}")
+        if store == SPANS:
+            self._roll_up(key, end_ms, total, words[6])
+
+    def _roll_up(self, key: bytes, end_ms: int, total: int, told: str) -> None:
+        last_ms = self._part.rollup_end(end_ms - 1 + EPOCH_MS) - EPOCH_MS
+        place = last_ms - self._part.rollup_ms, last_ms
+        held = self._windows[ROLLUPS, key].setdefault(place, _Held(*place))
+        held.add(1, total)
+        if told != held.told:
+            self._say(key, f"has {told} of the close of the span that ends at {end_ms}, not {held.told}")
+
+    def _closes_ms(self, store: str, end_ms: int) -> int:
+        idle_ms = self._part.gap_ms + 1 if store == VISITS else 0
+        return end_ms + idle_ms + self._part.grace_ms
+
+    def missed(self) -> Iterator[str]:
+        """Say which windows are over and never closed."""
+        waiting = [(VISITS, key, held) for (key, _), held in self._replaced.items()]
+        waiting += [(store, key, held) for (store, key), all_ in self._windows.items() for held in all_.values()]
+        for store, key, held in waiting:
+            if not held.is_closed and self._closes_ms(store, held.end_ms) <= self._stream_ms:
+                yield f"windows: {key!r} of partition {self._partition}: {store} {held} never closed"
+
+    def _say(self, key: bytes, what: str) -> None:
+        self.wrong.append(f"windows: {key!r} of partition {self._partition} {what}")

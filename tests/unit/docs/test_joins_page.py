@@ -1,0 +1,24 @@
+"""The code of the page on joins does what the page says."""
+
+from __future__ import annotations
+
+from actors.testing import ActorTestDriver
+from tests.documents import block
+
+NOON_MS = 1_700_049_600_000
+MINUTE_MS = 60_000
+
+
+def test_the_example_sends_what_is_paid_and_once_what_is_not() -> None:
+    names = block("docs/reference/joins.md", "Streams with streams").run({})
+    orders, payments, order, payment = (names[name] for name in ("orders", "payments", "Order", "Payment"))
+    with ActorTestDriver(names["app"], partitions=1) as driver:
+        for key in ("a", "b"):
+            driver.send(orders, key=key, value=order(500), timestamp_ms=NOON_MS)
+        driver.send(payments, key="a", value=payment(300), timestamp_ms=NOON_MS + 15 * MINUTE_MS)
+        assert [(one.key, one.value) for one in driver.outputs(names["paid_orders"])] == [("a", 300)]
+        driver.advance_stream_time(names["paid"], NOON_MS + 16 * MINUTE_MS)
+        assert driver.outputs(names["unpaid_orders"]) == []
+        driver.advance_stream_time(names["paid"], NOON_MS + 16 * MINUTE_MS + 1)
+        driver.crash(keep_disk=False)
+        assert [(one.key, one.timestamp_ms) for one in driver.outputs(names["unpaid_orders"])] == [("b", NOON_MS)]

@@ -1,0 +1,297 @@
+"""Aggregates over tables: groups follow the rows, whoever dies, and what can't be meant is refused."""
+
+from __future__ import annotations
+
+import collections
+import random
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import (
+    App,
+    ConfigurationError,
+    Context,
+    HandlerFailedError,
+    Store,
+    Table,
+    UndecodableRecordError,
+    aggregates,
+)
+from actors._core.windows.changes import Change, encode_change
+from actors.runtime.message import grouping
+from actors.testing import ActorTestDriver
+
+NOON_MS = 1_700_049_600_000
+
+
+class Order(msgspec.Struct):
+    country: str | None
+    cents: int
+
+
+def add(held: dict[str, int], order: Order) -> dict[str, int]:
+    return {"orders": held["orders"] + 1, "cents": held["cents"] + order.cents}
+
+
+def remove(held: dict[str, int], order: Order) -> dict[str, int] | None:
+    left = {"orders": held["orders"] - 1, "cents": held["cents"] - order.cents}
+    return left if left["orders"] else None
+
+
+class Shop:
+    """A table of orders, and what each country has of them."""
+
+    def __init__(self, *, history: timedelta | None = None, on_error: Any = "stop", **options: Any) -> None:
+        self.app = app = App("shop", broker="kafka://127.0.0.1:1")
+        self.orders = app.topic("orders", key_type=str, value_type=Order)
+        self.out = app.topic("out", key_type=str)
+        self.changes = app.topic("shop-countries-orders-repartition", key_type=str, value_type=bytes)
+        self.table: Table[str, Order] = app.table(self.orders, history=history)
+        self.seen: list[tuple[str, Any, int]] = []
+        of_own = {"add": add, "remove": remove, "initial": {"orders": 0, "cents": 0}, "value_type": dict[str, int]}
+        self.countries: Store[str, Any] = self.table.aggregate(
+            "countries", on_change=self.changed, **{"by": "country", **(options or of_own)}
+        )
+
+        @app.actor(self.orders, stores=[self.table], on_error=on_error)
+        async def keep(ctx: Context, order: Order | None) -> None:
+            pass
+
+    async def changed(self, ctx: Context, value: Any) -> None:
+        self.seen.append((ctx.key, value, ctx.timestamp_ms))
+        ctx.send(self.out, key=ctx.key, value=value)
+
+
+def groups_of(rows: dict[str, Order]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for order in rows.values():
+        if order.country is not None:
+            found[order.country] = add(found.get(order.country, {"orders": 0, "cents": 0}), order)
+    return found
+
+
+def some_order(rng: random.Random) -> Order | None:
+    return None if rng.random() < 0.3 else Order(rng.choice(["de", "fr", "it", None]), rng.randint(-9, 99))
+
+
+@pytest.mark.parametrize("keep_disk", [True, False])
+@pytest.mark.parametrize("history", [None, timedelta(hours=1)])
+def test_each_change_moves_its_row_once(keep_disk: bool, history: timedelta | None) -> None:
+    rng, shop = random.Random(f"{keep_disk}{history}"), Shop(history=history)
+    rows: dict[str, Order] = {}
+    calls: collections.Counter[str] = collections.Counter()
+    with ActorTestDriver(shop.app) as driver:
+        for number in range(300):
+            key, order = rng.choice("abcdefgh"), some_order(rng)
+            driver.post(shop.orders, key=key, value=order, timestamp_ms=NOON_MS + number)
+            before = rows.pop(key, None)
+            if order is not None:
+                rows[key] = order
+            calls.update({one.country for one in (before, order) if one is not None and one.country is not None})
+            if number % 60 == 50:
+                driver.crash(keep_disk=keep_disk, settle=False)
+        driver.settle()
+        assert driver.items(shop.countries) == groups_of(rows)
+        assert collections.Counter(one.key for one in driver.outputs(shop.out)) == calls
+        assert len(calls) == 3
+
+
+def test_a_row_leaves_its_group_and_comes_into_another_one_by_a_message_each() -> None:
+    shop = Shop()
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for number, order in enumerate((Order("de", 5), Order("de", 7), Order("fr", 7), Order(None, 8), None)):
+            driver.send(shop.orders, key="a", value=order, timestamp_ms=NOON_MS + number)
+        raws = [one.value for one in driver.outputs(shop.changes)]
+        de5, de7, fr7 = (msgspec.json.encode(order) for order in (Order("de", 5), Order("de", 7), Order("fr", 7)))
+        changes = [Change(None, de5), Change(de5, de7), Change(de7, None), Change(None, fr7), Change(fr7, None)]
+        assert raws == [encode_change(one) for one in changes]
+        assert shop.seen == [
+            ("de", {"orders": 1, "cents": 5}, NOON_MS),
+            ("de", {"orders": 1, "cents": 7}, NOON_MS + 1),
+            ("de", None, NOON_MS + 2),
+            ("fr", {"orders": 1, "cents": 7}, NOON_MS + 2),
+            ("fr", None, NOON_MS + 3),
+        ]
+        assert driver.items(shop.countries) == {}
+
+
+def test_an_update_that_comes_too_late_moves_nothing() -> None:
+    shop = Shop(history=timedelta(hours=1))
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for country, at in (("de", 100), ("fr", 50), ("it", 100)):
+            driver.send(shop.orders, key="a", value=Order(country, 1), timestamp_ms=NOON_MS + at)
+        assert [one[:2] for one in shop.seen] == [
+            ("de", {"orders": 1, "cents": 1}),
+            ("de", None),
+            ("it", {"orders": 1, "cents": 1}),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "of", "expected"),
+    [
+        (aggregates.count(), None, {"de": 1, "fr": 1}),
+        (aggregates.sum(), "cents", {"de": 7, "fr": 9}),
+        (aggregates.mean(), lambda order: order.cents / 2, {"de": 3.5, "fr": 4.5}),
+    ],
+)
+def test_ready_made_aggregates_take_values_out_again(aggregate: Any, of: Any, expected: dict[str, Any]) -> None:
+    shop = Shop(aggregate=aggregate, of=of)
+
+    @shop.app.query("countries")
+    def value(ctx: Context) -> Any:
+        return shop.countries.get(ctx.key)
+
+    with ActorTestDriver(shop.app) as driver:
+        for key, order in (("a", Order("de", 5)), ("b", Order("de", 7)), ("a", Order("fr", 9))):
+            driver.send(shop.orders, key=key, value=order)
+        assert driver.items(shop.countries) == expected
+        assert shop.seen[-1][:2] == ("fr", expected["fr"]) or shop.seen[-1][:2] == ("de", expected["de"])
+        assert driver.query("countries", "value", "de") == expected["de"]
+
+
+def test_a_function_may_change_what_it_is_given() -> None:
+    def put(held: list[int], order: Order) -> list[int]:
+        held.append(order.cents)
+        return held
+
+    def take(held: list[int], order: Order) -> list[int]:
+        held.remove(order.cents)
+        return held
+
+    shop = Shop(add=put, remove=take, initial=[])
+    with ActorTestDriver(shop.app) as driver:
+        for key, order in (("a", Order("de", 5)), ("b", Order("fr", 7)), ("c", Order("de", 9)), ("a", None)):
+            driver.send(shop.orders, key=key, value=order)
+        assert driver.items(shop.countries) == {"de": [9], "fr": [7]}
+
+
+@pytest.mark.parametrize("page_bytes", [1 << 20, 1])
+def test_rows_that_were_there_before_are_taken_up_once(monkeypatch: pytest.MonkeyPatch, page_bytes: int) -> None:
+    """Pages of them come with the following records, some of which change rows on either side of the page's end."""
+    monkeypatch.setattr(grouping, "PAGE_ROWS", 3)
+    monkeypatch.setattr(grouping, "PAGE_BYTES", page_bytes)
+    rng, shop = random.Random(page_bytes), Shop()
+    groupings, shop.table.groupings = shop.table.groupings, []
+    rows: dict[str, Order] = {}
+
+    def post(count: int) -> None:
+        for number in range(count):
+            key, order = f"k{rng.randint(0, 39)}", some_order(rng)
+            rows.pop(key, None)
+            if order is not None:
+                rows[key] = order
+            driver.post(shop.orders, key=key, value=order, timestamp_ms=NOON_MS + number)
+
+    with ActorTestDriver(shop.app, partitions=2) as driver:
+        post(100)
+        driver.settle()
+        assert driver.items(shop.countries) == {}
+        shop.table.groupings = groupings
+        driver.send(shop.orders, key="k0", value=None)
+        rows.pop("k0", None)
+        taken = sum(one["orders"] for one in driver.items(shop.countries).values())
+        assert taken <= 3
+        assert driver.items(shop.countries) != groups_of(rows)
+        for _ in range(4):
+            post(25)
+            driver.crash(settle=False)
+        driver.settle()
+        assert driver.items(shop.countries) == groups_of(rows)
+
+
+def test_a_group_that_isnt_known_stops_the_table() -> None:
+    shop = Shop(by=lambda order: order.cents, aggregate=aggregates.count())
+    with ActorTestDriver(shop.app) as driver:
+        with pytest.raises(HandlerFailedError) as caught:
+            driver.send(shop.orders, key="a", value=Order("de", 5))
+        assert "by= of aggregate countries gives 5 for the row of key 'a'" in str(caught.value)
+        assert driver.items(shop.table) == {}
+
+
+def test_a_row_of_which_by_raises_is_skipped_with_its_change() -> None:
+    def fails(order: Order) -> str:
+        if order.cents == 13:
+            raise ValueError("unlucky")
+        return "all"
+
+    shop = Shop(by=fails, aggregate=aggregates.sum(), of="cents", on_error="skip")
+    with ActorTestDriver(shop.app) as driver:
+        for cents in (12, 13):
+            driver.send(shop.orders, key="a", value=Order("de", cents))
+        assert driver.items(shop.table) == {"a": Order("de", 12)}
+        assert driver.items(shop.countries) == {"all": 12}
+        driver.send(shop.orders, key="a", value=None)
+        assert driver.items(shop.countries) == {"all": 0}
+
+
+@pytest.mark.parametrize("raw", [b"\xff", encode_change(Change(b"no order", None))])
+def test_what_is_no_change_is_undecodable(raw: bytes) -> None:
+    shop = Shop()
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        driver.send(shop.orders, key="a", value=Order("de", 5))
+        with pytest.raises(UndecodableRecordError, match=r"shop-countries-orders-repartition\[0\] offset \d"):
+            driver.send(shop.changes, key="de", value=raw)
+
+
+def held_or(held: Any, value: Any) -> Any:
+    return held or value
+
+
+async def late(held: Any, value: Any) -> Any:
+    return held
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"by": "town"}, "there is no field 'town'"),
+        ({"add": None}, "add= is missing, which returns what a group has when a row comes"),
+        ({"remove": None}, "remove= is missing"),
+        ({"remove": late}, "remove= is async: make it a plain function"),
+        ({"add": lambda held: held}, "add= can't be called with 2 arguments"),
+        ({"on_change": lambda ctx: None}, "on_change= can't be called with 2 arguments"),
+        ({"value_type": int, "initial": "none"}, "initial='none' isn't of the type of its values, value_type="),
+        ({"aggregate": aggregates.count()}, "add= is a part of aggregate=: leave one of the two out"),
+        ({"aggregate": aggregates.max(), "add": None, "remove": None}, "can't take a value out again"),
+        ({"aggregate": len, "add": None, "remove": None}, "give one of actors.aggregates"),
+        ({"of": "town"}, "of= of topic orders: there is no field 'town'"),
+        ({"name": "a/b"}, "names have up to 100 letters"),
+        ({"name": "orders"}, "the app has a store of that name"),
+        ({"name": "n" * 100}, "give it a shorter name"),
+    ],
+)
+def test_aggregates_that_cant_be_meant(options: dict[str, Any], text: str) -> None:
+    app = App("s" * 150 if "shorter" in text else "shop", broker="kafka://127.0.0.1:1")
+    table: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=Order))
+    given = {"name": "countries", "by": "country", "add": held_or, "remove": held_or, **options}
+    with pytest.raises(ConfigurationError, match=text):
+        table.aggregate(**given)
+
+
+def test_an_aggregate_behind_the_actor_of_its_table_is_refused() -> None:
+    shop = Shop()
+    with pytest.raises(ConfigurationError, match="actor keep has table orders already: declare the aggregate before"):
+        shop.table.aggregate("more", by="country", aggregate=aggregates.count())
+
+
+def test_an_aggregate_of_a_table_that_nobody_has_is_refused() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    table: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=Order))
+    table.aggregate("countries", by="country", aggregate=aggregates.count())
+    with pytest.raises(ConfigurationError, match="no actor has table orders, so nothing reads topic orders"):
+        ActorTestDriver(app).__enter__()
+
+
+def test_a_table_with_an_aggregate_takes_one_message_after_the_other() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    table: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=Order))
+    table.aggregate("countries", by="country", aggregate=aggregates.count())
+    with pytest.raises(ConfigurationError, match=r"table orders has aggregates, .* leave one of the two out"):
+
+        @app.actor(table.topic, stores=[table], concurrency=2)
+        async def keep(ctx: Context, order: Order | None) -> None:
+            pass

@@ -1,0 +1,165 @@
+"""`emit=Every(…)`: each window that changed is handed out once an interval, with its last value in it."""
+
+import asyncio
+from datetime import timedelta
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from actors import App, Every, Hopping, Session, Sliding, Tumbling, aggregates
+from actors.errors import ConfigurationError, UsageError
+from actors.testing import ActorTestDriver
+
+BEGIN_MS = 1_700_000_000_000
+EVERY_MS = 8
+MS = timedelta(milliseconds=1)
+SECOND_MS = 1_000
+KINDS = {
+    "tumbling": Tumbling(10 * MS),
+    "hopping": Hopping(10 * MS, 4 * MS),
+    "sliding": Sliding(5 * MS),
+    "session": Session(5 * MS),
+}
+RECORDS = st.tuples(st.sampled_from("ab"), st.integers(-1, 50), st.integers(0, 40) | st.integers(0, 200))
+STEPS = st.lists(RECORDS | st.sampled_from(["crash", "lose disk"]), min_size=1, max_size=25)
+
+
+class Shop:
+    """Sends the windows that changed; `seen` has by offset what each message changed."""
+
+    def __init__(self, kind, emit_s, *, closes=False):
+        self.app = app = App("shop", broker="kafka://127.0.0.1:1")
+        self.orders = app.topic("orders", key_type=str, value_type=int)
+        self.changes = app.topic("changes", key_type=str, value_type=list)
+        self.sales = app.window_store(
+            "sales", kind, grace=3 * MS, aggregate=aggregates.sum(), emit=Every(milliseconds=EVERY_MS)
+        )
+        self.seen = {}
+
+        @self.sales.on_emit
+        async def emit(ctx, window, total):
+            await asyncio.sleep(emit_s)
+            ctx.send(self.changes, key=ctx.key, value=[ctx.timestamp_ms + 1 - BEGIN_MS, *shown(window), total])
+
+        if closes:
+
+            @self.sales.on_close
+            async def close(ctx, window, total):
+                ctx.send(self.changes, key=ctx.key, value=["final", *shown(window), total])
+
+        @app.actor(self.orders, stores=[self.sales], on_error="skip")
+        async def count(ctx, amount):
+            changed = self.sales.add(ctx.key, max(amount, 0))
+            if amount < 0:
+                raise ValueError("negative")
+            self.seen[ctx.offset] = ctx.key, ctx.stream_ms, changed
+
+
+def shown(window):
+    return window.start_ms - BEGIN_MS, window.end_ms - BEGIN_MS
+
+
+def expected(kind, seen, stream_ms):
+    """Return (key, [end of the interval, start, end, total]) in the order in which they are handed out."""
+    waiting = {}
+    for key, at_ms, changed in (seen[offset] for offset in sorted(seen)):
+        end_ms = (at_ms // EVERY_MS + 1) * EVERY_MS
+        mine = waiting.setdefault(end_ms, {})
+        for window, total in changed:
+            if kind == "session":
+                for place, (of, other, _) in list(mine.items()):
+                    if of == key and window.start_ms <= other.start_ms and other.end_ms <= window.end_ms:
+                        del mine[place]
+            mine[window.start_ms, key] = key, window, total
+    due = sorted(end_ms for end_ms in waiting if end_ms <= stream_ms)
+    return [
+        (key, [end_ms - BEGIN_MS, *shown(window), total])
+        for end_ms in due
+        for _, (key, window, total) in sorted(waiting[end_ms].items())
+    ]
+
+
+@pytest.mark.parametrize("emit_s", [0.0, 0.002])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS)
+@example(steps=[("a", 1, 5), ("a", 1, 2), ("a", 1, 20), "crash", ("a", 1, 100)])
+def test_each_change_is_handed_out_once_with_the_last_value_of_its_interval(kind, emit_s, steps):
+    shop, stream_ms = Shop(KINDS[kind], emit_s), -1
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for step in steps:
+            if isinstance(step, str):
+                driver.crash(keep_disk=step == "crash", settle=False)
+                continue
+            key, amount, at_ms = step
+            stream_ms = max(stream_ms, BEGIN_MS + at_ms)
+            driver.post(shop.orders, key=key, value=amount, timestamp_ms=BEGIN_MS + at_ms)
+            driver.advance(0.001, settle=False)
+        driver.settle()
+        sent = [(one.key, one.value) for one in driver.outputs(shop.changes)]
+        assert sent == expected(kind, shop.seen, stream_ms)
+
+
+def test_a_window_that_did_not_change_is_not_handed_out_again_and_its_close_comes_apart():
+    shop = Shop(Tumbling(seconds=1), 0.0, closes=True)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for at_ms, amount in ((0, 1), (1, 2), (EVERY_MS, 4), (5 * EVERY_MS, 8), (2 * SECOND_MS, 16)):
+            driver.send(shop.orders, key="a", value=amount, timestamp_ms=BEGIN_MS + at_ms)
+        driver.advance_stream_time("count", BEGIN_MS + 3 * SECOND_MS)
+        assert [one.value for one in driver.outputs(shop.changes)] == [
+            [EVERY_MS, 0, SECOND_MS, 3],
+            [2 * EVERY_MS, 0, SECOND_MS, 7],
+            [6 * EVERY_MS, 0, SECOND_MS, 15],
+            ["final", 0, SECOND_MS, 15],
+            [2 * SECOND_MS + EVERY_MS, 2 * SECOND_MS, 3 * SECOND_MS, 16],
+        ]
+
+
+def test_a_window_that_is_deleted_is_not_handed_out():
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    last = app.window_store("last", Tumbling(seconds=1), value_type=int, emit=Every(seconds=1))
+    emitted = []
+    last.on_emit(lambda ctx, window, value: emitted.append((ctx.key, value)))
+
+    @app.actor(orders, stores=[last])
+    async def keep(ctx, amount):
+        if amount:
+            last.set(ctx.key, amount)
+        else:
+            last.delete(ctx.key)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for key, amount in (("a", 1), ("b", 2), ("a", 0)):
+            driver.send(orders, key=key, value=amount, timestamp_ms=BEGIN_MS)
+        driver.advance_stream_time(keep, BEGIN_MS + 5 * SECOND_MS)
+    assert emitted == [("b", 2)]
+
+
+@pytest.mark.parametrize("emit", ["final", timedelta(seconds=1), Every(hours=48)])
+def test_what_is_no_interval_or_too_long_is_refused(emit):
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="window store sales: emit="):
+        app.window_store("sales", Tumbling(seconds=1), emit=emit)
+
+
+def test_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="Every"):
+        Every(seconds=0)
+
+
+def test_on_emit_goes_with_emit():
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    with pytest.raises(UsageError, match="window store plain: on_emit needs emit="):
+        app.window_store("plain", Tumbling(seconds=1)).on_emit(print)
+    sales = app.window_store("sales", Tumbling(seconds=1), value_type=int, emit=Every(seconds=1))
+
+    @app.actor(app.topic("orders", key_type=str, value_type=int), stores=[sales])
+    async def keep(ctx, amount): ...
+
+    with pytest.raises(ConfigurationError, match="actor keep: store sales-changes keeps the windows that change"):
+        ActorTestDriver(app).__enter__()
+    sales.on_emit(print)
+    with pytest.raises(UsageError, match="on_emit is set already"):
+        sales.on_emit(print)
