@@ -21,7 +21,7 @@ from actors.declare.streams.joins import _Join
 from actors.declare.streams.windows import windowed
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.windows import joins, task_windows
+from actors.runtime.windows import joins, removal, task_windows
 from actors.runtime.windows.joins import How, JoinStore
 from actors.testing.fakes.cluster import EPOCH_MS
 from tests.sim import app
@@ -49,7 +49,7 @@ class JoinsPart(Part):
     counts = (20, 40, 80)
     limits = (
         (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
-        (task_windows, "DROPS", (4, 1000)),
+        (removal, "REMOVALS", (4, 1000)),
         (joins, "CHUNK_BYTES", (40, 100, 2_048)),
     )
 
