@@ -21,7 +21,8 @@ from actors.declare.streams.joins import _Join
 from actors.declare.streams.windows import windowed
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.windows import joins, task_windows
+from actors.runtime.message.failures import NULL_KEY, undecodable
+from actors.runtime.windows import joins, removal, task_windows
 from actors.runtime.windows.joins import How, JoinStore
 from actors.testing.fakes.cluster import EPOCH_MS
 from tests.sim import app
@@ -49,7 +50,7 @@ class JoinsPart(Part):
     counts = (20, 40, 80)
     limits = (
         (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
-        (task_windows, "DROPS", (4, 1000)),
+        (removal, "REMOVALS", (4, 1000)),
         (joins, "CHUNK_BYTES", (40, 100, 2_048)),
     )
 
@@ -116,7 +117,15 @@ class JoinsPart(Part):
         return {"windows": (self._made[stores[0]].store,), "max_ahead_ms": MAX_AHEAD_MS}
 
     def around(self, handler: Handler, stores: Stores) -> Handler:
-        return windowed(handler, "handle")
+        timed = windowed(handler, "handle")
+
+        async def handle(ctx: Context, value: str) -> Any:
+            # Of an actor that is more than a join, other state lives with keys.
+            if ctx.key is None:
+                raise undecodable(ctx._source, ctx._record, NULL_KEY)
+            return await timed(ctx, value)
+
+        return handle
 
     def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
         made = self._made[stores[0]] = self._make_join(stores)

@@ -17,12 +17,12 @@ from tests.sim.test_planted import changelog_first, lose_a_write, outputs_last, 
 
 def take_the_latest_first(patch: Patch) -> None:
     """Of the inputs' heads the one with the highest timestamp goes first."""
-    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("= min(heads)", "= max(heads)")))
+    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("this < head", "this > head")))
 
 
 def take_whole_batches(patch: Patch) -> None:
     """The order is looked at once for all that was fetched together."""
-    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("if others:", "if False:")))
+    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("take_until(other,", "take_until(None,")))
 
 
 def wait_for_nobody(patch: Patch) -> None:

@@ -31,7 +31,7 @@ def leave_the_row_of_a_match(patch: Patch) -> None:
 
 def let_a_match_prevent_a_close_that_waits(patch: Patch) -> None:
     """Whether a record is handed out without a match depends on when closes were handled."""
-    edit = ("if not self.is_closed(other, one.at_ms, time.stream_ms):", "if True:")
+    edit = ("if not self.is_closed(other, one.at_ms, time):", "if True:")
     patch.setattr(JoinStore, "matches", rewritten(JoinStore.matches, edit))
 
 
@@ -76,7 +76,7 @@ def forget_stream_time(patch: Patch) -> None:
 
 def join_what_is_late(patch: Patch) -> None:
     """A record whose window is closed is matched."""
-    edit = ("if self.is_closed(side, at_ms, time.stream_ms):", "if False:")
+    edit = ("if self.is_closed(side, at_ms, time):", "if False:")
     patch.setattr(JoinStore, "matches", rewritten(JoinStore.matches, edit))
 
 
@@ -89,12 +89,8 @@ def forget_how_many_chunks_there_are(patch: Patch) -> None:
 
 def drop_what_can_still_match(patch: Patch) -> None:
     """Records go from the disk a window too early."""
-    original = JoinStore.rows_between
-
-    def between(self: JoinStore, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
-        return original(self, from_ms, to_ms + 2 * self._segment_ms)
-
-    patch.setattr(JoinStore, "rows_between", between)
+    original = JoinStore.expired_until
+    patch.setattr(JoinStore, "expired_until", lambda self, to_ms: original(self, to_ms + 2 * self._segment_ms))
 
 
 def call_pairs_at_the_time_of_the_later_record(patch: Patch) -> None:
