@@ -14,7 +14,7 @@ Importing this package adds the commands to Faust's own. Every worker does so, t
 needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
-from faust.cli.base import cli
+from faust.cli.faust import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks

@@ -74,8 +74,8 @@ def test_a_window_that_is_a_millisecond_off_is_found(
 def test_a_forgotten_grace_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A record is late when its window has ended."""
 
-    def is_closed(store: JoinStore, side: int, at_ms: int, stream_ms: int) -> bool:
-        return stream_ms > at_ms + store.spans_ms[side]
+    def is_closed(store: JoinStore, side: int, at_ms: int, time: Any) -> bool:
+        return bool(time.stream_ms > at_ms + store.spans_ms[side])
 
     monkeypatch.setattr(JoinStore, "is_closed", is_closed)
     _planted(judge, kind)
@@ -145,9 +145,9 @@ def test_a_close_that_comes_twice_is_found(judge: Judge, monkeypatch: pytest.Mon
     """Its function is called twice in one close."""
     call = TaskWindows._call
 
-    async def twice(time: TaskWindows, store: Any, found: Any, ctx: Any) -> None:
-        await call(time, store, found, ctx)
-        await call(time, store, found, ctx)
+    async def twice(*args: Any) -> None:
+        await call(*args)
+        await call(*args)
 
     monkeypatch.setattr(TaskWindows, "_call", twice)
     _planted(judge, kind)

@@ -19,7 +19,7 @@ from actors._core.windows.rows import Held, close_key, close_parts, decode_list,
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
-from stores._core.windows import decode_progress
+from stores._core.windows import KEY_AT, decode_progress
 
 
 class ChangeStore:
@@ -94,7 +94,7 @@ class ChangeStore:
 
     def expired_until(self, to_ms: int) -> bytes:
         """Return the first row behind those of intervals that end up to a time."""
-        return b"" if to_ms < 0 else close_key(to_ms + 1, 0, b"")
+        return b"" if to_ms < 0 else close_key(to_ms + 1, 0, b"")[:KEY_AT]
 
     def expired_ms(self, row: bytes) -> int:
         """Return the time that `expired_until` returned a row for; -1 of no row."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._faust.setup import Setup
 from actors.cli import cli
@@ -23,7 +25,10 @@ NOON_MS = 1_700_049_600_000
 def datadir(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A data folder of the app with what a test driver's actor wrote."""
     app = tables_app.app
-    app.conf.datadir = tmp_path_factory.mktemp("tables")
+    with warnings.catch_warnings():
+        # Another test of this process may have looked at the folder.
+        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+        app.conf.datadir = tmp_path_factory.mktemp("tables")
     with ActorTestDriver(app, partitions=2) as driver:
         for name, at_ms in (("Ada", NOON_MS), ("Ada L.", NOON_MS + 1)):
             driver.send(tables_app.customers.topic, key="ada", value={"name": name}, timestamp_ms=at_ms)

@@ -256,7 +256,9 @@ def test_a_recompute_of_topics_that_were_made_anew_is_refused() -> None:
 
 @pytest.mark.parametrize("spans", ["[[0, 5], [6, 7]]", "[[0, 5], [4, 7]]", "[[1, 5]]"])
 def test_a_ledger_with_gaps_or_overlaps(spans: str) -> None:
-    text = encode_ledger(EMPTY).replace('"starts": [], "spans": []', f'"starts": [0], "spans": [{spans}]')
+    text = encode_ledger(EMPTY).replace(
+        '"starts": [], "deletes": false, "spans": []', f'"starts": [0], "deletes": false, "spans": [{spans}]'
+    )
     with pytest.raises(ValueError, match="partition 0 has a gap or an overlap"):
         decode_ledger(text)
 

@@ -115,7 +115,7 @@ class Model:
         return found
 
 
-def make(kind, close_s, retention_ms):
+def make(kind, close_s=0.0, retention_ms=None):
     app = App("shop", broker="kafka://127.0.0.1:1")
     orders = app.topic("orders", key_type=str, value_type=int)
     finals = app.topic("finals", key_type=str, value_type=list)
@@ -124,7 +124,7 @@ def make(kind, close_s, retention_ms):
         "sales",
         KINDS[kind],
         grace=GRACE_MS * MS,
-        retention=(retention_ms + GRACE_MS) * MS,
+        retention=((LENGTHS[kind] if retention_ms is None else retention_ms) + GRACE_MS) * MS,
         aggregate=aggregates.sum(),
     )
 
@@ -144,7 +144,7 @@ def make(kind, close_s, retention_ms):
 
 def finals_and_late(kind, steps, *, settles=False, close_s=0.0, retention_ms=None):
     """Return the final results as [start, end, total] by key, as they were sent, and the late messages."""
-    app, orders, finals, late = make(kind, close_s, LENGTHS[kind] if retention_ms is None else retention_ms)
+    app, orders, finals, late = make(kind, close_s, retention_ms)
     with ActorTestDriver(app, partitions=1) as driver:
         for step in steps:
             if isinstance(step, str):
