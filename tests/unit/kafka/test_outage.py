@@ -251,6 +251,18 @@ async def test_other_brokers_and_standing_connections_arent_held_back() -> None:
     assert world.outages.ongoing
 
 
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's loggers as they are at first: another test of this process may have set up logging."""
+    for name in ("aiokafka", "aiokafka.client", "aiokafka.consumer.fetcher"):
+        logger = logging.getLogger(name)
+        monkeypatch.setattr(logger, "disabled", False)
+        monkeypatch.setattr(logger, "propagate", True)
+        monkeypatch.setattr(logger, "level", logging.NOTSET)
+        monkeypatch.setattr(logger, "_cache", {})
+
+
+@pytest.mark.usefixtures("heard")
 async def test_it_is_said_once_per_interval_and_at_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +323,7 @@ def test_what_each_client_says_when_all_is_well_is_for_debugging(
     assert [record.levelno for record in caplog.records] == [logging.DEBUG]
 
 
+@pytest.mark.usefixtures("heard")
 def test_what_the_client_says_of_a_missing_permission_is_said_once_per_interval(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
