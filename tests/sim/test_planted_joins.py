@@ -15,6 +15,7 @@ from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.task_windows import TaskWindows
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+from tests.sim.test_planted_windows import forget_stream_time
 
 
 def match_a_millisecond_less(patch: Patch) -> None:
@@ -61,17 +62,6 @@ def remove_rows_when_they_are_taken(patch: Patch) -> None:
         return due
 
     patch.setattr(TaskWindows, "take", take)
-
-
-def forget_stream_time(patch: Patch) -> None:
-    """Stream time begins anew with each takeover."""
-    original = TaskWindows.__init__
-
-    def begin(self: TaskWindows, *args: Any, **named: Any) -> None:
-        original(self, *args, **named)
-        self.stream_ms = -1
-
-    patch.setattr(TaskWindows, "__init__", begin)
 
 
 def join_what_is_late(patch: Patch) -> None:

@@ -12,7 +12,7 @@ Where inputs take turns and few records come at a time, those that wait behind t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,9 +31,6 @@ REMIND_S = 60.0
 FEW_RECORDS = 32
 AHEAD = 128
 """With fewer records than that, up to so many that wait behind them are compared too."""
-
-
-_NONE: Iterator[InputRecord] = iter(())
 
 
 @dataclass(slots=True)
@@ -62,7 +59,7 @@ class PlacedRecords:
         self._placed_until = 0
         self._reminders = Reminders(REMIND_S)
 
-    def checked(self, records: Sequence[InputRecord], behind: Iterator[InputRecord] = _NONE) -> Sequence[InputRecord]:
+    def checked(self, records: Sequence[InputRecord], behind: Iterable[InputRecord] = ()) -> Sequence[InputRecord]:
         """Return the records; from the first one on that stops the partition only that, and nothing afterwards.
 
         `behind` has those that wait behind them.

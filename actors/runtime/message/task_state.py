@@ -107,7 +107,7 @@ class WindowTime(Protocol):
         """Return up to which end tumbling and hopping windows take no records any more."""
 
     def was_closed(self, store: Any, end_ms: int) -> bool:
-        """Tell whether a window of a join was closed when the grace was shorter."""
+        """Tell whether a window that ends then was closed when the grace was shorter."""
 
     def visible_ms(self, store: Any) -> int:
         """Return the start up to which windows are past their retention."""

@@ -163,7 +163,7 @@ class TaskWindows:
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Tell whether a window still takes records."""
-        if self._is_restricted and window.end_ms <= self._closings[store].closed_end_ms:
+        if self.was_closed(store, window.end_ms):
             return False
         return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
 
@@ -173,7 +173,7 @@ class TaskWindows:
         return max(by_grace_ms, self._closings[store].closed_end_ms) if self._is_restricted else by_grace_ms
 
     def was_closed(self, store: TimedStore, end_ms: int) -> bool:
-        """Tell whether a window of a join was closed when the grace was shorter."""
+        """Tell whether a window that ends then was closed when the grace was shorter."""
         return self._is_restricted and end_ms <= self._closings[store].closed_end_ms
 
     def visible_ms(self, store: TimedStore) -> int:
