@@ -68,7 +68,7 @@ nightly-equivalence: $(READY)
 
 nightly-crash: $(READY)
 	$(BIN)/python -m tests.crash --inputs 100000 --faults 16
-	$(BIN)/python -m tests.crash --inputs 50000 --faults 12 --partitions 64 --brokers 3
+	$(BIN)/python -m tests.crash --inputs 100000 --faults 16 --partitions 64 --brokers 3 --rate 250
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

@@ -76,6 +76,7 @@ class Outcome:
     misread: int
     wrong_views: int
     open_transactions: int
+    start_s: float
     slowest_recovery_s: float
     seconds: float
     chores: Mapping[str, int] = field(default_factory=dict)
@@ -127,7 +128,7 @@ async def run(
         for worker in world.workers:
             worker.start()
         feeding = asyncio.create_task(world.feed(inputs, rate, pause_s))
-        slowest_s = await _wait_for_progress(world, feeding, "the start")
+        start_s, slowest_s = await _wait_for_progress(world, feeding, "the start"), 0.0
         for number, fault in enumerate(faults, 1):
             logger.info("fault %d of %d: %s (%d inputs sent)", number, len(faults), fault.__name__, world.sent)
             try:
@@ -164,6 +165,7 @@ async def run(
         misread=findings.misread,
         wrong_views=views,
         open_transactions=open_transactions,
+        start_s=round(start_s, 1),
         slowest_recovery_s=round(slowest_s, 1),
         seconds=round(time.monotonic() - began_s, 1),
         chores=chores.counts,

@@ -476,7 +476,7 @@ def test_an_outbox_that_is_not_empty() -> None:
 
 def test_a_run_that_did_not_try_something_is_not_clean() -> None:
     happened = dict.fromkeys(CHORE_KINDS, 1)
-    good = Outcome(1, 1, *[0] * len(FLAWS), 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
+    good = Outcome(1, 1, *[0] * len(FLAWS), 1.0, 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
     assert good.clean
     assert not dataclasses.replace(good, happened={**happened, "rang": 0}).clean
     assert not any(dataclasses.replace(good, chores={**good.chores, name: 1}).clean for name in COUNTS)
