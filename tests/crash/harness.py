@@ -31,15 +31,12 @@ from tests.crash.world import (
     OUTPUTS,
     PAIRED,
     PARTITIONS,
+    RECOVER_S,
     World,
 )
 
 logger = logging.getLogger("crash")
 
-RECOVER_S = 30.0
-"""Within this time after a fault is over, every partition makes progress again, on a machine that does nothing else."""
-USUAL_PARTITIONS = 16
-"""With more of them on one machine, brokers and workers get time in proportion."""
 SETTLE_S = 120.0
 LATE_S = 2.0
 """So long after all that had to happen did, something that happens twice may still do so."""
@@ -171,20 +168,15 @@ async def run(
         chores=chores.counts,
         happened=dict(chores.seen + windows.seen),
         windows=windows.counts,
-        recovery_limit_s=recovery_limit_s(partitions),
+        recovery_limit_s=world.recovery_limit_s,
     )
-
-
-def recovery_limit_s(partitions: int) -> float:
-    """Return within which time every partition makes progress again."""
-    return RECOVER_S * max(1.0, partitions / USUAL_PARTITIONS)
 
 
 async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: str) -> float:
     """Give the seconds until every partition committed more than it had, or has nothing left to do."""
     began_s = time.monotonic()
     before, fed = await world.progress(), world.fed()
-    while time.monotonic() - began_s < recovery_limit_s(world.partitions) * 2:
+    while time.monotonic() - began_s < world.recovery_limit_s * 2:
         now = await world.progress()
         ends = await world.ends(*world.inputs)
         if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in fed):

@@ -93,7 +93,7 @@ async def read_only_disk(world: World) -> None:
         try:
             worker.kill()
             shutil.rmtree(worker.folder)
-            await _start_and_own(worker, within)
+            await _start_and_own(worker, within, 2 * world.recovery_limit_s)
             seen = len(worker.log())
             (device,) = _loop_devices(image)
             await asyncio.to_thread(Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text, "1")
@@ -101,7 +101,7 @@ async def read_only_disk(world: World) -> None:
             worker.kill()
             await _unmounted(image)
             await _run("e2fsck", "-p", str(image), fine=(0, FSCK_CORRECTED))
-            await _start_and_own(worker, within)
+            await _start_and_own(worker, within, 2 * world.recovery_limit_s)
         finally:
             worker.kill()
     worker.start()
@@ -125,10 +125,11 @@ async def _file_system(image: Path, within: tuple[str, ...]) -> AsyncIterator[No
         await asyncio.to_thread(image.unlink, missing_ok=True)
 
 
-async def _start_and_own(worker: WorkerProcess, within: tuple[str, ...]) -> None:
+async def _start_and_own(worker: WorkerProcess, within: tuple[str, ...], deadline_s: float) -> None:
     seen = len(worker.log())
     worker.start(within=within)
-    await eventually(lambda: " owns " in worker.log()[seen:], what=lambda: worker.log()[seen:])
+    # On an empty disk it reads all partitions of its view first.
+    await eventually(lambda: " owns " in worker.log()[seen:], deadline_s=deadline_s, what=lambda: worker.log()[seen:])
 
 
 async def _unmounted(image: Path) -> None:

@@ -30,6 +30,10 @@ logger = logging.getLogger("crash")
 MODULE = "tests.crash.app"
 NAME = "crash"
 PARTITIONS = 6
+RECOVER_S = 30.0
+"""Within this time after a fault is over, every partition makes progress again, on a machine that does nothing else."""
+USUAL_PARTITIONS = 16
+"""With more of them on one machine, brokers and workers get time in proportion."""
 """Of each topic, where a run isn't asked for another number."""
 KEYS = 20_000
 ACCOUNTS = 1_000
@@ -125,6 +129,11 @@ class World:
         """Kill what is left."""
         for worker in self.workers:
             worker.kill()
+
+    @property
+    def recovery_limit_s(self) -> float:
+        """Within which time every partition makes progress again."""
+        return RECOVER_S * max(1.0, self.partitions / USUAL_PARTITIONS)
 
     async def feed(self, inputs: int, rate: float, pause_s: float) -> None:
         """Send `inputs` records at about `rate` per second, each acknowledged by all in-sync replicas.
