@@ -126,7 +126,7 @@ class TaskProcessor:
         ]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
-        self._handled, self._oldest_s = 0, 0.0
+        self._handled, self._oldest_s, self._pause_s = 0, 0.0, 0.0
         self._refreshed_s = self._clock.monotonic()
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
@@ -152,7 +152,8 @@ class TaskProcessor:
             await self._check()
             if inbox:
                 began_s = self._clock.monotonic()
-                await self._handle_or_halt(*self._take())
+                while inbox and not inbox.stopping and self._clock.monotonic() < began_s + YIELD_EVERY_S:
+                    await self._handle_or_halt(*self._take())
                 await self._punctuate(self._clock.monotonic() - began_s)
             elif self.is_clean:
                 await self._idle()
@@ -463,7 +464,9 @@ class TaskProcessor:
         if self._is_suspect(self._at.next_offset):
             return 0.0
         now_s = self._clock.monotonic()
-        return min(self._commit_at_s(now_s), now_s + YIELD_EVERY_S)
+        if now_s >= self._pause_s:  # inputs that take turns ask for each of their few records
+            self._pause_s = min(self._commit_at_s(now_s), now_s + YIELD_EVERY_S)
+        return self._pause_s
 
     def _commit_at_s(self, now_s: float) -> float:
         """Return when what was handled is to be committed at the latest."""
