@@ -18,6 +18,7 @@ from actors._core.windows.join_rows import LEFT, RIGHT
 from actors.declare.arguments import check_arguments, check_inputs, check_span
 from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
+from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By
 from actors.declare.streams.tables import join_tables, owned
 from actors.declare.streams.windows import timed
@@ -50,6 +51,7 @@ class Joins:
         right: Any,
         *,
         within: Within | None = None,
+        on: By | None = None,
         how: How = "inner",
         grace: timedelta = timedelta(0),
         name: str | None = None,
@@ -71,11 +73,15 @@ class Joins:
         there is none any more. There is one for the keys in both tables, with `how="left"` for those in the left one,
         with `how="outer"` for those in either; the value of a side without the key is None.
 
+        Tables with `on`: likewise for the rows of the left table, by the foreign key that each has; inner or left.
+
         Args:
             left: a topic of `app.topic(...)`, the input of no other actor, or a table of `app.table(...)`.
             right: another one, with the same keys and partitions, or read by the same keys through `by`.
             within: of topics: how far the times of a pair may be apart, both bounds included; of two, how long before
                 the left record, and how long after it, the right one may be.
+            on: of tables: what of a left row is the key of its right row: the name of a field, or a function of the
+                value; None is for a row that names none. Both have the same key if left out.
             how: "inner", "left" or "outer".
             grace: how long after the end of its window a record is still taken, and waits for a match, by stream time.
             name: of the actor and of its store; the function's by default.
@@ -93,9 +99,15 @@ class Joins:
         if isinstance(left, Table) or isinstance(right, Table):
             of_streams = {"within": within, "grace": grace or None, "by": by, "late": None if late == "drop" else late}
             _check_tables(left, right, of_streams)
-            idle = {"max_task_idle": max_task_idle} if max_task_idle else {}
-            return join_tables(
-                app, left, right, how=how, stores=stores, name=name, on_error=on_error, misplaced=misplaced, **idle
+            options: dict[str, Any] = {"how": how, "stores": stores, "name": name, "on_error": on_error}
+            options |= {"misplaced": misplaced} | ({"max_task_idle": max_task_idle} if max_task_idle else {})
+            if on is not None:
+                return join_by_foreign_key(app, left, right, on=on, **options)
+            return join_tables(app, left, right, **options)
+        if on is not None:
+            raise ConfigurationError(
+                f"app.join({left!r}, {right!r}): on= is for two tables of app.table(topic). To join topics by another "
+                "key than their records', read one by that key: by={topic: function}"
             )
 
         def decorate(function: Joined) -> Joined:
