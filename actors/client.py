@@ -185,27 +185,29 @@ class StateClient:
 
     # --- questions -------------------------------------------------------------------------------------------------
 
-    async def get(self, store: str, key: Any, default: Any = None, *, partition: int | None = None) -> Any:
+    async def get(
+        self, store: str, key: Any, default: Any = None, *, partition: int | None = None, as_of: int | None = None
+    ) -> Any:
         """Return the value of a key, or `default`; else as `lookup`."""
-        answer = await self.lookup(store, key, partition=partition)
+        answer = await self.lookup(store, key, partition=partition, as_of=as_of)
         return answer.value if answer.found else default
 
-    async def lookup(self, store: str, key: Any, *, partition: int | None = None) -> Answer:
+    async def lookup(self, store: str, key: Any, *, partition: int | None = None, as_of: int | None = None) -> Answer:
         """Return what a store has of a key.
 
         Args:
             store: its name; a class actor's is the actor's.
             key: text, a number, what JSON can say, or bytes for keys that are bytes.
             partition: where to look, for a store with `placement="task"`.
+            as_of: of a table with a history, the value as of that time, Unix milliseconds.
 
         Raises:
             StateUnavailableError: no worker could answer in time.
-            StateRequestError: there is no such store, or it can't have such a key.
+            StateRequestError: there is no such store, or it can't have such a key, or keeps no values of that time.
         """
         text, encoding = _key_in_url(key)
-        path = (
-            f"/actors/{quote(store, safe='')}/{text}?{_query(encoding=encoding, partition=partition, read=self._read)}"
-        )
+        query = _query(encoding=encoding, partition=partition, read=self._read, as_of=as_of)
+        path = f"/actors/{quote(store, safe='')}/{text}?{query}"
         reply = await self._ask("GET", path, store=store, route=await self._route(store, key), absent_is_fine=True)
         content = reply.content
         return Answer(

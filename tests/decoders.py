@@ -25,7 +25,7 @@ from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
-from actors._core.windows import changes, join_rows, rows, versions
+from actors._core.windows import changes, foreign_keys, join_rows, rows, versions
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -292,6 +292,14 @@ DECODERS: dict[str, Decoder] = {
     ),
     "decode_change": Decoder(
         changes.decode_change, (changes.encode_change(changes.Change(b"v", None)),), (ValueError,)
+    ),
+    "decode_subscription": Decoder(
+        foreign_keys.decode_subscription,
+        (foreign_keys.encode_message(foreign_keys.Subscription(b"k", b"d")),),
+        (ValueError,),
+    ),
+    "decode_answer": Decoder(
+        foreign_keys.decode_answer, (foreign_keys.encode_message(foreign_keys.Answer(b"d", None)),), (ValueError,)
     ),
     **{
         f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))

@@ -18,6 +18,7 @@ from actors._core.windows.join_rows import LEFT, RIGHT
 from actors.declare.arguments import check_arguments, check_inputs, check_span
 from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
+from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By
 from actors.declare.streams.tables import join_tables, owned
 from actors.declare.streams.windows import timed
@@ -50,6 +51,7 @@ class Joins:
         right: Any,
         *,
         within: Within | None = None,
+        on: By | None = None,
         how: How = "inner",
         grace: timedelta = timedelta(0),
         name: str | None = None,
@@ -71,11 +73,15 @@ class Joins:
         there is none any more. There is one for the keys in both tables, with `how="left"` for those in the left one,
         with `how="outer"` for those in either; the value of a side without the key is None.
 
+        Tables with `on`: likewise for the rows of the left table, by the foreign key that each has; inner or left.
+
         Args:
             left: a topic of `app.topic(...)`, the input of no other actor, or a table of `app.table(...)`.
             right: another one, with the same keys and partitions, or read by the same keys through `by`.
             within: of topics: how far the times of a pair may be apart, both bounds included; of two, how long before
                 the left record, and how long after it, the right one may be.
+            on: of tables: what of a left row is the key of its right row: the name of a field, or a function of the
+                value; None is for a row that names none. Both have the same key if left out.
             how: "inner", "left" or "outer".
             grace: how long after the end of its window a record is still taken, and waits for a match, by stream time.
             name: of the actor and of its store; the function's by default.
@@ -89,30 +95,56 @@ class Joins:
         Raises:
             ConfigurationError: the arguments can't work together, or the name is taken.
         """
-        app: Any = self
+        options: dict[str, Any] = {"how": how, "name": name, "stores": stores, "on_error": on_error}
+        options |= {"misplaced": misplaced, "on": on}
         if isinstance(left, Table) or isinstance(right, Table):
-            of_streams = {"within": within, "grace": grace or None, "by": by, "late": None if late == "drop" else late}
-            _check_tables(left, right, of_streams)
-            idle = {"max_task_idle": max_task_idle} if max_task_idle else {}
-            return join_tables(
-                app, left, right, how=how, stores=stores, name=name, on_error=on_error, misplaced=misplaced, **idle
-            )
+            of_topics = {"within": within, "grace": grace or None, "by": by, "late": None if late == "drop" else late}
+            options |= {"max_task_idle": max_task_idle} if max_task_idle else {}
+            return _of_tables(self, left, right, of_topics=of_topics, **options)
+        options |= {"within": within, "grace": grace, "by": by, "late": late, "max_task_idle": max_task_idle}
+        return _of_topics(self, left, right, **options)
 
-        def decorate(function: Joined) -> Joined:
-            called = name or name_of(function)
-            spans = _checked(f"join {called}", within, how, grace, late)
-            check_inputs(called, [left, right])
-            line = f"async def {name_of(function)}(ctx: Context, left: Left, right: Right | None) -> None"
-            check_callable(function, f"the handler of join {called}", takes=3, line=line)
-            joining = _Join(function, late)
-            rows = app.store(called, key_type=bytes, value_type=bytes)
-            joining.store = JoinStore(rows, how=how, decode_key=joining.decode_key, **spans)
-            options = _options(joining.store, stores, on_error)
-            options = replace(options, misplaced=misplaced, max_task_idle=max_task_idle, by=by)
-            joining.declare(app, called, (left, right), options=options)
-            return function
 
-        return decorate
+def _of_topics(
+    app: Any,
+    left: Any,
+    right: Any,
+    *,
+    on: By | None,
+    within: Within | None,
+    how: How,
+    grace: timedelta,
+    name: str | None,
+    stores: Sequence[Any],
+    on_error: OnError | Then,
+    late: Any,
+    **inputs: Any,
+) -> Callable[[Joined], Joined]:
+    """Return the decorator of a join of two topics; `inputs` is how they are read.
+
+    Raises:
+        ConfigurationError: `on` is of tables; the decorator's as of `App.join`.
+    """
+    if on is not None:
+        raise ConfigurationError(
+            f"app.join({left!r}, {right!r}): on= is for two tables of app.table(topic). To join topics by another key "
+            "than their records', read one by that key: by={topic: function}"
+        )
+
+    def decorate(function: Joined) -> Joined:
+        called = name or name_of(function)
+        spans = _checked(f"join {called}", within, how, grace, late)
+        check_inputs(called, [left, right])
+        line = f"async def {name_of(function)}(ctx: Context, left: Left, right: Right | None) -> None"
+        check_callable(function, f"the handler of join {called}", takes=3, line=line)
+        joining = _Join(function, late)
+        rows = app.store(called, key_type=bytes, value_type=bytes)
+        joining.store = JoinStore(rows, how=how, decode_key=joining.decode_key, **spans)
+        options = replace(_options(joining.store, stores, on_error), **inputs)
+        joining.declare(app, called, (left, right), options=options)
+        return function
+
+    return decorate
 
 
 def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) -> Declaration:
@@ -219,7 +251,21 @@ def _at(record: InputRecord, at_ms: int) -> InputRecord:
     return TimedRecord(record.offset, at_ms, record.key, record.value, record.headers, written_ms(record))
 
 
-def _check_tables(left: Any, right: Any, of_streams: Mapping[str, Any]) -> None:
+def _of_tables(
+    app: Any, left: Any, right: Any, *, on: By | None, of_topics: Mapping[str, Any], **options: Any
+) -> Callable[[Joined], Joined]:
+    """Return the decorator of a join of two tables: by key, or with `on` by a foreign key.
+
+    Raises:
+        ConfigurationError: one isn't a table, or there is no such join.
+    """
+    _check_tables(left, right, of_topics)
+    if on is None:
+        return join_tables(app, left, right, **options)
+    return join_by_foreign_key(app, left, right, on=on, **options)
+
+
+def _check_tables(left: Any, right: Any, of_topics: Mapping[str, Any]) -> None:
     """Refuse a table with something else, and what is meant for topics.
 
     Raises:
@@ -230,7 +276,7 @@ def _check_tables(left: Any, right: Any, of_streams: Mapping[str, Any]) -> None:
             f"app.join({left!r}, {right!r}): give two topics, or two tables of app.table(topic). To join a topic's "
             "records with a table, list the table in the stores= of the topic's actor"
         )
-    for option, value in of_streams.items():
+    for option, value in of_topics.items():
         if value is not None:
             raise ConfigurationError(f"app.join({left!r}, {right!r}): {option}= is for two topics: leave it out")
 

@@ -121,7 +121,7 @@ def rekeyed(
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
     like = next((topic for topic in topics if topic.get_topic_name() not in keys), like)
-    key_options = {"key_type": str} if like is None else _keys_like(app, like)
+    key_options = {"key_type": str} if like is None else keys_like(app, like)
     found = []
     for topic in topics:
         name, schema = str(topic.get_topic_name()), topic.schema
@@ -143,7 +143,7 @@ def rekeyed(
     return found
 
 
-def _keys_like(app: Any, topic: Any) -> dict[str, Any]:
+def keys_like(app: Any, topic: Any) -> dict[str, Any]:
     """Return the options of a topic whose keys are written and placed as those of another one."""
     schema, partitioner = topic.schema, app.partitioner_for(topic.get_topic_name())
     return {"key_type": schema.key_type, "key_serializer": schema.key_serializer, "partitioner": partitioner.name}

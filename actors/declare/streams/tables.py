@@ -31,7 +31,7 @@ TwoValues = Callable[[Context, Any, Any], Awaitable[Any]]
 
 TABLE_IDLE = timedelta(seconds=10)
 """How long messages wait by default for records of a table that are there and not fetched yet."""
-_LINE = "async def {}(ctx: Context, left: Left | None, right: Right | None) -> None"
+JOIN_LINE = "async def {}(ctx: Context, left: Left | None, right: Right | None) -> None"
 
 
 def make_table(app: Any, topic: Any, *, name: str | None, history: timedelta | None) -> Table[Any, Any]:
@@ -177,8 +177,8 @@ def join_tables(
 
     def decorate(function: Joined) -> Joined:
         called = name or name_of(function)
-        check_callable(function, f"the handler of join {called}", takes=3, line=_LINE.format(name_of(function)))
-        left_changed, right_changed = _sides(left, right, how, _caller(function))
+        check_callable(function, f"the handler of join {called}", takes=3, line=JOIN_LINE.format(name_of(function)))
+        left_changed, right_changed = _sides(left, right, how, two_values(function))
         app.actor(left.topic, right.topic, stores=[left, right, *stores], name=called, **options)(left_changed)
         app.on(called, right.topic)(right_changed)
         # It is what other calls, as of queries, name the actor by.
@@ -213,7 +213,7 @@ def _sides(left: Table[Any, Any], right: Table[Any, Any], how: str, call: TwoVal
     return left_changed, right_changed
 
 
-def _caller(function: Callable[[Context, Any, Any], Any]) -> TwoValues:
+def two_values(function: Callable[[Context, Any, Any], Any]) -> TwoValues:
     """Return a handler of two values that can be awaited."""
 
     def call(ctx: Context, values: tuple[Any, Any]) -> Any:

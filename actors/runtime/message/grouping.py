@@ -38,10 +38,16 @@ class Row(NamedTuple):
 class Grouping:
     """The groups of one aggregate, as the owner of its table's rows sees them.
 
+    A join by a foreign key is one too: its groups are the left rows that name one right row.
+
     Attributes:
         aggregate: its name.
         taken: the store that says which rows are in their groups, of those that were there before the aggregate.
     """
+
+    # How errors name them.
+    _OPTION, _NONE, _KEYS = "by= of aggregate", "is in no group", "its groups"
+    _REMEDY = "Declare key_type= as the type of what by= gives"
 
     __slots__ = ("_by", "_decode_row", "_encode_key", "_to", "aggregate", "taken")
 
@@ -75,10 +81,8 @@ class Grouping:
             if count == PAGE_ROWS or size >= PAGE_BYTES:
                 self.taken.write_raw(state, TAKEN_KEY, NEXT + raw_key)
                 return raw_key
-            group = self._group(self._decode_row(row), raw_key)
-            if group is not None:
-                at_ms = int.from_bytes(row[:TIME_BYTES])
-                self._send(ctx, group, Change(None, row[TIME_BYTES:]), timestamp_ms=at_ms or None)
+            group, at_ms = self._group(self._decode_row(row), raw_key), int.from_bytes(row[:TIME_BYTES])
+            self._take_row(ctx, raw_key, group, raw=row[TIME_BYTES:], timestamp_ms=at_ms or None)
             size += len(row)
         self.taken.write_raw(state, TAKEN_KEY, ALL)
         return None
@@ -94,14 +98,24 @@ class Grouping:
         new_group = None if new is None else self._group(new.value, ctx._raw_key)
         before, after = (None if one is None else one.raw for one in (former, new))
         if old_group is not None and old_group == new_group:
-            self._send(ctx, old_group, Change(before, after))
+            self._send(ctx, ctx._raw_key, old_group, Change(before, after))
             return
         if old_group is not None:
-            self._send(ctx, old_group, Change(before, None))
+            self._send(ctx, ctx._raw_key, old_group, Change(before, None))
         if new_group is not None:
-            self._send(ctx, new_group, Change(None, after))
+            self._send(ctx, ctx._raw_key, new_group, Change(None, after))
 
-    def _send(self, ctx: Context, group: bytes, change: Change, timestamp_ms: int | None = None) -> None:
+    def _take_row(
+        self, ctx: Context, raw_key: bytes, group: bytes | None, *, raw: bytes, timestamp_ms: int | None
+    ) -> None:
+        """Put a row that was there before into its group, None if it is in none."""
+        if group is not None:
+            self._send(ctx, raw_key, group, Change(None, raw), timestamp_ms=timestamp_ms)
+
+    def _send(
+        self, ctx: Context, raw_key: bytes, group: bytes, change: Change, *, timestamp_ms: int | None = None
+    ) -> None:
+        """Send the change of the row `raw_key` to one group."""
         ctx.send(self._to, key=group, value=encode_change(change), timestamp_ms=timestamp_ms)
 
     def _group(self, value: Any, raw_key: bytes) -> bytes | None:
@@ -110,9 +124,9 @@ class Grouping:
             group = self._by(value)
         except Exception as error:
             raise NoGroupError(
-                f"by= of aggregate {self.aggregate} raised {type(error).__name__} for the row of key "
+                f"{self._OPTION} {self.aggregate} raised {type(error).__name__} for the row of key "
                 f"{show_bytes(raw_key)}: {error}. Make it take all values of the table's topic; None is for a row that "
-                "is in no group"
+                f"{self._NONE}"
             ) from error
         if group is None:
             return None
@@ -120,6 +134,6 @@ class Grouping:
             return self._encode_key(group)
         except ValueError as error:
             raise NoGroupError(
-                f"by= of aggregate {self.aggregate} gives {group!r} for the row of key {show_bytes(raw_key)}, which "
-                f"isn't a key of its groups: {error}. Declare key_type= as the type of what by= gives"
+                f"{self._OPTION} {self.aggregate} gives {group!r} for the row of key {show_bytes(raw_key)}, which "
+                f"isn't a key of {self._KEYS}: {error}. {self._REMEDY}"
             ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from actors._core.aggregates import Aggregate
@@ -113,8 +114,31 @@ class Table(Store[K, V]):
             )
         overlay, state, raw_key = self._place(key)
         history = self._history(state)
-        raw = history.as_of(raw_key, self._latest(overlay, history, raw_key), as_of)
+        raw = history.as_of(raw_key, _latest(overlay.get(raw_key), history, raw_key), as_of)
         return default if raw is None else self._decoded(raw, state)
+
+    def committed_as_of(
+        self, row: bytes | None, former: Callable[[bytes], bytes | None], raw_key: bytes, as_of: int
+    ) -> tuple[bytes | None, int]:
+        """Return the row that a key had as of a time, and since when the table keeps former values; for queries.
+
+        Before that time, Unix milliseconds, only a latest value that is as old is known, and None says nothing.
+
+        Args:
+            row: the key's row in the table, None if it has none.
+            former: gives the value of a row of `history`, which isn't None; None where it isn't there.
+            raw_key: the encoded key.
+            as_of: Unix milliseconds.
+
+        Raises:
+            NewerVersionError: the rows are of another history.
+            ValueError: a row of the history can't be read.
+        """
+        rows: Any = SimpleNamespace(get=former)
+        raw = former(MARK_KEY)
+        history = History(rows, self.history_ms, None if raw is None else self._checked_mark(raw))
+        since_ms = max(0, history.mark.newest_ms - self.history_ms)
+        return history.as_of(raw_key, _latest(row, history, raw_key), as_of), since_ms
 
     def timestamp_ms(self, key: K) -> int | None:
         """Return the time of the record that wrote a key's latest value, Unix milliseconds; None if there is none."""
@@ -270,7 +294,7 @@ class Table(Store[K, V]):
             return False
         history.move_on(at_ms, CLEARED_AT_ONCE)
         row = None if raw is None else at_ms.to_bytes(TIME_BYTES) + raw
-        return history.put(ctx._raw_key, self._latest(overlay, history, ctx._raw_key), at_ms, row)
+        return history.put(ctx._raw_key, _latest(overlay.get(ctx._raw_key), history, ctx._raw_key), at_ms, row)
 
     def _checked_ms(self, ctx: Context, state: TaskState, newest_ms: int) -> int:
         """Return the record's time; one that is far ahead would make a history of it alone."""
@@ -288,13 +312,6 @@ class Table(Store[K, V]):
                     f"max_time_ahead={tools.max_ahead_ms / 1000:g} s: it would end the history of table {self.name}",
                 )
         return at_ms
-
-    def _latest(self, overlay: Overlay, history: History, raw_key: bytes) -> Latest | None:
-        row = overlay.get(raw_key)
-        if row is not None:
-            return Latest(_time_of(row), row)
-        deleted_ms = history.deleted_ms(raw_key)
-        return None if deleted_ms is None else Latest(deleted_ms, None)
 
     def _history(self, state: TaskState) -> History:
         store = self.history
@@ -325,6 +342,14 @@ def turns_of(are_tables: Sequence[bool]) -> tuple[int, ...]:
     So a message meets the row of its own time.
     """
     return tuple(place - len(are_tables) * is_table for place, is_table in enumerate(are_tables))
+
+
+def _latest(row: bytes | None, history: History, raw_key: bytes) -> Latest | None:
+    """Return the latest version of a key, whose row in the table is given."""
+    if row is not None:
+        return Latest(_time_of(row), row)
+    deleted_ms = history.deleted_ms(raw_key)
+    return None if deleted_ms is None else Latest(deleted_ms, None)
 
 
 def _time_of(row: bytes) -> int:

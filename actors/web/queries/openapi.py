@@ -83,7 +83,13 @@ def _paths(stores: list[str]) -> Schema:
             }
         },
         "/actors/{store}/{key}": {
-            "get": _operation("one", "The value of a key", [store, key, _parameter("raw"), *common], ValueAnswer, "421")
+            "get": _operation(
+                "one",
+                "The value of a key",
+                [store, key, _parameter("as_of"), _parameter("raw"), *common],
+                ValueAnswer,
+                "421",
+            )
         },
     }
 
@@ -161,6 +167,7 @@ def _parameter(name: str) -> Schema:
         "to": (text, "The end, which isn't included."),
         "from_ms": (time, "The first start of windows, Unix milliseconds."),
         "to_ms": (time, "The last start of windows, Unix milliseconds."),
+        "as_of": (time, "Of a table with a history: the value as of that time, Unix milliseconds."),
         "limit": ({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, "Keys in a page."),
         "cursor": (text, "`next` of the page before."),
         "raw": (flag, "Values as base64 of their stored bytes."),

@@ -47,6 +47,7 @@ from actors.web.queries.coding import (
     key_in_path,
     many_body,
 )
+from actors.web.queries.histories import as_of_in, read_as_of
 from actors.web.queries.openapi import description
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
@@ -57,6 +58,7 @@ from stores._core.overlay import after_prefix
 
 PREFIX = "/actors"
 KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
+VALUE_PARAMETERS = KEY_PARAMETERS | {"as_of"}
 RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 WINDOW_PARAMETERS = KEY_PARAMETERS | {"from", "to"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
@@ -110,13 +112,14 @@ class QueryRoutes:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """Return the value of a key, or the windows of a key of a window store."""
+        """Return the value of a key, of a table also as of a time, or the windows of a key of a window store."""
         spec, coding = self._store(request.match_info["store"])
         windows = self._windows[coding.store.name]
         if windows is not None:
             return await self._windows_of(request, spec, windows)
-        parameters = Parameters(request, KEY_PARAMETERS)
+        parameters = Parameters(request, VALUE_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        as_of = as_of_in(parameters, coding.store)
         named = parameters.number("partition", 0, spec.partition_count - 1)
         partition = _partition(spec, coding.store, key, named)
         router = self._router(parameters.read)
@@ -124,7 +127,11 @@ class QueryRoutes:
         async def here(_: list[int]) -> web.StreamResponse:
             (task,) = await router.reader.hold(spec, (partition,))
             held = task.of(coding.store.name)
-            found = read(held, key)
+            if as_of is None:
+                found = read(held, key)
+            else:
+                with router.reader.pace.charged():
+                    found = read_as_of(coding.store, task, key, as_of)
             if found.value is None:
                 raise _absent(answers.one_value(coding, held, key, found, is_raw=is_raw))
             if len(found.value) <= LARGE_BYTES:

@@ -46,6 +46,7 @@ RUN_ELSEWHERE = {
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
     "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
     "docs/reference/tables.md#Joins of two tables": "tests/unit/docs/test_tables_page.py",
+    "docs/reference/tables.md#Joins by a foreign key": "tests/unit/docs/test_tables_page.py",
     "docs/reference/tables.md#Aggregates": "tests/unit/docs/test_tables_page.py",
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Changes once per interval": "tests/unit/docs/test_windows_page.py",

@@ -36,6 +36,21 @@ def test_the_join_sends_a_profile_and_its_tombstone() -> None:
         ]
 
 
+def test_the_join_by_a_foreign_key_sends_an_invoice_and_its_tombstone() -> None:
+    names = block("docs/reference/tables.md", "Joins by a foreign key").run({"App": App, "Context": Context})
+    orders, customers, invoices = names["orders"], names["customers"], names["invoices"]
+    with ActorTestDriver(names["app"], partitions=2) as driver:
+        driver.send(orders.topic, key="a", value={"customer": "ada", "cents": 5})
+        driver.send(customers.topic, key="ada", value={"name": "Ada"})
+        driver.send(customers.topic, key="ada", value={"name": "Ada L."})
+        driver.send(orders.topic, key="a", value={"customer": "bob", "cents": 5})
+        assert [(sent.key, sent.value) for sent in driver.outputs(invoices)] == [
+            ("a", {"cents": 5, "name": "Ada"}),
+            ("a", {"cents": 5, "name": "Ada L."}),
+            ("a", None),
+        ]
+
+
 def test_the_aggregates_follow_the_rows() -> None:
     names = block("docs/reference/tables.md", "Aggregates").run({})
     offers, stock, sellers, alerts = (names[name] for name in ("offers", "stock", "sellers", "alerts"))

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from actors import Context
 from actors._core.group.members import TaskId
+from actors._core.windows.versions import MARK_KEY
+from actors.client import StateClient, StateRequestError
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
 from actors.testing import ActorTestDriver
+from stores._core.record import encode_metadata
 from stores.memory import MemoryStore
 from tests.unit.web.queries.test_window_queries import ask
 from tests.unit.web.query_server import PARTITIONS, POSITION, Served
 
 NOON_MS = 1_700_049_600_000
+HOUR_MS = 3_600_000
+ROWS = [
+    *(("a", "Ada", NOON_MS), ("a", "Ada L.", NOON_MS), ("b", "Bob", NOON_MS), ("b", None, NOON_MS)),
+    *(("c", "Cy", NOON_MS), ("c", "Cyd", NOON_MS + 10), ("c", None, NOON_MS + 20), ("c", "Cyde", NOON_MS + HOUR_MS)),
+]
 
 
 class TablesServed(Served):
@@ -33,9 +45,9 @@ class TablesServed(Served):
 
         def recorded() -> dict[tuple[str, int], dict[bytes, bytes]]:
             with ActorTestDriver(app, partitions=PARTITIONS) as driver:
-                for key, name in (("a", "Ada"), ("a", "Ada L."), ("b", "Bob"), ("b", None)):
+                for key, name, at_ms in ROWS:
                     value = None if name is None else {"name": name}
-                    driver.send(table.topic, key=key, value=value, timestamp_ms=NOON_MS)
+                    driver.send(table.topic, key=key, value=value, timestamp_ms=at_ms)
                 disk = driver._disk.files()
                 return {(one.store, int(one.path.name.rpartition("-")[2])): dict(one.data) for one in disk}
 
@@ -56,17 +68,71 @@ class TablesServed(Served):
         self.queries.stores |= dict.fromkeys((store.name for store in stores), self.spec)
 
 
-async def test_a_query_shows_the_latest_value() -> None:
+@asynccontextmanager
+async def serving() -> AsyncIterator[TablesServed]:
     found = TablesServed()
     found.server.init_server()
     await found.server.start_server()
     try:
-        status, content = await ask(found, "/actors/customers/a")
-        assert (status, content["value"]) == (200, {"name": "Ada L."})
-        assert (await ask(found, "/actors/customers/b"))[0] == 404
-        _, listed = await ask(found, "/actors/customers")
-        assert [(one["key"], one["value"]) for one in listed["items"]] == [("a", {"name": "Ada L."})]
+        yield found
     finally:
         await found.server.stop_server()
         await found.queries.workers.close()
         await found.lease.close()
+
+
+async def test_a_query_shows_the_latest_value() -> None:
+    async with serving() as found:
+        status, content = await ask(found, "/actors/customers/a")
+        assert (status, content["value"]) == (200, {"name": "Ada L."})
+        assert (await ask(found, "/actors/customers/b"))[0] == 404
+        _, listed = await ask(found, "/actors/customers")
+        assert [(one["key"], one["value"]) for one in listed["items"]] == [
+            ("a", {"name": "Ada L."}),
+            ("c", {"name": "Cyde"}),
+        ]
+
+
+async def test_a_query_shows_the_value_as_of_a_time() -> None:
+    async with serving() as found:
+        for at, name in ((0, "Cy"), (9, "Cy"), (10, "Cyd"), (19, "Cyd"), (HOUR_MS, "Cyde"), (9 * HOUR_MS, "Cyde")):
+            status, content = await ask(found, f"/actors/customers/c?as_of={NOON_MS + at}")
+            assert (status, content["value"]) == (200, {"name": name})
+        for at in (20, HOUR_MS - 1):
+            status, content = await ask(found, f"/actors/customers/c?as_of={NOON_MS + at}")
+            assert (status, content["type"]) == (404, "urn:faust-actors:problem:no-such-key")
+        assert (await ask(found, f"/actors/customers/c?as_of={NOON_MS + 10}&raw=true"))[1]["value"]
+        async with StateClient(f"http://127.0.0.1:{found.app.conf.web_port}") as client:
+            assert await client.get("customers", "c", as_of=NOON_MS + 10) == {"name": "Cyd"}
+            assert await client.get("customers", "c", as_of=NOON_MS + 20) is None
+            with pytest.raises(StateRequestError, match=f"keeps former values since {NOON_MS}"):
+                await client.get("customers", "c", as_of=NOON_MS - 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "text"),
+    [
+        ("customers/c?as_of=soon", "bad-parameter", "'soon', not a number from 0"),
+        ("customers/c?as_of=-1", "bad-parameter", "'-1', not a number from 0"),
+        (f"customers/c?as_of={1 << 63}", "bad-parameter", "not a number from 0"),
+        (f"customers/c?as_of={NOON_MS - 1}", "before-history", f"since {NOON_MS}, and as_of={NOON_MS - 1} is before"),
+        ("customers/c?as_of=5&read=standby", "bad-parameter", "given by their owners only"),
+        ("customers?as_of=5", "bad-parameter", "as_of"),
+        ("customers-history/aw==?partition=0&as_of=5", "no-history", "store customers-history keeps no former values"),
+    ],
+)
+async def test_times_that_cant_be_asked_for_are_refused(path: str, kind: str, text: str) -> None:
+    async with serving() as found:
+        status, content = await ask(found, f"/actors/{path}")
+        assert (status, content["type"]) == (400, f"urn:faust-actors:problem:{kind}")
+        assert text in content["detail"]
+
+
+async def test_a_history_that_cant_be_read_is_no_value() -> None:
+    async with serving() as found:
+        for task in found.tasks.values():
+            for held in task._stores or ():
+                if dict(held.store.scan()).keys() & {MARK_KEY}:
+                    held.store.apply([(MARK_KEY, encode_metadata(1, 2) + b"\xff")], POSITION)
+        status, content = await ask(found, f"/actors/customers/c?as_of={NOON_MS}")
+        assert (status, content["type"]) == (500, "urn:faust-actors:problem:bad-value")
