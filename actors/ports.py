@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from actors._core.partitioner import Partitioner
+from actors._core.task.pauses import Pause
 from actors._core.task.takeover import LogBounds
 from stores.errors import StoreError
 from stores.ports import PartitionStore, SnapshotContent
@@ -410,6 +411,12 @@ class Owners(Protocol):
 
     async def open_claims(self) -> Sequence[OwnerRecord] | None:
         """Return the records of claims that are in open transactions, None if none is open."""
+
+    async def refresh(self) -> None:
+        """Read the committed records up to the end as it is now."""
+
+    def pause_of(self, actor: str, partition: int) -> Pause | None:
+        """Return what pauses a task, as of the last `latest` or `refresh`; None if nothing does."""
 
 
 class Clock(Protocol):

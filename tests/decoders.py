@@ -25,6 +25,7 @@ from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
 from actors._core.task import completed as progress
+from actors._core.task.pauses import Pause
 from actors._core.windows import changes, foreign_keys, join_rows, rows, versions
 from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
@@ -122,6 +123,7 @@ _COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
 _STORE = StoreRecord(store="s", changelog="c", at_ms=1, shapes=[{"a": 1}], former={1: [2]})
 _OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, "t", "i", 3)
+_PAUSE = Pause(actor="a", partition=0, is_paused=True, at_ms=2, by="ann")
 _MEMBER = Member(
     "m", "i", "http://w", 3, frozenset({TaskId("a", 1)}), {TaskId("a", 1): 5}, {TaskId("a", 1): 0}, True, 7
 )
@@ -246,6 +248,7 @@ DECODERS: dict[str, Decoder] = {
     "decode_finished": Decoder(_text(lambda text: progress.decode_finished(0, text)), (b"AQ==",), (ValueError,)),
     # the owners' registry
     "KafkaOwners._take store": Decoder(_take(b"store:s"), (msgspec.json.encode(_STORE),)),
+    "KafkaOwners._take pause": Decoder(_take(b"pause:a/0"), (msgspec.json.encode(_PAUSE),)),
     "KafkaOwners._take": Decoder(_take(b"a/0"), (msgspec.json.encode(asdict(_OWNER)),)),
     # entries of the stores beside an actor's state
     "read_entry": Decoder(
@@ -414,6 +417,7 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "_content": "its caller passes over what can't be read",
     "_decode_owner": "KafkaOwners._take",
     "_decode_store": "KafkaOwners._take",
+    "Pauses.take": "KafkaOwners._take pause",
     "_reply": "decode_reply",
     "ask_worker": "test_dashboard",
     "StateClient._send": "test_access_clients",

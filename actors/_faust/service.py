@@ -43,6 +43,7 @@ from actors.runtime.clock import compare, watch
 from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
+from actors.runtime.pauses import follow_pauses
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec, TaskServices
@@ -246,6 +247,8 @@ class ActorService(Service):  # type: ignore[misc]
         if worker is not None:
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
+            pauses = follow_pauses(owners, lambda: worker.tasks, self.app.actor_clock)
+            self._watches.append(asyncio.create_task(pauses, name="actors pauses"))
             if made:
                 self._watches.append(asyncio.create_task(purge(topics, made, worker.tasks), name="actors purge"))
 

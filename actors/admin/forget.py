@@ -45,7 +45,7 @@ async def forget(setup: Setup, name: str) -> list[str]:
         await write_stores(setup.connection, setup.owners_topic, given_up)
         if is_gone:
             records = [record for record in await owners.all() if record.actor == name]
-            await forget_owners(setup.connection, setup.owners_topic, records)
+            await forget_owners(setup.connection, setup.owners_topic, records, owners.pauses.keys(name))
     return sorted(topics)
 
 

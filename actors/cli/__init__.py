@@ -1,6 +1,6 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
+pausing.py, actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
@@ -20,11 +20,12 @@ from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
 from actors.cli.init import init
 from actors.cli.parked import parked
+from actors.cli.pausing import pause, resume
 from actors.cli.reset import reset as reset
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-for command in (actors, config, init, locks, parked, stopped, state, topics):
+for command in (actors, config, init, locks, parked, pause, resume, stopped, state, topics):
     cli.add_command(command)

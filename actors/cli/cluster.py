@@ -17,6 +17,7 @@ from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreErr
 from actors.ports import OwnerRecord, TopicPartition
 from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.workers import WorkerClient
+from stores._core.printable import moment
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
@@ -27,6 +28,7 @@ LOOKED_AT = 100
 """Up to so many offsets behind the committed one are read: markers of transactions take offsets, and aren't waiting."""
 LOOK_S = 5.0
 UNKNOWN = "unknown"
+PAUSED = "paused"
 
 Owners = dict[tuple[str, int], OwnerRecord]
 """(actor, partition) → who took the task over last."""
@@ -42,7 +44,7 @@ class TaskStatus:
         committed: the next offset to handle; None where nothing was ever committed.
         start, end: the input's offsets, of the first record that is left and behind the last.
         waiting: how many records are between what is committed and the end; None where they weren't looked at.
-        state: what the owner says of the task ("running", "halted", …); "unknown" where it doesn't answer.
+        state: what the owner says of the task ("running", "halted", "paused", …); "unknown" where it doesn't answer.
         reason: why the partition stands still, or why the state isn't known; "" where there is nothing to say.
     """
 
@@ -185,6 +187,9 @@ class Cluster:
 
 def _as_told(row: TaskStatus, owner: Seen) -> TaskStatus:
     told = next((task for task in owner.tasks if (task.actor, task.partition) == (row.actor, row.partition)), None)
+    if told is not None and told.paused_at_ms is not None and told.reason is None:
+        since = f"since {moment(told.paused_at_ms)}, by {told.paused_by}"
+        return replace(row, state=PAUSED, reason=f"{since}; `faust -A … resume {row.actor}` ends it")
     if told is not None:
         return replace(row, state=told.state, reason=told.reason or "")
     trouble = owner.trouble if owner.status is None else "it doesn't own the partition now"

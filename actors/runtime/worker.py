@@ -342,7 +342,7 @@ class Worker:
             before, seen = seen, {}
             for task in self._tasks.values():
                 in_hand = task.in_hand
-                if in_hand is None:
+                if in_hand is None or task.paused is not None:
                     continue
                 known, looks = before.get(task, (None, 0))
                 looks = looks + 1 if known == in_hand else 0

@@ -3,7 +3,8 @@
 They are open to all who reach the port: `/health` names actors, topics, partitions and offsets, no keys, no values and
 no addresses; the others name counts.
 
-**`/health`** is for people and monitors. It says `degraded` while partitions stand still, and names them.
+**`/health`** is for people and monitors. It says `degraded` while partitions stand still, and names them. It also
+names those that an operator has paused, which changes nothing of the rest.
 
 **Live** is a worker whose event loop answers and whose dispatcher hasn't ended. Everything else recovers by itself, or
 stays as it is in a new process: a broker that is away, a restore that takes long, a record that can't be handled.
@@ -46,7 +47,9 @@ def health_pages(app: Host) -> web.Application:
         missing, stopped = what_is_missing(app), stopped_partitions(app)
         status = "unavailable" if missing else "degraded" if stopped else "ok"
         probes = {"live": not what_is_dead(app), "startup": not what_is_to_start(app), "ready": not missing}
-        return _reply({"status": status, **probes, "missing": missing, "stopped": stopped}, is_there=not missing)
+        paused = paused_partitions(app)
+        content = {"status": status, **probes, "missing": missing, "stopped": stopped, "paused": paused}
+        return _reply(content, is_there=not missing)
 
     async def live(_: web.Request) -> web.Response:
         return _reply_missing(what_is_dead(app))
@@ -133,6 +136,15 @@ def stopped_partitions(app: Host) -> list[dict[str, str | int | None]]:
         }
         for task in app.actor_service.tasks
         if task.halted_by is not None and task.state in _STOPPED
+    ]
+
+
+def paused_partitions(app: Host) -> list[dict[str, str | int]]:
+    """Return the partitions that an operator has paused: nothing is wrong with them."""
+    return [
+        {"actor": task.spec.name, "topic": task.spec.topic, "partition": task.partition, "since_ms": task.paused.at_ms}
+        for task in app.actor_service.tasks
+        if task.paused is not None
     ]
 
 

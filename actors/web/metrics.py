@@ -55,6 +55,7 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("pending_timers", "About how many timers are set.", lambda task: task.pending_timers),
     ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
     ("stream_time_seconds", "Stream time, of actors with window stores.", lambda task: _seconds(task.stream_ms)),
+    ("task_paused", "1 while an operator has paused the partition.", lambda task: float(task.paused_at_ms is not None)),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
 )

@@ -1,8 +1,8 @@
-"""The leader registry: which worker owns which task, in which epoch, and which stores the app has.
+"""The leader registry: which worker owns which task, in which epoch, which stores the app has, and what is paused.
 
 A compacted topic with one partition. Each takeover writes the record of its task, in the same transaction as the
-offset's mark; a worker that starts writes the records of its stores. One reader serves all tasks of the worker, and
-continues where it stopped.
+offset's mark; a worker that starts writes the records of its stores; an operator pauses and resumes. One reader serves
+all tasks of the worker, and continues where it stopped.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
+from actors._core.task.pauses import PREFIX, Pause, Pauses, pause_key
 from actors._kafka.admin.asking import SharedRead
 from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.permissions import WRITE
@@ -87,6 +88,7 @@ class KafkaOwners:
         self._source = TopicPartition(topic, 0)
         self._records: dict[bytes, OwnerRecord] = {}
         self._stores: dict[bytes, StoreRecord] = {}
+        self.pauses = Pauses()
         self._malformed: dict[bytes, int] = {}
         self._next_offset = 0
         self.refresh = SharedRead(self._read_to_end)
@@ -106,6 +108,10 @@ class KafkaOwners:
         """Return the newest committed record of a task."""
         await self.refresh()
         return self._records.get(f"{actor}/{partition}".encode())
+
+    def pause_of(self, actor: str, partition: int) -> Pause | None:
+        """See `actors.ports.Owners.pause_of`."""
+        return self.pauses.of(actor, partition)
 
     async def open_claims(self) -> Sequence[OwnerRecord] | None:
         """See `actors.ports.Owners.open_claims`."""
@@ -135,11 +141,14 @@ class KafkaOwners:
             return
         self._malformed.pop(key, None)
         if record.value is None:
+            self.pauses.take(key, None)
             self._stores.pop(key, None)
             self._records.pop(key, None)
             return
         try:
-            if key.startswith(_STORE):
+            if key.startswith(PREFIX):
+                self.pauses.take(key, record.value)
+            elif key.startswith(_STORE):
                 self._stores[key] = _decode_store(key, record.value)
             else:
                 self._records[key] = _decode_owner(key, record.value)
@@ -210,13 +219,25 @@ async def write_stores(connection: Connection, topic: str, records: Mapping[str,
     await _write(connection, topic, values)
 
 
-async def forget_owners(connection: Connection, topic: str, records: Iterable[OwnerRecord]) -> None:
-    """Remove the records of tasks from the registry. Returns when the brokers have done it.
+async def write_pause(connection: Connection, topic: str, pause: Pause) -> None:
+    """Write the record of a pause or of its end into the registry. Returns when the brokers have it.
 
     Raises:
         BrokerUnavailableError: they may not have.
     """
-    await _write(connection, topic, {_owner_key(record): None for record in records})
+    key = pause_key(pause.actor, pause.partition)
+    await _write(connection, topic, {key: msgspec.json.encode(pause)})
+
+
+async def forget_owners(
+    connection: Connection, topic: str, records: Iterable[OwnerRecord], pauses: Iterable[bytes]
+) -> None:
+    """Remove the records of tasks, and of pauses by their keys, from the registry. Returns when that is done.
+
+    Raises:
+        BrokerUnavailableError: they may not have.
+    """
+    await _write(connection, topic, dict.fromkeys([*map(_owner_key, records), *pauses]))
 
 
 async def _write(connection: Connection, topic: str, values: Mapping[bytes, bytes | None]) -> None:

@@ -66,6 +66,7 @@ class Inbox:
         queues: one for each input.
         is_open: whether records are taken: from a takeover until its work is dropped.
         stopping: the task is to commit what it has handled and to end.
+        is_paused: nothing is handled or fetched: see `pause`.
         hurries: what runs isn't waited for any more.
         doubt: why the task has to take over again, None if it needn't.
         is_last: the worker itself stops, and may not come back soon.
@@ -76,6 +77,7 @@ class Inbox:
         self.queues = [InputQueue()]
         self.is_open = False
         self.stopping = False
+        self.is_paused = False
         self.hurries = False
         self.doubt: str | None = None
         self.is_last = False
@@ -100,7 +102,7 @@ class Inbox:
 
     def has_room(self, index: int) -> bool:
         """Tell whether records of an input should be fetched for the task."""
-        return self.is_open and not self.stopping and self.queues[index].queued < self._limit
+        return self.is_open and not (self.stopping or self.is_paused) and self.queues[index].queued < self._limit
 
     def put(self, index: int, records: Sequence[InputRecord]) -> None:
         """Add records in offset order. What comes while the task isn't running is dropped, and fetched again later."""
@@ -139,6 +141,13 @@ class Inbox:
             queue.batches.clear()
             queue.start = queue.queued = 0
 
+    def pause(self, is_paused: bool) -> None:
+        """Begin or end a pause. What waits stays here."""
+        self.is_paused = is_paused
+        self.wake()
+        if not is_paused:
+            self._say_has_room()
+
     def wake(self) -> None:
         """End a wait."""
         self._wake.set()
@@ -176,6 +185,11 @@ class MergedInbox(Inbox):
         self._has_more = has_more
         self._monotonic = monotonic
         self._idle_since_s: float | None = None
+
+    def pause(self, is_paused: bool) -> None:
+        """Begin or end a pause; no input has been waited for in it."""
+        self._idle_since_s = None
+        super().pause(is_paused)
 
     def __bool__(self) -> bool:
         """Tell whether there is something to take now."""

@@ -136,6 +136,7 @@ class TaskStatus:
         ahead_ms: how far the partition's time is ahead of the worker's clock.
         late: by window store, how many messages came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
+        paused_at_ms, paused_by: when and by whom it was paused, Unix milliseconds; None if it isn't paused.
     """
 
     actor: str
@@ -169,6 +170,8 @@ class TaskStatus:
     ahead_ms: int = 0
     late: dict[str, int] = field(default_factory=dict)
     stream_ms: int | None = None
+    paused_at_ms: int | None = None
+    paused_by: str | None = None
     inputs: list[InputStatus] = field(default_factory=list)
     windows: list[WindowStatus] = field(default_factory=list)
 
@@ -319,6 +322,8 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         # A store with nothing late has a count too: a rate begins with a sample.
         late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
+        paused_at_ms=None if task.paused is None else task.paused.at_ms,
+        paused_by=None if task.paused is None else task.paused.by,
         windows=[
             _windows(store, stores.get(store.name)) for store in task.spec.windows if isinstance(store, WindowStore)
         ],

@@ -87,6 +87,9 @@ class Effects:
     """Runs the effects of a partition, from a takeover to the next.
 
     `committed` is the outbox as it is committed, `epoch` the owner's; `wake` ends the task's wait.
+
+    Attributes:
+        is_held: whether no call may begin now; calls that run go on.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Effects:
         self._ended: deque[Run] = deque()
         self._lines = Lines(spec, state, committed, clock, is_held=self._runs.__contains__)
         self._meters = meters
+        self.is_held: Callable[[], bool] = lambda: False
         if state.scope.source_offset < 0:
             # Nothing is looked for before the first input, and nothing can be there.
             meters.parked_effects = 0
@@ -273,7 +277,7 @@ class Effects:
     @property
     def _may_run(self) -> bool:
         # Before the first input there is no offset that an outcome's write could come from.
-        return not self._is_closed and self._state.scope.source_offset >= 0
+        return not (self._is_closed or self.is_held()) and self._state.scope.source_offset >= 0
 
     @property
     def _has_room(self) -> bool:

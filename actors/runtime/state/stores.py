@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from actors._core.logs import escaping
 from actors.errors import LogWentBackError, OutcomeUnknownError
@@ -90,6 +91,14 @@ class StoreCache:
         while self._stores:
             _, held = self._stores.popitem()
             held.close()
+
+
+async def note_time(stores: Iterable[PartitionStore], at_ms: int) -> None:
+    """Note in the stores that what they hold was the truth at that time."""
+    for store in stores:
+        position = store.position()
+        if position is not None:
+            await finish_in_thread(store.apply, [], replace(position, wall_time_ms=at_ms))
 
 
 async def store_commit(

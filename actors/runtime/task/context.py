@@ -19,6 +19,8 @@ from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 
+CAREFUL_INTERNAL_S = 30.0
+"""How long internal messages are committed one by one after a refused commit."""
 MessageId = str | tuple[str, int]
 """What tells a message of a task from all others: an internal message's id, or an input's topic and offset."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from actors._core.logs import escaping
 from actors._core.task.policy import OnError
 from actors.errors import (
+    CommitRefusedError,
     NewerProgramError,
     RecordError,
     RecordTooLargeError,
@@ -27,6 +28,7 @@ from actors.runtime.message.failures import (
     PartlyFailedError,
     as_record_error,
     failures_of,
+    refused,
     undecodable,
     unreadable,
 )
@@ -34,7 +36,7 @@ from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec, InputSpec
-from actors.runtime.task.context import MessageId
+from actors.runtime.task.context import MessageId, PoisonTracking
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -278,6 +280,25 @@ class Handling:
             ctx = Context(state, record, None, record.key or b"")
             internal.consume(ctx)
             ctx._state = None
+
+
+def blame(
+    spec: ActorSpec, poison: PoisonTracking, source: TopicPartition, record: InputRecord, error: CommitRefusedError
+) -> tuple[RecordError, bool]:
+    """Return the error of a record that was committed alone and is refused, and whether the record is given up.
+
+    One that is given up is tried again with all that wasn't committed, and dealt with as the actor's policy says.
+    """
+    who, given_up = identity(source, record), poison.given_up
+    found = refused(spec.name, source, record, error, is_final=who in given_up)
+    if (internal_id := getattr(record, "id", None)) is not None:
+        found.internal = (spec.name, internal_id)
+    found.is_passed = spec.concurrency > 1
+    gives_up = who not in poison.poisoned and (spec.on_error.then != "stop" or spec.concurrency > 1)
+    if gives_up:
+        poison.poisoned[who] = found
+        given_up.add(who)
+    return found, gives_up
 
 
 def identity(source: TopicPartition, record: InputRecord) -> MessageId:

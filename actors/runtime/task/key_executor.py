@@ -63,6 +63,9 @@ class KeyExecutor:
     """Runs up to `limit` messages of a partition at once.
 
     `wake` is called when a message is done, `merged` when an input record is merged.
+
+    Attributes:
+        is_paused: nothing is started; what runs comes to its end.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class KeyExecutor:
         self._error: BaseException | None = None
         self._merged = 0
         self._is_closed = False
+        self.is_paused = False
         # Those that are parked share a line, in which only one at a time may be given a place.
         # Of messages that run side by side none sees what another, of the same id, has written.
         self._orders_keyless = bool(handling.spec.stores)
@@ -137,7 +141,9 @@ class KeyExecutor:
 
     def start(self) -> None:
         """Start what may run."""
-        while self._ready and len(self._running) - self._waiting < self._limit and not self._is_closed:
+        if self.is_paused or self._is_closed:
+            return
+        while self._ready and len(self._running) - self._waiting < self._limit:
             queue = self._ready.popleft()
             in_flight = queue.waiting.popleft()
             queue.is_busy = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
@@ -17,6 +18,9 @@ from actors.runtime.task.context import TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
 from stores._core.overlay import Writes
+
+PAUSED_LOOK_S = 0.5
+"""How often a message that is to be tried again looks whether a pause is over."""
 
 
 class KeyedProcessor(TaskProcessor):
@@ -44,7 +48,10 @@ class KeyedProcessor(TaskProcessor):
         while not self._inbox.stopping:
             await self._check()
             self._note_time()
-            self._admit()
+            # What was admitted before a pause waits in the executor.
+            self._executor.is_paused = is_paused = self._inbox.is_paused
+            if not is_paused:
+                self._admit()
             self._executor.start()
             if await self._look_at_what_is_done():
                 # What is due may go on without a pause of its own.
@@ -53,7 +60,7 @@ class KeyedProcessor(TaskProcessor):
             wait_s = self._commit_in_s()
             if wait_s <= 0.0:
                 await self._begin_commit()
-            elif self.is_quiet and not self._pending and not self._inbox:
+            elif (self.is_quiet and not self._pending and not self._inbox) or (is_paused and self.is_clean):
                 await self._idle()
             else:
                 await self._inbox.wait(min(wait_s, self._due_in_s()))
@@ -87,7 +94,7 @@ class KeyedProcessor(TaskProcessor):
     def _backlog_ms(self) -> float:
         # What is admitted is in front of the timers of its key, also while it waits for one of another key.
         lowest_ms = float("inf")
-        parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
+        parts = zip(self.backlogs, self.inputs, self._inbox.queues, strict=True)
         for backlog, one, queue in parts:
             waiting = chain(self._pending, queue.records()) if one is self._pending_of else queue.records()
             lowest_ms = min(lowest_ms, backlog.lowest_ms(self._admitted[one.index], waiting))
@@ -197,6 +204,9 @@ class KeyedProcessor(TaskProcessor):
     def _may_take(self) -> bool:
         return self._executor.has_room and super()._may_take
 
+    def _due_in_s(self) -> float:
+        return math.inf if self._inbox.is_paused else super()._due_in_s()
+
     async def _handle_due(self, took_s: float) -> None:
         for internal in self._due:
             self._executor.admit(self._at, internal.record, internal)
@@ -224,8 +234,12 @@ class KeyedProcessor(TaskProcessor):
         await self._leave()
 
     async def _let_pass(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._ending.wait()
+        while not self._ending.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._ending.wait()
+            if not self._inbox.is_paused:
+                break
+            seconds = PAUSED_LOOK_S
         if self._ending.is_set():
             raise asyncio.CancelledError

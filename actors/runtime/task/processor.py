@@ -42,17 +42,16 @@ from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.misplaced import PlacedRecords
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context, enter_message
-from actors.runtime.message.failures import refused, undecodable
+from actors.runtime.message.failures import undecodable
 from actors.runtime.message.internal_messages import DueMessages
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.restore import Restored
-from actors.runtime.state.stores import store_commit
+from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
-from actors.runtime.task.handling import Handling, identity
+from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
-from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -63,7 +62,6 @@ YIELD_EVERY_S = 0.005
 DUE_S, MOST_DUE_S = 0.001, 0.01
 """How long what is due has its turn: as long as the records before it took, within these bounds."""
 SWEEP_AGAIN_S = 60.0
-CAREFUL_INTERNAL_S = 30.0
 _ROUNDING_S = 0.001
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
@@ -120,10 +118,8 @@ class TaskProcessor:
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped, timers = self._poison.dropped, tools.timers
         self._saw = None if timers is None else timers.saw
-        self._backlogs = [
-            Backlog(one.source, one.backlog_end, lambda source: self._services.sink.position(source), self._clock)
-            for one in inputs
-        ]
+        sink, clock = self._services.sink, self._clock
+        self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
         self._handled, self._oldest_s, self._pause_s = 0, 0.0, 0.0
@@ -150,7 +146,9 @@ class TaskProcessor:
         inbox = self._inbox
         while not inbox.stopping:
             await self._check()
-            if inbox:
+            if inbox.is_paused:
+                await self._stay_paused()
+            elif inbox:
                 began_s = self._clock.monotonic()
                 while inbox and not inbox.stopping and self._clock.monotonic() < began_s + YIELD_EVERY_S:
                     await self._handle_or_halt(*self._take())
@@ -163,6 +161,14 @@ class TaskProcessor:
             elif not await self._rests():
                 await self._begin_commit()
         await self._leave()
+
+    async def _stay_paused(self) -> None:
+        """Commit what was handled, and nothing else until the pause is over: queries and checkpoints go on."""
+        await self._commit()
+        while self._inbox.is_paused and not self._inbox.stopping:
+            await self._check()
+            if not await self._inbox.wait(self._refresh_in_s()):
+                await self._refresh_checkpoints()
 
     async def _leave(self) -> None:
         """Commit what was handled, and how far the input is known to be finished.
@@ -233,7 +239,7 @@ class TaskProcessor:
         return self.is_clean and not self._due.is_busy
 
     def _backlog_ms(self) -> float:
-        parts = zip(self._backlogs, self.inputs, self._inbox.queues, strict=True)
+        parts = zip(self.backlogs, self.inputs, self._inbox.queues, strict=True)
         return min(backlog.lowest_ms(one.next_offset, queue.records()) for backlog, one, queue in parts)
 
     async def _check(self) -> None:
@@ -263,13 +269,14 @@ class TaskProcessor:
         return left_s > 0.0
 
     async def _idle(self) -> None:
-        refresh_s = self._context.settings.checkpoint_refresh_s
-        left_s = self._refreshed_s + refresh_s - self._clock.monotonic()
-        if await self._inbox.wait(min(left_s, self._due_in_s())):
+        if await self._inbox.wait(min(self._refresh_in_s(), self._due_in_s())):
             # What runs beside wakes a task too.
             await self._punctuate()
-        elif not await self._punctuate() and self._clock.monotonic() >= self._refreshed_s + refresh_s - _ROUNDING_S:
+        elif not await self._punctuate() and self._refresh_in_s() <= _ROUNDING_S:
             await self._refresh_checkpoints()
+
+    def _refresh_in_s(self) -> float:
+        return self._refreshed_s + self._context.settings.checkpoint_refresh_s - self._clock.monotonic()
 
     def _due_in_s(self) -> float:
         wait_s = self._inbox.wait_s
@@ -286,6 +293,8 @@ class TaskProcessor:
 
     async def _punctuate(self, took_s: float = 0.0) -> bool:
         """Do some of what is due, after records that took so long; tell whether anything was due."""
+        if self._inbox.is_paused:
+            return False
         was_due = self._may_take and not self._inbox.stopping and self._due.take()
         if was_due:
             await self._handle_due(took_s)
@@ -308,8 +317,8 @@ class TaskProcessor:
             await self._commit()
         except CommitRefusedError:
             self._poison.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
-            again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
-            logger.exception("%s: the broker refuses what expired keys led to: %s", self._name, again)
+            text = "%s: the broker refuses what expired keys led to: they are tried again in %.0f s"
+            logger.exception(text, self._name, SWEEP_AGAIN_S)
             raise
 
     def _is_busy(self, _: bytes) -> bool:
@@ -325,16 +334,14 @@ class TaskProcessor:
         """
         for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
             reached = self._services.sink.position(one.source)
-            if reached is not None and reached > one.next_offset and not queue.queued:
+            # A task may be paused in the middle of what it took, and hold records that aren't handled.
+            if reached is not None and reached > one.next_offset >= queue.delivered:
                 self._skip_to(one, reached)
         await self._commit()
         self._note_time()
         asked_ms = self._services.clock.wall_ms()
         await self._context.confirm()
-        for held in self._stores:
-            position = held.store.position()
-            if position is not None:
-                await finish_in_thread(held.store.apply, [], replace(position, wall_time_ms=asked_ms))
+        await note_time([held.store for held in self._stores], asked_ms)
         self._refreshed_s = self._clock.monotonic()
 
     def _skip_to(self, one: InputProgress, offset: int) -> None:
@@ -447,17 +454,18 @@ class TaskProcessor:
             finally:
                 internal.done()
             await self._commit_if_due(internal.record, is_careful=is_careful)
-            if self._inbox.stopping or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
+            is_over = self._inbox.stopping or self._inbox.is_paused
+            if is_over or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
                 return
 
     async def _let_pass(self, seconds: float) -> None:
         """Wait before a message is tried again; what is before it needn't wait for a commit."""
         await self._commit()
         until_s = self._clock.monotonic() + seconds
-        while (left_s := until_s - self._clock.monotonic()) > 0.0:
+        while (left_s := until_s - self._clock.monotonic()) > 0.0 or self._inbox.is_paused:
             if self._inbox.stopping:
                 raise asyncio.CancelledError
-            await self._inbox.wait(left_s)
+            await (self._stay_paused() if self._inbox.is_paused else self._inbox.wait(left_s))
 
     def _next_pause_s(self) -> float:
         """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
@@ -481,7 +489,7 @@ class TaskProcessor:
 
     async def _pause(self, record: InputRecord) -> None:
         await self._commit_if_due(record, is_careful=self._is_suspect(record.offset))
-        await self._clock.sleep(0)
+        await (self._stay_paused() if self._inbox.is_paused else self._clock.sleep(0))
 
     async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> None:
         """Commit if it is time, or if the record that was handled last is to be committed alone."""
@@ -498,17 +506,10 @@ class TaskProcessor:
         try:
             await self._commit()
         except CommitRefusedError as error:
-            who, given_up = identity(source, record), self._poison.given_up
-            found = refused(self._spec.name, source, record, error, is_final=who in given_up)
-            if (internal_id := getattr(record, "id", None)) is not None:
-                found.internal = (self._spec.name, internal_id)
-            found.is_passed = self._spec.concurrency > 1
-            is_given_up = who in self._poison.poisoned
-            if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
+            found, is_given_up = blame(self._spec, self._poison, source, record, error)
+            if is_given_up:
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
-                self._poison.poisoned[who] = found
-                given_up.add(who)
                 raise
             await self._context.log.fence()
             raise found from error

@@ -26,6 +26,7 @@ from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event, State
+from actors._core.task.pauses import Pause
 from actors._core.task.takeover import Contradiction, InputFacts, ResetPolicy, decide_start, next_epoch
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import (
@@ -56,14 +57,15 @@ from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.context import PoisonTracking, TaskContext
+from actors.runtime.task.context import CAREFUL_INTERNAL_S, PoisonTracking, TaskContext
 from actors.runtime.task.former_owners import settled_offset, settled_owner
 from actors.runtime.task.identity import FoundInput, agreed, check_order, identify, require_unchanged
 from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
-from actors.runtime.task.processor import CAREFUL_INTERNAL_S, TaskProcessor
+from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.release import HALT_REMINDER_S, Release
 from actors.runtime.threads import finish_in_thread
+from stores._core.printable import moment
 from stores._core.record import Position
 from stores.errors import ForeignDatabaseError, StoreError
 from stores.ports import PartitionStore
@@ -98,6 +100,7 @@ class Task:
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
         self.is_abandoned = False
+        self.paused: Pause | None = None
         self.inbox = self._make_inbox(spec, services, settings)
         if spec.event_times:
             self.inbox.event_times = EventTimes(spec.event_times, self.sources, obeys_commands=spec.obeys_commands)
@@ -172,6 +175,21 @@ class Task:
         """Make the task take over again, because of what its input said."""
         self.inbox.doubt = reason
         self.inbox.wake()
+
+    def pause(self, pause: Pause | None) -> None:
+        """Begin or end a pause, as the registry says: a paused task keeps its partition and its state."""
+        before, self.paused = self.paused, pause
+        if (before is None) == (pause is None):
+            return
+        if pause is not None:
+            text, since = "actor %s is paused on %s, since %s, by %s", moment(pause.at_ms)
+            logger.info(text, self.spec.name, self.name, since, pause.by)
+        else:
+            logger.info("actor %s is resumed on %s", self.spec.name, self.name)
+            processor = self._processor
+            for one, backlog in zip(processor.inputs, processor.backlogs, strict=True) if processor else ():
+                backlog.extend(self.meters.end_offsets[one.source.topic])
+        self.inbox.pause(pause is not None)
 
     def request_stop(self, *, is_last: bool = False) -> None:
         """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
@@ -282,7 +300,10 @@ class Task:
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
         processor = self._processor
-        return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self.inbox.queued
+        if processor is None or self.state is not State.RUNNING or not processor.is_quiet:
+            return False
+        parts = zip(processor.inputs, self.inbox.queues, strict=True)
+        return all(one.next_offset >= queue.delivered for one, queue in parts)
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
@@ -337,10 +358,10 @@ class Task:
         while not self.inbox.stopping:
             if not await self.inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.name, error)
-                await self._look_at_end()
+                await self.look_at_end()
 
-    async def _look_at_end(self) -> None:
-        """See how much waits: nothing is fetched of a partition that stands still."""
+    async def look_at_end(self) -> None:
+        """See how much waits: nothing is fetched of a partition that stands still or is paused."""
         with contextlib.suppress(TaskError, OSError):
             for source in self.sources:
                 self.meters.end_offsets[source.topic] = (await self._services.logs.bounds(source)).end
@@ -446,6 +467,8 @@ class Task:
         """Return each input's committed offset and bounds, and the last owner, once no former owner can change them."""
         group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
         owner = await settled_owner(group, self._services.owners, self._log, clock, self.spec.name, self.partition)
+        # The registry was read: what was paused before the takeover handles nothing after it.
+        self.pause(self._services.owners.pause_of(self.spec.name, self.partition))
         check_order(self.spec, owner)
         is_of_earlier_release = owner is not None and not owner.transactional_id
         if former_id is not None and (is_of_earlier_release or self.spec.published):

@@ -53,6 +53,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             wake=context.inbox.wake,
             meters=context.meters,
         )
+        effects.is_held = lambda: context.inbox.is_paused
         made.punctuators.append(effects)
     if context.services.asks is not None:
         asks = context.services.asks

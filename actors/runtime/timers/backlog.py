@@ -1,4 +1,4 @@
-"""The input that was there when a task took over: timers that came due while nobody ran wait for it.
+"""The input that was there when a task took over, or was resumed: timers that came due before wait for it.
 
 Where a worker runs all the time, a timer fires after the input that came before it was due. After a downtime both are
 there at once. So a timer waits until no input is left that was there at the takeover and has a lower timestamp than the
@@ -39,6 +39,10 @@ class Backlog:
         self._is_over = False
         self._begun = -1
         self._moved_s = clock.monotonic()
+
+    def extend(self, end: int) -> None:
+        """Wait for all before offset `end`: it came in a pause, as timers came due."""
+        self._end, self._is_over, self._begun = max(self._end, end), False, -1
 
     def lowest_ms(self, begun: int, waiting: Iterable[InputRecord]) -> float:
         """Return the lowest timestamp that input which isn't begun may have; infinity when none of it is left.

@@ -18,6 +18,7 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2
+from actors._core.task.pauses import PREFIX, Pause, Pauses
 from actors._core.task.takeover import LogBounds
 from actors.errors import (
     BatchesRefusedError,
@@ -463,6 +464,15 @@ class FakeOwners:
     def __init__(self, topic: str, logs: FakeLogs) -> None:
         self.topic = topic
         self._logs = logs
+        self._pauses = Pauses()
+
+    def pause_of(self, actor: str, partition: int) -> Pause | None:
+        """See `actors.ports.Owners.pause_of`."""
+        return self._pauses.of(actor, partition)
+
+    async def refresh(self) -> None:
+        """See `actors.ports.Owners.refresh`."""
+        await self.latest("", 0)
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
         """See `actors.ports.Owners.latest`."""
@@ -472,7 +482,9 @@ class FakeOwners:
         wanted = _owner_key(actor, partition)
         async for records, _ in self._logs.read(source, bounds.start, bounds.end):
             for record in records:
-                if record.key == wanted and record.value is not None:
+                if (record.key or b"").startswith(PREFIX):
+                    self._pauses.take(record.key or b"", record.value)
+                elif record.key == wanted and record.value is not None:
                     found = msgspec.json.decode(record.value, type=OwnerRecord)
         return found
 

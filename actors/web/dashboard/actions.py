@@ -1,4 +1,4 @@
-"""Retries and drops that were asked for on a page: those under way, and the last that ended.
+"""Retries, drops, pauses and ends of pauses that were asked for on a page: those under way, and the last that ended.
 
 They run beside the request that asked for them, since an outcome takes as long as the partition's owner does. The pages
 show them as they show everything else.
@@ -96,11 +96,16 @@ class Actions:
             raise Problem(503, "busy", "Too much is under way", f"{MAX_UNDER_WAY} retries and drops are: wait for one")
         what = f"{_WORDS[verb]}{' of the' if verb != 'retry' else ''} {place.what}s of key {shown(place.key)}"
         text = f"{what} in {place.definition.name}, partition {place.partition}"
-        action = Action(text, asked_by, _now_ms())
-        self._kept.appendleft(action)
+        action = self.note(text, asked_by)
         task = asyncio.create_task(self._see_to(action, setup, place, verb, entry_id), name=f"dashboard: {text}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        return action
+
+    def note(self, text: str, asked_by: str) -> Action:
+        """Return an action that is under way, to be shown with the others."""
+        action = Action(text, asked_by, _now_ms())
+        self._kept.appendleft(action)
         return action
 
     async def _see_to(self, action: Action, setup: Setup, place: Place, verb: Verb, entry_id: str | None) -> None:

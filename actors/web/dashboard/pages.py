@@ -6,6 +6,7 @@ import asyncio
 import binascii
 from base64 import b64decode
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 from urllib.parse import parse_qs
 
@@ -15,7 +16,8 @@ from yarl import URL
 
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors.admin.parked.showing import entry_json
-from actors.errors import BrokerUnavailableError
+from actors.admin.pausing import set_pause
+from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.web.access import Level, caller_of, protect
 from actors.web.dashboard.actions import Actions, Place, Verb
 from actors.web.dashboard.group import Group, Report
@@ -68,6 +70,7 @@ class Dashboard:
         part.router.add_get("/actor", self.actor)
         part.router.add_get("/parked", self.parked)
         part.router.add_post("/parked/{verb:retry|drop|drop-all}", self.act)
+        part.router.add_post("/{verb:pause|resume}", self.pause)
         part.router.add_get("/status.json", self.status)
         part.router.add_get("/{file:dashboard\\.(?:css|js)}", self.file)
         part.on_cleanup.append(self._actions.close)
@@ -139,6 +142,26 @@ class Dashboard:
         self._actions.start(self._setup(), place, verb, form.get("id"), caller_of(request).name)
         back = URL(f"{PREFIX}/actor").with_query(name=place.definition.name)
         raise web.HTTPSeeOther(f"{back if form.get('back') == 'actor' else PREFIX}#actions", headers=NO_STORE)
+
+    async def pause(self, request: web.Request) -> web.StreamResponse:
+        """Pause or resume an actor, or one partition of it; then show its page, or answer in JSON if asked to."""
+        form, is_paused = _form(await request.read()), request.match_info["verb"] == "pause"
+        name, given = service_of(self._app).actor(form.get("actor", "")).name, form.get("partition", "")
+        partition = _number(given) if given else None
+        what, caller = f"{name}, {f'partition {given}' if given else 'all partitions'}", caller_of(request).name
+        action = self._actions.note(f"{'Pause' if is_paused else 'Resume'} {what}", caller)
+        try:
+            count = await set_pause(self._setup(), name, partition, is_paused=is_paused, by=caller)
+        except (ConfigurationError, BrokerUnavailableError) as error:
+            action.ended("bad", str(error))
+            is_away = isinstance(error, BrokerUnavailableError)
+            raise (not_ready if is_away else partial(bad_request, "bad-parameter"))(str(error)) from error
+        action.ended("good", "workers follow within about a second")
+        if "application/json" in request.headers.get("Accept", ""):
+            said = {"actor": name, "partition": partition, "partitions": count, "is_paused": is_paused}
+            return web.Response(body=msgspec.json.encode(said), headers=JSON_HEADERS)
+        back = URL(f"{PREFIX}/actor").with_query(name=name)
+        raise web.HTTPSeeOther(str(back), headers=NO_STORE)
 
     async def status(self, _: web.Request) -> web.StreamResponse:
         """Say what the other workers' pages show of this one."""

@@ -14,6 +14,7 @@ from actors.runtime.replicas.standby_state import StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
 from actors.web.dashboard.waiting import ParkedLine
 from actors.web.panels import HeldLock
+from stores._core.printable import moment
 
 MAX_ROWS = 100
 TELL_GONE_MS = 600_000
@@ -47,6 +48,7 @@ _CONDITIONS = {
     State.REFUSED: Condition("Refused", "bad", "its state contradicts the committed offset"),
     State.CLOSED: Condition("Moving", "busy", "it is going to another worker"),
 }
+PAUSED = Condition("Paused", "busy", "an operator has paused it: it keeps its state, and handles nothing")
 _SILENT = Condition("Unknown", "warn", "its last owner doesn't answer")
 _OWNERLESS = Condition("No owner", "warn", "no worker says that it has it")
 _UNHEARD = Condition("Unknown", "warn", "a state that this release doesn't know")
@@ -115,6 +117,11 @@ class PartitionRow(Sums):
     copies: Sequence[CopyCell]
     task: TaskStatus | None = None
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused it."""
+        return self.task is not None and self.task.paused_at_ms is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRow(Sums):
@@ -172,6 +179,7 @@ class ActorRow(Sums):
     next_timer_ms: int | None
     by_stream_time: bool
     has_timers: bool
+    is_paused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +219,11 @@ def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> V
     notices = [
         *_worker_notices(cluster, workers),
         *_partition_notices(rows),
+        *_pause_notices(cluster, rows),
         *_copy_notices(workers),
         *_parked_notices(actors),
     ]
-    tone, verdict = _verdict(notices)
+    tone, verdict = _verdict(notices, rows)
     own = next((row for row in actors if row.name == actor), None)
     shown = [row for row in rows if actor in (None, row.actor)]
     if actor is None and len(shown) > MAX_ROWS:
@@ -253,13 +262,14 @@ def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> V
     )
 
 
-def _verdict(notices: Sequence[Notice]) -> tuple[Tone, str]:
+def _verdict(notices: Sequence[Notice], rows: Sequence[PartitionRow]) -> tuple[Tone, str]:
     urgent = [notice for notice in notices if notice.tone in ("bad", "warn")]
     if urgent:
         tone: Tone = "bad" if any(notice.tone == "bad" for notice in urgent) else "warn"
         return tone, f"{len(urgent)} things need attention" if len(urgent) > 1 else "1 thing needs attention"
     if notices:
-        return "busy", "Partitions are being taken over"
+        moves = any(row.condition.tone == "busy" and row.condition is not PAUSED for row in rows)
+        return "busy", "Partitions are being taken over" if moves else "Partitions are paused"
     return "good", "Everything runs"
 
 
@@ -332,6 +342,8 @@ def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCe
         condition = _CONDITIONS[State(task.state)]
     except ValueError:
         condition = _UNHEARD
+    if task.paused_at_ms is not None and condition.tone == "good":
+        condition = PAUSED
     return PartitionRow(
         actor=task.actor,
         partition=task.partition,
@@ -370,6 +382,7 @@ def _actor(cluster: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> A
         next_timer_ms=min((one.next_timer_ms for one in waiting if one.next_timer_ms is not None), default=None),
         by_stream_time=any(one.by_stream_time for one in waiting),
         has_timers=any(task.pending_timers is not None for task in tasks),
+        is_paused=bool(rows) and all(row.is_paused for row in rows),
     )
 
 
@@ -507,10 +520,23 @@ def _partition_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
     if lost:
         what = "partition has no owner that answers" if lost == 1 else "partitions have no owner that answers"
         notices.append(Notice("warn", f"{lost} {what}", "partitions"))
-    busy = sum(row.condition.tone == "busy" for row in rows)
+    busy = sum(row.condition.tone == "busy" and row.condition is not PAUSED for row in rows)
     if busy:
         what = "partition is being taken over" if busy == 1 else "partitions are being taken over"
         notices.append(Notice("busy", f"{busy} {what}", "partitions"))
+    return notices
+
+
+def _pause_notices(cluster: ClusterStatus, rows: Sequence[PartitionRow]) -> list[Notice]:
+    """Name what is paused: nothing is wrong with it, but somebody has to end it."""
+    notices = []
+    for actor, count in cluster.partitions.items():
+        tasks = [row.task for row in rows if row.actor == actor and row.is_paused and row.task is not None]
+        if tasks:
+            first = min(tasks, key=lambda task: task.paused_at_ms or 0)
+            what = "is paused" if len(tasks) == count else f"is paused in {len(tasks)} of {count} partitions"
+            since = f"since {moment(first.paused_at_ms or 0)}, by {first.paused_by}"
+            notices.append(Notice("busy", f"{actor} {what}, {since}", "partitions"))
     return notices
 
 

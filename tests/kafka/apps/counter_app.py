@@ -29,6 +29,8 @@ if "QUEUE_RECORDS" in os.environ:
     options["queue_records"] = int(os.environ["QUEUE_RECORDS"])
 if "MAX_POLL_RECORDS" in os.environ:
     options["broker_max_poll_records"] = int(os.environ["MAX_POLL_RECORDS"])
+if "WEB_PORT" in os.environ:
+    options["web_port"] = int(os.environ["WEB_PORT"])
 if "REPLICATION" in os.environ:
     options["topic_replication_factor"] = int(os.environ["REPLICATION"])
 

@@ -66,7 +66,10 @@ async def asked(
 async def test_a_worker_that_starts_is_alive_and_not_ready():
     live, ready, health = await asked(World().app, "/health/live", "/health/ready", "/health")
     probes = {"live": True, "startup": False, "ready": False}
-    assert health == (503, {"status": "unavailable", **probes, "missing": ["the worker is starting"], "stopped": []})
+    assert health == (
+        503,
+        {"status": "unavailable", **probes, "missing": ["the worker is starting"], "stopped": [], "paused": []},
+    )
     assert live == (200, {"status": "ok", "missing": []})
     assert ready == (503, {"status": "unavailable", "missing": ["the worker is starting"]})
 
@@ -98,7 +101,7 @@ def test_stopped_partitions_are_named_without_keys():
         found = asyncio.run(asked(world.app, "/health", "/health/ready"))
         probes = {"live": True, "startup": True, "ready": True}
         stopped = stopped_partitions(world.app)
-        assert found[0] == (200, {"status": "degraded", **probes, "missing": [], "stopped": stopped})
+        assert found[0] == (200, {"status": "degraded", **probes, "missing": [], "stopped": stopped, "paused": []})
         assert found[1] == (200, {"status": "ok", "missing": []})
 
 
