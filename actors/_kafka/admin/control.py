@@ -160,6 +160,11 @@ class ControlPlane(BrokerClient):
         """Return the offset of the partition's oldest open transaction, or its end, from its leader."""
         return await self._offset(partition, _LATEST, _READ_COMMITTED)
 
+    async def offset_at(self, partition: TopicPartition, at_ms: int) -> int | None:
+        """Return the offset of the first record at this time, Unix milliseconds, or after it; None if there is none."""
+        found = await self._offset(partition, at_ms)
+        return None if found < 0 else found
+
     async def cluster_id(self) -> str:
         """Return the cluster's id, "" where its brokers have none."""
 

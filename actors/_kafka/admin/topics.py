@@ -102,7 +102,7 @@ class Topics:
             found = await self._visible(wanted)
         configs = await self.configs(wanted)
         for name, partitions in wanted.items():
-            _check_policy(name, configs[name], windowed.get(name))
+            check_policy(name, configs[name], windowed.get(name))
             _check_partitions(found[name], partitions)
         return found
 
@@ -139,6 +139,19 @@ class Topics:
                     f"settings of topic {name}: {error.__name__}: {message or 'no reason is given'}"
                 )
             await asyncio.sleep(0.05)
+
+    async def broker_settings(self) -> dict[str, str]:
+        """Return the settings of one of the brokers; {} where this user may not look at them."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> Any:
+            node = admin._client.get_random_node()
+            return await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(node))])
+
+        found: dict[str, str] = {}
+        for response in await self._administer("asking for a broker's settings", ask):
+            for code, _, _, _, entries in response.resources:
+                found |= {} if code else {entry[0]: entry[1] for entry in entries}
+        return found
 
     async def denied(self, names: Iterable[str]) -> list[str]:
         """Return those of the topics that this user may not create; creates none."""
@@ -216,7 +229,12 @@ class Topics:
             await asyncio.sleep(0.05)
 
 
-def _check_policy(name: str, config: Mapping[str, str], kept_ms: int | None) -> None:
+def check_policy(name: str, config: Mapping[str, str], kept_ms: int | None) -> None:
+    """Refuse a compacted topic whose settings would delete state; `kept_ms` as in `Topics.ensure_compacted`.
+
+    Raises:
+        ConfigurationError: with the command that repairs it.
+    """
     policy, wanted = config.get("cleanup.policy", ""), "compact" if kept_ms is None else WINDOWED
     change = f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {name} --add-config "
     if sorted(policy.split(",")) != sorted(wanted.split(",")):

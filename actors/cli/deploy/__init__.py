@@ -1,0 +1,3 @@
+"""Commands around a deploy: `doctor`."""
+
+from actors.cli.deploy.doctor import doctor as doctor
