@@ -19,7 +19,7 @@ FORMATS = ("table", "json", "kafka-topics", "kafka-acls", "terraform", "strimzi"
 _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
 
 
-@click.command("topics")
+@click.group("topics", invoke_without_command=True)
 @click.option(
     "--format", "shape", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
@@ -36,8 +36,20 @@ _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
 )
 @click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
 @click.option("--cluster", default="my-cluster", show_default=True, help="The name that Strimzi has for the cluster.")
+@click.pass_context
+def topics(context: click.Context, **options: Any) -> None:
+    """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
+
+    It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have
+    another number of partitions, or have settings that endanger something. With `create_topics=False` workers make
+    none of them.
+    """
+    if context.invoked_subcommand is None:
+        _show(**options)
+
+
 @with_session
-def topics(
+def _show(
     session: Session,
     shape: str,
     is_check: bool,
@@ -46,12 +58,6 @@ def topics(
     principal: str | None,
     cluster: str,
 ) -> None:
-    """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
-
-    It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have
-    another number of partitions, or have settings that endanger something. With `create_topics=False` workers make
-    none of them.
-    """
     needs = topic_needs(session.setup)
     if is_check:
         _check(session, needs)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = escaping(logging.getLogger(__name__))
 
 _READ, _WRITE, _CONFIGS = Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS
+FAUSTS = "of Faust's agents and tables"
+"""The role of topics that Faust itself makes."""
 GIVEN_PARTITIONS = 8
 """The partition count that is printed for inputs and outputs unless another one is given."""
 
@@ -131,7 +133,7 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
             continue
         name = str(topic.get_topic_name())
         if name in of_faust:
-            needs.add(name, "of Faust's agents and tables", _READ, _CONFIGS)
+            needs.add(name, FAUSTS, _READ, _CONFIGS)
         elif name not in needs:
             needs.add(name, "output", _WRITE, _CONFIGS, is_output=True)
         elif _CONFIGS not in needs[name].operations:

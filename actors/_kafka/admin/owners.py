@@ -51,7 +51,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     changelog has, 0 where an earlier release wrote the record.
 
     `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
-    happen. `copied_id` is the id of the topic whose records were copied into this one.
+    happen. `copied_id` is the id of the topic whose records were copied into this one. `windows` is the definition of a
+    window store, for people, "" of other stores and where an earlier release wrote the record.
     """
 
     store: str
@@ -67,6 +68,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     came_after: list[str] | None = None
     is_given_up: bool = False
     partitions: int = 0
+    windows: str = ""
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
@@ -175,6 +177,13 @@ class KafkaOwners:
         except UnreadableLogError as error:
             logger.warning("the registry of owners skips records that can't be read: %s", error)
             self._next_offset = error.next_offset
+
+
+class NoOwners(KafkaOwners):
+    """The registry of an app that never ran: its topic isn't there."""
+
+    async def _read_to_end(self) -> None:
+        """Read nothing."""
 
 
 def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:

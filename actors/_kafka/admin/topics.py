@@ -117,6 +117,16 @@ class Topics:
             found = await self._visible(wanted)
         return found
 
+    async def create(self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+        """Create a topic unless it is there; `replication_factor` -1 is the brokers' default.
+
+        Raises:
+            ConfigurationError: a broker refuses.
+            BrokerUnavailableError: no broker answers.
+        """
+        await self._create({name: partitions}, replication_factor, config)
+        await self._visible({name: partitions})
+
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of existing topics. Asks again while the broker doesn't know a topic yet."""
         wanted = sorted(set(names))
