@@ -22,11 +22,11 @@ from actors.cli.coordination import config, locks
 from actors.cli.deploy import doctor, plan
 from actors.cli.init import init
 from actors.cli.parked import parked
-from actors.cli.reset import reset as reset
+from actors.cli.reset import reset
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-for command in (actors, config, doctor, init, locks, parked, plan, stopped, state, topics):
+for command in (actors, config, doctor, init, locks, parked, plan, reset, stopped, state, topics):
     cli.add_command(command)

@@ -37,7 +37,7 @@ _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
 @click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
 @click.option("--cluster", default="my-cluster", show_default=True, help="The name that Strimzi has for the cluster.")
 @click.pass_context
-def topics(context: click.Context, **options: Any) -> None:
+def topics(context: click.Context, /, **options: Any) -> None:
     """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
 
     It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have

@@ -88,7 +88,7 @@ async def permissions(at: Brokers) -> AsyncIterator[Result]:
             continue
         why = "; ".join(need.roles)
         level = Level.WARNING if need.is_output else Level.ERROR
-        remedy = f"`faust -A APP topics create --partitions N` makes it, with all others (it is for: {why})"
+        remedy = f"`faust -A APP topics create --partitions 8` makes it, with all others (it is for: {why})"
         yield Result("topics", level, f"topic {need.name} isn't on the broker", remedy)
 
 

@@ -219,6 +219,15 @@ async def write_stores(connection: Connection, topic: str, records: Mapping[str,
     await _write(connection, topic, values)
 
 
+async def write_owners(connection: Connection, topic: str, records: Iterable[OwnerRecord]) -> None:
+    """Write the records of tasks into the registry. Returns when the brokers have them.
+
+    Raises:
+        BrokerUnavailableError: they may not have.
+    """
+    await _write(connection, topic, {_owner_key(one): msgspec.json.encode(asdict(one)) for one in records})
+
+
 async def forget_owners(connection: Connection, topic: str, records: Iterable[OwnerRecord]) -> None:
     """Remove the records of tasks from the registry. Returns when the brokers have done it.
 

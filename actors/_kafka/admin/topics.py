@@ -127,6 +127,45 @@ class Topics:
         await self._create({name: partitions}, replication_factor, config)
         await self._visible({name: partitions})
 
+    async def recreate(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> TopicInfo:
+        """Delete a topic if it is there, create it, and wait until all brokers have the new one; else as `create`."""
+        former = (await self.existing([name])).get(name)
+        if former is not None:
+            await self._delete(name)
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            # While the former one is being deleted, this changes nothing.
+            await self.create(name, partitions=partitions, replication_factor=replication_factor, config=config)
+            made = (await self.existing([name])).get(name)
+            if made is not None and (former is None or made.topic_id != former.topic_id):
+                break
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise BrokerUnavailableError(f"topic {name} was deleted, and is still there after {VISIBLE_S:g} s")
+            await asyncio.sleep(0.05)
+        await self._agreed(name, deadline_s)
+        return made
+
+    async def _agreed(self, name: str, deadline_s: float) -> None:
+        while True:
+            try:
+                return await self._control.require_agreement([name])
+            except BrokerUnavailableError:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise
+            await asyncio.sleep(0.05)
+
+    async def _delete(self, name: str) -> None:
+        response = await self._administer(f"deleting topic {name}", lambda admin: admin.delete_topics([name]))
+        for _, code, *_ in response.topic_error_codes:
+            error = for_code(code)
+            if code and error is not UnknownTopicOrPartitionError:
+                raise ConfigurationError(
+                    f"topic {name} can't be deleted: {error.__name__}. The user of this command needs Delete and "
+                    "Create on the changelogs (kafka-acls.sh), and delete.topic.enable=true on the brokers"
+                )
+
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of existing topics. Asks again while the broker doesn't know a topic yet."""
         wanted = sorted(set(names))
