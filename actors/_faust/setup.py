@@ -519,7 +519,7 @@ class Setup:
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
         writer = self.writer(transactional_id(self.app.conf.id, actor, partition))
-        return Committer(writer, self.app.actor_options.commit_max_bytes).new_log()
+        return Committer(writer, self.app.actor_options.commit_max_bytes).only_log()
 
 
 class _Found(dict[Any, OutputTopic]):

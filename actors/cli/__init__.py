@@ -3,6 +3,7 @@
 pausing.py, actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
+deploy           what is asked around a deploy: `doctor`, `plan`, `topics create`
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
@@ -18,14 +19,15 @@ from faust.cli.faust import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
+from actors.cli.deploy import doctor, plan
 from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.pausing import pause, resume
-from actors.cli.reset import reset as reset
+from actors.cli.reset import reset
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-for command in (actors, config, init, locks, parked, pause, resume, stopped, state, topics):
+for command in (actors, config, doctor, init, locks, parked, pause, plan, reset, resume, stopped, state, topics):
     cli.add_command(command)

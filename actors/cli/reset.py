@@ -1,41 +1,138 @@
-"""`faust reset`: Faust's own command, which forgets the actors' local state too."""
+"""`faust -A APP reset`: moves the offsets of actors, with or without their state; or deletes local databases only."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import Sequence
 from contextlib import closing
+from typing import Any, Literal
 
 import click
-from faust.cli.reset import reset as faust_reset
 
 from actors._faust.setup import Setup
-from stores._core.printable import printable
-from stores.errors import StoreError
+from actors._faust.startup.programs import check_program
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.owners import KafkaOwners
+from actors._kafka.admin.topics import Topics
+from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.reset.moves import Move
+from actors.admin.reset.reset import Resetter, effects_of_kept_state
+from actors.admin.reset.scope import Scope, scope_of
+from actors.admin.reset.targets import FORMS, parse_target
+from actors.cli.session import Session, with_session
+from actors.errors import ConfigurationError
 from stores.folder import DataFolder
 
+_COLUMNS = ("actor", "input topic", "#partition", "#committed", "#becomes", "effect")
 
-class reset(faust_reset):  # type: ignore[misc]  # noqa: N801  the command is called like its class
-    """Delete the local state of tables, stores and views. Workers rebuild it from the changelogs.
 
-    No worker may be using the data folder. Nothing on the broker is deleted.
+@click.command("reset")
+@click.option("--to", "target", help=f"Where the offsets go: {FORMS}; times are UTC.")
+@click.option("--actor", "names", multiple=True, help="Only this actor, with those that it is connected with by keys.")
+@click.option(
+    "--state",
+    type=click.Choice(["keep", "delete"]),
+    default="keep",
+    show_default=True,
+    help="Whether stores, timers, waiting effects and parked messages go too.",
+)
+@click.option("--yes", is_flag=True, help="Do it, in place of printing what would be done.")
+@with_session
+def reset(
+    session: Session, target: str | None, names: Sequence[str], state: Literal["keep", "delete"], yes: bool
+) -> None:
+    """Move the offsets of actors, with or without their state. All workers must be stopped.
+
+    Without --to, only this machine's databases of stores, tables and views are deleted; workers rebuild them from the
+    changelogs, and nothing on the broker is changed. With --to, what would change is printed; --yes does it. If it is
+    interrupted, run it again: it finishes.
     """
+    if target is None:
+        if names or state != "keep" or yes:
+            raise click.UsageError("--actor, --state and --yes are about offsets: say where they go with --to")
+        _delete_databases(session)
+        return
+    where, scope = parse_target(target), scope_of(session.app, names)
+    _refuse_locks(scope)
+    if not scope.actors:
+        raise ConfigurationError(f"app {session.app.conf.id} has no actors")
+    moves = asyncio.run(_reset(session.setup, scope, where, deletes_state=state == "delete", is_done=yes))
+    if session.as_json:
+        session.say_json(_as_json(session.setup, scope, moves, state, is_done=yes))
+    else:
+        _say(session, scope, moves, state, is_done=yes)
 
-    async def run(self) -> None:
-        """Execute the command."""
-        if getattr(self.app, "actors", None) or getattr(self.app, "views", None):
-            try:
-                self._reset_actors(Setup(self.app))
-            except (StoreError, OSError) as error:
-                click.echo(printable(f"Error: {error}"), err=True)
-                raise SystemExit(1) from None
-        await super().run()
 
-    def _reset_actors(self, setup: Setup) -> None:
-        with closing(DataFolder.open(setup.folder, app=str(self.app.conf.id))) as folder:
+async def _reset(setup: Setup, scope: Scope, target: Any, *, deletes_state: bool, is_done: bool) -> list[Move]:
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        if setup.owners_topic in await Topics(setup.connection, control).existing([setup.owners_topic]):
+            owners = KafkaOwners(setup.owners_topic, KafkaLogs(setup.connection, control))
+            check_program(setup.app, await owners.all())
+        resetter = Resetter(setup, control, scope, target, deletes_state=deletes_state)
+        return await (resetter.perform() if is_done else resetter.look())
+
+
+def _refuse_locks(scope: Scope) -> None:
+    if any(actor.topic_name.endswith("-coordination") and actor.name == "coordination" for actor in scope.actors):
+        raise ConfigurationError(
+            "actor coordination is the lock service: its fencing tokens have to grow, and its requests were answered. "
+            "Name the other actors with --actor"
+        )
+
+
+def _say(session: Session, scope: Scope, moves: Sequence[Move], state: str, *, is_done: bool) -> None:
+    rows = [
+        (
+            move.actor,
+            move.source.topic,
+            str(move.source.partition),
+            "-" if move.before is None else str(move.before.offset),
+            str(move.offset),
+            move.effect,
+        )
+        for move in moves
+    ]
+    session.say_table(f"Offsets of group {session.setup.group}", _COLUMNS, rows)
+    stores = ", ".join(store.name for _, store in scope.stores)
+    if stores and state == "delete":
+        session.say(f"state of {stores}: {'deleted, with its changelogs' if is_done else 'its changelogs are deleted'}")
+    elif stores:
+        session.say(f"state of {stores}: kept")
+        for line in effects_of_kept_state(scope):
+            session.say(line)
+    session.say("done" if is_done else "nothing was changed: --yes does it")
+
+
+def _as_json(setup: Setup, scope: Scope, moves: Sequence[Move], state: str, *, is_done: bool) -> dict[str, Any]:
+    return {
+        "done": is_done,
+        "state": state,
+        "changelogs": [setup.changelog_topic(store.name) for _, store in scope.stores] if state == "delete" else [],
+        "offsets": [
+            {
+                "actor": move.actor,
+                "topic": move.source.topic,
+                "partition": move.source.partition,
+                "committed_offset": None if move.before is None else move.before.offset,
+                "new_offset": move.offset,
+            }
+            for move in moves
+        ],
+    }
+
+
+def _delete_databases(session: Session) -> None:
+    app, setup = session.app, session.setup
+    if app.actors or app.views:
+        with closing(DataFolder.open(setup.folder, app=str(app.conf.id))) as folder:
             for store in folder.stores_on_disk():
-                self.say(f"Removing the databases of store {store}...")
+                session.say(f"Removing the databases of store {store}...")
                 for partition in folder.partitions_on_disk(store):
                     folder.discard(store, partition)
             if setup.views_folder.exists():
-                self.say("Removing the databases of views...")
+                session.say("Removing the databases of views...")
                 shutil.rmtree(setup.views_folder)
+    for table in app.tables.values():
+        session.say(f"Removing database for table {table.name}...")
+        table.reset_state()

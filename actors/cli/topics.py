@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actors._faust.startup.needs import GIVEN_PARTITIONS, TopicNeed, permissions, principal_of, topic_needs
-from actors._faust.startup.topic_settings import Finding, command, findings
-from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.admin.topics import Topics
+from actors._faust.startup.topic_settings import Finding, command, compare
 from actors.cli.session import Session, with_session
 
 if TYPE_CHECKING:
-    from actors._faust.setup import Setup
     from actors.cli.topics_as import Plan
 
 FORMATS = ("table", "json", "kafka-topics", "kafka-acls", "terraform", "strimzi")
 _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
 
 
-@click.command("topics")
+@click.group("topics", invoke_without_command=True)
 @click.option(
     "--format", "shape", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
@@ -39,8 +36,20 @@ _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
 )
 @click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
 @click.option("--cluster", default="my-cluster", show_default=True, help="The name that Strimzi has for the cluster.")
+@click.pass_context
+def topics(context: click.Context, /, **options: Any) -> None:
+    """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
+
+    It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have
+    another number of partitions, or have settings that endanger something. With `create_topics=False` workers make
+    none of them.
+    """
+    if context.invoked_subcommand is None:
+        _show(**options)
+
+
 @with_session
-def topics(
+def _show(
     session: Session,
     shape: str,
     is_check: bool,
@@ -49,12 +58,6 @@ def topics(
     principal: str | None,
     cluster: str,
 ) -> None:
-    """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
-
-    It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have
-    another number of partitions, or have settings that endanger something. With `create_topics=False` workers make
-    none of them.
-    """
     needs = topic_needs(session.setup)
     if is_check:
         _check(session, needs)
@@ -101,7 +104,7 @@ def _print(session: Session, plan: Plan) -> None:
 
 
 def _check(session: Session, needs: Sequence[TopicNeed]) -> None:
-    wrong, seen = asyncio.run(_compare(session.setup, needs))
+    wrong, seen = asyncio.run(compare(session.setup, needs))
     bootstrap = session.setup.connection.bootstrap[0]
     errors = [*wrong, *(one for one in seen if one.is_error)]
     if session.as_json:
@@ -124,34 +127,3 @@ def _as_json(one: Finding, bootstrap: str) -> dict[str, Any]:
         "why": one.why,
         "command": command(bootstrap, one.change, [one.topic]) if one.change else None,
     }
-
-
-async def _compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:
-    """Return the topics that are missing or differ, and the findings about their settings."""
-    async with ControlPlane.connect(setup.connection, setup.group) as control:
-        asked = Topics(setup.connection, control)
-        found = await asked.existing(need.name for need in needs)
-        configs = await asked.configs(found)
-        seen = findings(setup, needs, found, configs, broker_count=control.broker_count)
-    wrong = []
-    for need in needs:
-        if need.name not in found:
-            wrong.append(_wrong(need, "it isn't there", "; ".join(need.roles)))
-            continue
-        wrong += _misshapen(need, found, configs[need.name].get("cleanup.policy", ""))
-    return wrong, seen
-
-
-def _misshapen(need: TopicNeed, found: dict[str, TopicInfo], policy: str) -> list[Finding]:
-    wrong = []
-    count, like = found[need.name].partitions, found.get(need.like)
-    wanted = need.partitions if like is None else like.partitions
-    if need.keeps and wanted is not None and count != wanted:
-        wrong.append(_wrong(need, f"{count} partitions, and not {wanted}", "keys would be looked for in the wrong one"))
-    if need.config.get("cleanup.policy", policy) != policy:
-        wrong.append(_wrong(need, f"cleanup.policy={policy}", "state would be deleted; it has to be compact"))
-    return wrong
-
-
-def _wrong(need: TopicNeed, what: str, why: str) -> Finding:
-    return Finding(topic=need.name, what=what, why=why, is_error=True)

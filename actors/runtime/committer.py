@@ -104,6 +104,10 @@ class Committer:
         """Return the writing side of a task."""
         return CommitterLog(self)
 
+    def only_log(self) -> CommitterLog:
+        """Return the writing side of the only one that commits here: the committer is closed with it."""
+        return OnlyLog(self)
+
     async def fence(self) -> None:
         """See `actors.ports.TaskLog.fence`. Tasks that call at the same time share one."""
         async with self._turn:
@@ -272,3 +276,13 @@ class CommitterLog:
 
     async def close(self) -> None:
         """See `actors.ports.TaskLog.close`: the committer is the worker's."""
+
+
+class OnlyLog(CommitterLog):
+    """A `CommitterLog` with a committer of its own."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        """See `actors.ports.TaskLog.close`."""
+        await self.committer.close()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = escaping(logging.getLogger(__name__))
 
 _READ, _WRITE, _CONFIGS = Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS
+FAUSTS = "of Faust's agents and tables"
+"""The role of topics that Faust itself makes."""
 GIVEN_PARTITIONS = 8
 """The partition count that is printed for inputs and outputs unless another one is given."""
 
@@ -131,7 +133,7 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
             continue
         name = str(topic.get_topic_name())
         if name in of_faust:
-            needs.add(name, "of Faust's agents and tables", _READ, _CONFIGS)
+            needs.add(name, FAUSTS, _READ, _CONFIGS)
         elif name not in needs:
             needs.add(name, "output", _WRITE, _CONFIGS, is_output=True)
         elif _CONFIGS not in needs[name].operations:
@@ -172,7 +174,10 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
         BrokerUnavailableError: no broker answers.
     """
     problems = []
-    missing, absent = await _missing(setup, control, topics, needs)
+    lacks = await missing_needs(setup, control, topics, needs)
+    missing, absent = lacks.permissions, lacks.topics
+    if lacks.spared:
+        logger.warning("%s", spared_text(lacks.spared))
     if missing:
         commands = acl_commands(missing, bootstrap=setup.connection.bootstrap[0], principal=principal_of(setup))
         problems.append(
@@ -191,25 +196,46 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
         raise ConfigurationError("; ".join(problems))
 
 
-async def _missing(
-    setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]
-) -> tuple[list[Permission], list[TopicNeed]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacks:
+    """What an app needs and doesn't have.
+
+    Attributes:
+        permissions: those without which it can't run.
+        spared: those that only some handlers need.
+        topics: the topics that aren't on the broker.
+    """
+
+    permissions: Sequence[Permission]
+    spared: Sequence[Permission]
+    topics: Sequence[TopicNeed]
+
+
+def spared_text(spared: Iterable[Permission]) -> str:
+    """Return a line about permissions without which only some handlers fail."""
+    return f"the workers' user lacks {', '.join(map(str, spared))}: a handler that sends or asks there would fail"
+
+
+async def missing_needs(setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]) -> Lacks:
+    """Return what the app needs and doesn't have. It changes nothing.
+
+    Raises:
+        BrokerUnavailableError: no broker answers.
+    """
     ids = [f"{setup.app.conf.id}:{actor}:0" for actor in setup.app.actors]
     wanted = permissions(setup, needs)
     missing, granted = await missing_permissions(control, wanted, group=setup.group, transactional_ids=ids)
     dispensable = {
         one for need in needs for one in on_topic(need.name, *need.optional, *([_WRITE] * _is_only_read(need, granted)))
     }
-    if spared := [one for one in missing if one in dispensable]:
-        text = "the workers' user lacks %s: a handler that sends or asks there would fail"
-        logger.warning(text, ", ".join(map(str, spared)))
+    spared = [one for one in missing if one in dispensable]
     missing = [one for one in missing if one not in dispensable]
     absent = [need for need in needs if not granted.get(need.name, (0, True))[1]]
     made = [need.name for need in absent if need.is_made]
     if made and setup.app.actor_options.create_topics:
         denied = await topics.denied(made)
         missing += [one for name in denied for one in on_topic(name, Operation.CREATE)]
-    return missing, absent
+    return Lacks(permissions=missing, spared=spared, topics=absent)
 
 
 def _is_only_read(need: TopicNeed, granted: Mapping[str, tuple[int, bool]]) -> bool:

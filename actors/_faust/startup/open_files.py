@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from actors._core.logs import escaping
 from actors.errors import ConfigurationError
@@ -43,19 +43,25 @@ def require_open_files(stores: int) -> None:
 
 def warn_open_files(specs: Iterable[ActorSpec], brokers: int) -> None:
     """Warn if the limit is reached when this worker owns all partitions of the app, as when it is the last one."""
-    specs, (limit, _) = list(specs), resource.getrlimit(resource.RLIMIT_NOFILE)
-    tasks = sum(spec.partition_count for spec in specs)
-    files = sum(spec.partition_count * _of_task(len(spec.stores), brokers) for spec in specs)
+    if few := why_few_files([(spec.partition_count, len(spec.stores)) for spec in specs], brokers):
+        logger.warning("%s", few)
+
+
+def why_few_files(actors: Sequence[tuple[int, int]], brokers: int) -> str:
+    """Return why the limit is too low for a worker that owns all partitions of the app, "" if it isn't.
+
+    `actors` has the number of partitions and of stores of each.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = sum(partitions * _of_task(stores, brokers) for partitions, stores in actors)
     most = FILES_OF_PROCESS + CLIENTS * brokers + files
-    if limit != resource.RLIM_INFINITY and limit < most:
-        logger.warning(
-            "this process may have %d files and connections open, and would need about %d if it owned all %d "
-            "partitions of the app's actors: partitions for which none are left stand still. %s",
-            limit,
-            most,
-            tasks,
-            _advice(most),
-        )
+    if limit == resource.RLIM_INFINITY or limit >= most:
+        return ""
+    return (
+        f"this process may have {limit} files and connections open, and would need about {most} if it owned all "
+        f"{sum(partitions for partitions, _ in actors)} partitions of the app's actors: partitions for which none are "
+        f"left stand still. {_advice(most)}"
+    )
 
 
 def _of_task(stores: int, brokers: int) -> int:

@@ -36,11 +36,13 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import is_denied
+from actors.declare.host import DeclaredApp
 from actors.declare.names import OPTION_STORES, owners_topic
 from actors.declare.values.versions import refusal
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import choice
+from actors.runtime.windows.store import WindowStore
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -65,6 +67,7 @@ class StoreRegistry:
         self._owners = owners
         self._clock = clock
         self._passed_over: set[str] = set()
+        self._windows = windows_of(setup.app)
         self._changelogs = {
             store.name: setup.changelog_topic(store.name)
             for definition in setup.app.actors.values()
@@ -80,11 +83,28 @@ class StoreRegistry:
                 timers or effects wait for an actor that isn't declared with them any more.
             LostChangelogError: a changelog was deleted, and created again or not, and no operator has chosen.
         """
+        known, claims = await self._checked()
+        # What another worker of the app has written holds for this one: a claim must not replace its confirmed record.
+        now = await self._owners.stores() if claims else {}
+        missing = {
+            store: claim
+            for store, claim in claims.items()
+            if now.get(store) == known.get(store) and not _is_claimed(now.get(store), claim.changelog)
+        }
+        if missing:
+            await self._write(missing)
+
+    async def check(self) -> None:
+        """Check what `claim` checks, and write nothing; else as `claim`."""
+        await self._checked()
+
+    async def _checked(self) -> tuple[dict[str, StoreRecord], dict[str, StoreRecord]]:
+        """Return what is recorded, and the claims that are to be made."""
         self._check_names()
         known = await self._owners.stores()
         owners = await self._owners.all()
         check_program(self._app, owners)
-        before = {store: _record_of(known, store, topic) for store, topic in self._changelogs.items()}
+        before = {store: record_of(known, store, topic) for store, topic in self._changelogs.items()}
         current = await self._current(known)
         for store, record in before.items():
             if record is not None and store in current and current[store] in (record.topic_id, record.last_id):
@@ -104,19 +124,10 @@ class StoreRegistry:
             for store, topic in self._changelogs.items()
             if not _is_confirmed(known.get(store), topic, current.get(store))
         }
-        if not claims:
-            return
-        await self._check_rivals(claims, current, is_claimed=False)
-        self._check_replaced(known, current)
-        # What another worker of the app has written holds for this one: a claim must not replace its confirmed record.
-        now = await self._owners.stores()
-        missing = {
-            store: claim
-            for store, claim in claims.items()
-            if now.get(store) == known.get(store) and not _is_claimed(now.get(store), claim.changelog)
-        }
-        if missing:
-            await self._write(missing)
+        if claims:
+            await self._check_rivals(claims, current, is_claimed=False)
+            self._check_replaced(known, current)
+        return known, claims
 
     async def _current(self, known: Mapping[str, StoreRecord]) -> dict[str, str]:
         """Return the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
@@ -136,7 +147,7 @@ class StoreRegistry:
     def _known_id(self, known: Mapping[str, StoreRecord], store: str) -> str:
         """Return the id that the store's changelog had when it was last seen, "" if there is none."""
         topic = self._changelogs[store]
-        record = _record_of(known, store, topic)
+        record = record_of(known, store, topic)
         if record is None or record.changelog != topic or record.is_given_up:
             return ""
         return record.topic_id or record.last_id
@@ -205,6 +216,7 @@ class StoreRegistry:
             came_after=before.came_after or [],
             is_given_up=before.is_given_up and topic_id in (before.topic_id, before.last_id),
             partitions=changelog.partitions,
+            windows=self._windows.get(before.store, ""),
         )
 
     async def _write(self, records: Mapping[str, StoreRecord]) -> None:
@@ -529,7 +541,17 @@ _LEFT = (
 )
 
 
-def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
+def windows_of(app: DeclaredApp) -> dict[str, str]:
+    """Return the definitions of the app's window stores as text, by store."""
+    return {
+        store.name: f"{store.windows}, grace {store.grace_ms} ms, retention {store.retention_ms} ms"
+        for definition in app.actors.values()
+        for store in definition.windows
+        if isinstance(store, WindowStore)
+    }
+
+
+def record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
     """Return the record of a store, or of the store that had its changelog under another name."""
     return known.get(store) or next((record for record in known.values() if record.changelog == topic), None)
 

@@ -15,7 +15,7 @@ from actors._core.logs import escaping
 from actors._faust.inputs import REPARTITION_CONFIG
 from actors._faust.startup.needs import TopicNeed
 from actors._kafka.admin.broker_time import BROKER_TIME
-from actors._kafka.admin.control import TopicInfo
+from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import Operation
 from actors.declare.options import milliseconds
@@ -210,3 +210,37 @@ async def check_topic_settings(setup: Setup, topics: Topics, needs: Sequence[Top
         logger.warning("%s", line)
     if errors:
         raise ConfigurationError("; ".join(told(bootstrap, errors)))
+
+
+async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:
+    """Return the topics that are missing or have another shape, and the findings about their settings.
+
+    Raises:
+        BrokerUnavailableError: no broker answers.
+    """
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        asked = Topics(setup.connection, control)
+        found = await asked.existing(need.name for need in needs)
+        configs = await asked.configs(found)
+        seen = findings(setup, needs, found, configs, broker_count=control.broker_count)
+    wrong = [_wrong(need, "it isn't there", "; ".join(need.roles)) for need in needs if need.name not in found]
+    for need in needs:
+        if need.name in found:
+            wrong += misshapen(need, found, configs[need.name].get("cleanup.policy", ""))
+    return wrong, seen
+
+
+def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], policy: str) -> list[Finding]:
+    """Return what is wrong with the shape of a topic that is there: its number of partitions, its cleanup policy."""
+    wrong = []
+    count, like = found[need.name].partitions, found.get(need.like)
+    wanted = need.partitions if like is None else like.partitions
+    if need.keeps and wanted is not None and count != wanted:
+        wrong.append(_wrong(need, f"{count} partitions, and not {wanted}", "keys would be looked for in the wrong one"))
+    if need.config.get("cleanup.policy", policy) != policy:
+        wrong.append(_wrong(need, f"cleanup.policy={policy}", "state would be deleted; it has to be compact"))
+    return wrong
+
+
+def _wrong(need: TopicNeed, what: str, why: str) -> Finding:
+    return Finding(topic=need.name, what=what, why=why, is_error=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
@@ -24,6 +25,7 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.admin import ApiVersionRequest
+from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
@@ -140,6 +142,31 @@ class ControlPlane(BrokerClient):
 
         return await self._answered(f"committed offset of {source} in group {self._group}", ask)
 
+    async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Commit offsets for a group that has no members, all with one request.
+
+        Raises:
+            ConfigurationError: the group has members.
+            BrokerUnavailableError: they may be committed, or not.
+        """
+        topics: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        for source, committed in offsets.items():
+            topics[source.topic].append((source.partition, committed.offset, committed.metadata))
+        request = OffsetCommitRequest(self._group, -1, "", -1, list(topics.items()))
+
+        async def ask() -> None:
+            response = await self.ask_coordinator(request)
+            for topic, partitions in response.topics:
+                for _, code in partitions:
+                    if for_code(code) in (*_NOT_A_MEMBER, RebalanceInProgressError):
+                        raise ConfigurationError(
+                            f"a worker joined group {self._group} meanwhile, and the offsets weren't committed: stop "
+                            "all workers of the app, and run this again"
+                        )
+                    self.check(code, topic)
+
+        await self._answered(f"committing offsets of group {self._group}", ask)
+
     async def knows(self, member_id: str) -> bool:
         """Tell whether the group has this member, in whatever generation. This doesn't keep its session alive."""
 
@@ -159,6 +186,11 @@ class ControlPlane(BrokerClient):
     async def last_stable(self, partition: TopicPartition) -> int:
         """Return the offset of the partition's oldest open transaction, or its end, from its leader."""
         return await self._offset(partition, _LATEST, _READ_COMMITTED)
+
+    async def offset_at(self, partition: TopicPartition, at_ms: int) -> int | None:
+        """Return the offset of the first record at this time, Unix milliseconds, or after it; None if there is none."""
+        found = await self._offset(partition, at_ms)
+        return None if found < 0 else found
 
     async def cluster_id(self) -> str:
         """Return the cluster's id, "" where its brokers have none."""

@@ -52,7 +52,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     changelog has, 0 where an earlier release wrote the record.
 
     `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
-    happen. `copied_id` is the id of the topic whose records were copied into this one.
+    happen. `copied_id` is the id of the topic whose records were copied into this one. `windows` is the definition of a
+    window store, for people, "" of other stores and where an earlier release wrote the record.
     """
 
     store: str
@@ -68,6 +69,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     came_after: list[str] | None = None
     is_given_up: bool = False
     partitions: int = 0
+    windows: str = ""
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
@@ -186,6 +188,13 @@ class KafkaOwners:
             self._next_offset = error.next_offset
 
 
+class NoOwners(KafkaOwners):
+    """The registry of an app that never ran: its topic isn't there."""
+
+    async def _read_to_end(self) -> None:
+        """Read nothing."""
+
+
 def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:
     record = msgspec.json.decode(raw, type=OwnerRecord)
     if key != _owner_key(record):
@@ -217,6 +226,15 @@ async def write_stores(connection: Connection, topic: str, records: Mapping[str,
     """
     values = {_STORE + store.encode(): msgspec.json.encode(record) for store, record in records.items()}
     await _write(connection, topic, values)
+
+
+async def write_owners(connection: Connection, topic: str, records: Iterable[OwnerRecord]) -> None:
+    """Write the records of tasks into the registry. Returns when the brokers have them.
+
+    Raises:
+        BrokerUnavailableError: they may not have.
+    """
+    await _write(connection, topic, {_owner_key(one): msgspec.json.encode(asdict(one)) for one in records})
 
 
 async def write_pause(connection: Connection, topic: str, pause: Pause) -> None:

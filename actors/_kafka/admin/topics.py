@@ -102,7 +102,7 @@ class Topics:
             found = await self._visible(wanted)
         configs = await self.configs(wanted)
         for name, partitions in wanted.items():
-            _check_policy(name, configs[name], windowed.get(name))
+            check_policy(name, configs[name], windowed.get(name))
             _check_partitions(found[name], partitions)
         return found
 
@@ -116,6 +116,55 @@ class Topics:
             await self._create(missing, replication_factor, config or {})
             found = await self._visible(wanted)
         return found
+
+    async def create(self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+        """Create a topic unless it is there; `replication_factor` -1 is the brokers' default.
+
+        Raises:
+            ConfigurationError: a broker refuses.
+            BrokerUnavailableError: no broker answers.
+        """
+        await self._create({name: partitions}, replication_factor, config)
+        await self._visible({name: partitions})
+
+    async def recreate(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> TopicInfo:
+        """Delete a topic if it is there, create it, and wait until all brokers have the new one; else as `create`."""
+        former = (await self.existing([name])).get(name)
+        if former is not None:
+            await self._delete(name)
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            # While the former one is being deleted, this changes nothing.
+            await self.create(name, partitions=partitions, replication_factor=replication_factor, config=config)
+            made = (await self.existing([name])).get(name)
+            if made is not None and (former is None or made.topic_id != former.topic_id):
+                break
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise BrokerUnavailableError(f"topic {name} was deleted, and is still there after {VISIBLE_S:g} s")
+            await asyncio.sleep(0.05)
+        await self._agreed(name, deadline_s)
+        return made
+
+    async def _agreed(self, name: str, deadline_s: float) -> None:
+        while True:
+            try:
+                return await self._control.require_agreement([name])
+            except BrokerUnavailableError:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise
+            await asyncio.sleep(0.05)
+
+    async def _delete(self, name: str) -> None:
+        response = await self._administer(f"deleting topic {name}", lambda admin: admin.delete_topics([name]))
+        for _, code, *_ in response.topic_error_codes:
+            error = for_code(code)
+            if code and error is not UnknownTopicOrPartitionError:
+                raise ConfigurationError(
+                    f"topic {name} can't be deleted: {error.__name__}. The user of this command needs Delete and "
+                    "Create on the changelogs (kafka-acls.sh), and delete.topic.enable=true on the brokers"
+                )
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of existing topics. Asks again while the broker doesn't know a topic yet."""
@@ -139,6 +188,19 @@ class Topics:
                     f"settings of topic {name}: {error.__name__}: {message or 'no reason is given'}"
                 )
             await asyncio.sleep(0.05)
+
+    async def broker_settings(self) -> dict[str, str]:
+        """Return the settings of one of the brokers; {} where this user may not look at them."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> Any:
+            node = admin._client.get_random_node()
+            return await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(node))])
+
+        found: dict[str, str] = {}
+        for response in await self._administer("asking for a broker's settings", ask):
+            for code, _, _, _, entries in response.resources:
+                found |= {} if code else {entry[0]: entry[1] for entry in entries}
+        return found
 
     async def denied(self, names: Iterable[str]) -> list[str]:
         """Return those of the topics that this user may not create; creates none."""
@@ -216,7 +278,12 @@ class Topics:
             await asyncio.sleep(0.05)
 
 
-def _check_policy(name: str, config: Mapping[str, str], kept_ms: int | None) -> None:
+def check_policy(name: str, config: Mapping[str, str], kept_ms: int | None) -> None:
+    """Refuse a compacted topic whose settings would delete state; `kept_ms` as in `Topics.ensure_compacted`.
+
+    Raises:
+        ConfigurationError: with the command that repairs it.
+    """
     policy, wanted = config.get("cleanup.policy", ""), "compact" if kept_ms is None else WINDOWED
     change = f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {name} --add-config "
     if sorted(policy.split(",")) != sorted(wanted.split(",")):

@@ -553,6 +553,8 @@ def _parse(command: click.Command, words: list[str], parent: click.Context | Non
         return
     context = click.Context(command, parent=parent, info_name=name)
     _, rest, _ = command.make_parser(context).parse_args(list(words))
+    if not rest and command.invoke_without_command:
+        return
     if not rest:
         raise click.UsageError(f"{name} takes a command")
     found = command.get_command(context, rest[0])

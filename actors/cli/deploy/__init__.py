@@ -1,0 +1,4 @@
+"""Commands around a deploy: `doctor`, `plan`, and `create` of the group `topics`."""
+
+from actors.cli.deploy.doctor import doctor as doctor
+from actors.cli.deploy.plan import plan as plan

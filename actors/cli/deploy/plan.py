@@ -1,0 +1,131 @@
+"""`faust -A APP plan`: what a deploy would change. `faust -A APP topics create`: makes the topics that it lists."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from actors._faust.setup import Setup
+from actors._faust.startup.needs import GIVEN_PARTITIONS
+from actors._faust.startup.plan import Action, Change, exit_code
+from actors._faust.startup.plan import plan as plan_of
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.topics import Topics
+from actors.cli.session import Session, with_session
+from actors.cli.topics import topics
+from actors.errors import ConfigurationError
+
+partitions_option = click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=GIVEN_PARTITIONS,
+    show_default=True,
+    help="Of inputs and outputs that are missing. An input keeps its number for ever, with what depends on it.",
+)
+
+
+class _ChangesAreTwo(click.Command):
+    """A command whose exit code 2 means changes: wrong usage ends with 1."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.exit_code = 1
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.exit_code = 1
+            raise
+
+
+@click.command("plan", cls=_ChangesAreTwo)
+@partitions_option
+@with_session
+def plan(session: Session, partitions: int) -> None:
+    """Print what a deploy of this program would change on the cluster, and change nothing.
+
+    Topics to create, settings that differ, stores that are added or removed, versions of state, definitions of windows;
+    and what a worker of this program would refuse to start with. Exit code: 0 nothing to do, 2 changes, 1 a worker
+    would refuse the program, or the plan can't be made.
+    """
+    changes = asyncio.run(_planned(session.setup, partitions))
+    code = exit_code(changes)
+    if session.as_json:
+        session.say_json({"changes": [_as_json(change) for change in changes], "exit_code": code})
+    else:
+        for change in changes:
+            session.say(str(change))
+        session.say(_summary(changes))
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@topics.command("create")
+@partitions_option
+@click.option(
+    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
+)
+@with_session
+def create(session: Session, partitions: int, replication: int | None) -> None:
+    """Make the topics that `plan` lists, and nothing else. Topics that are there aren't changed."""
+    made = asyncio.run(_create(session, partitions, replication))
+    if session.as_json:
+        session.say_json([_as_json(change) for change in made])
+    elif not made:
+        session.say("all topics are there: nothing was made")
+
+
+async def _planned(setup: Setup, partitions: int) -> list[Change]:
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        return await plan_of(setup, control, partitions)
+
+
+async def _create(session: Session, partitions: int, replication: int | None) -> list[Change]:
+    setup = session.setup
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        changes = await plan_of(setup, control, partitions)
+        refused = [change for change in changes if change.action is Action.REFUSE]
+        if refused:
+            reasons = "; ".join(f"{change.kind} {change.name}: {change.text}" for change in refused)
+            raise ConfigurationError(f"a worker would refuse this program, so no topic was made: {reasons}")
+        client, made = Topics(setup.connection, control), []
+        for change in changes:
+            if change.action is not Action.CREATE:
+                continue
+            await client.create(
+                change.name,
+                partitions=change.partitions,
+                replication_factor=replication or setup.changelog_settings.replication_factor,
+                config=change.config,
+            )
+            made.append(change)
+            if not session.as_json:
+                session.say(f"made topic {change.name}: {change.text}")
+    return made
+
+
+def _summary(changes: list[Change]) -> str:
+    if not changes:
+        return "nothing to do: the cluster is as this program needs it"
+    count = {action: sum(change.action is action for change in changes) for action in Action}
+    return ", ".join(f"{number} to {action.value}" for action, number in count.items() if number)
+
+
+def _as_json(change: Change) -> dict[str, Any]:
+    return {
+        "action": change.action.value,
+        "kind": change.kind,
+        "name": change.name,
+        "text": change.text,
+        "remedy": change.remedy or None,
+        "partitions": change.partitions or None,
+        "config": dict(change.config) or None,
+    }

@@ -1,0 +1,141 @@
+"""What `faust doctor` says of this machine, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from actors import App
+from actors._faust.doctor import machine
+from actors._faust.doctor.report import Level, Result, exit_code, sort
+from actors._faust.setup import Setup
+from actors.cli import cli
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(App("shop", broker="kafka://127.0.0.1:1", datadir=str(tmp_path / "data")))
+
+
+def levels(results: Iterator[Result]) -> list[Level]:
+    return [one.level for one in results]
+
+
+def mounted(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the folder be on a file system of this kind, in the midst of others."""
+    table = path / "mounts"
+    place = str(path).replace(" ", "\\040")
+    table.write_text(f"/dev/a / ext4 rw 0 0\nx {place} {kind} rw 0 0\ny {place}-other nfs rw 0 0\nbroken\n")
+    monkeypatch.setattr(machine, "MOUNTS", table)
+
+
+def test_a_new_folder_on_a_local_disk_is_in_order(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted(tmp_path, "ext4", monkeypatch)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(100 << 30, 50 << 30, 50 << 30))
+    assert [*machine.settings(setup), *machine.folder(setup), *machine.disk(setup), *machine.files(setup)] == []
+    assert not setup.folder.exists(), "nothing is made"
+
+
+@pytest.mark.parametrize(("kind", "word"), [("tmpfs", "memory"), ("nfs4", "another machine"), ("overlay", "container")])
+def test_the_kind_of_the_disk(kind: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "a place"
+    place.mkdir()
+    mounted(place, kind, monkeypatch)
+    setup = Setup(App("shop", broker="kafka://127.0.0.1:1", datadir=str(place / "data")))
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(100 << 30, 50 << 30, 50 << 30))
+    (one,) = machine.disk(setup)
+    assert (one.level, word in one.what, bool(one.remedy)) == (Level.WARNING, True, True)
+
+
+def test_a_full_disk(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(tmp_path, "ext4", monkeypatch)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(100 << 30, 96 << 30, 4 << 30))
+    (one,) = machine.disk(setup)
+    assert (one.level, "4.0 of 100 GiB" in one.what) == (Level.WARNING, True)
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"app": "other", "format": 1}, "belongs to the app 'other'"),
+        ({"app": "shop", "format": 9}, "has format 9"),
+        ({"format": 1}, "doesn't say which app"),
+    ],
+)
+def test_a_folder_that_is_not_this_apps(setup: Setup, about: dict[str, object], said: str) -> None:
+    setup.folder.mkdir(parents=True)
+    (setup.folder / "worker.json").write_text(json.dumps(about))
+    (one,) = machine.folder(setup)
+    assert (one.level, said in one.what) == (Level.ERROR, True)
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    setup = Setup(App("shop", broker="kafka://127.0.0.1:1", datadir=str(tmp_path / "data")))
+    assert levels(machine.folder(setup)) == [Level.ERROR]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(setup: Setup, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert levels(machine.folder(setup)) == [Level.ERROR]
+
+
+def test_a_setting_that_cannot_work(tmp_path: Path) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), consumer_auto_offset_reset="sometimes")
+    (one,) = machine.settings(Setup(app))
+    assert (one.level, "'sometimes'" in one.what) == (Level.ERROR, True)
+
+
+def test_too_few_open_files(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
+    (one,) = machine.files(setup)
+    assert (one.level, "ulimit -n" in one.what) == (Level.ERROR, True)
+
+
+def test_java_is_only_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (one,) = machine.java()
+    assert (one.level, "has no bin/java" in one.what) == (Level.NOTE, True)
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    for said, version in (
+        ('openjdk version "11.0.2"', "11"),
+        ('java version "1.8.0_292"', "8"),
+        ("no idea", "doesn't"),
+    ):
+        program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+        program.chmod(0o755)
+        (one,) = machine.java()
+        assert (one.level, version in one.what) == (Level.NOTE, True)
+    program.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+    assert list(machine.java()) == []
+
+
+def test_exit_codes_and_order() -> None:
+    note, unknown, warning, error = (Result("x", level, "what") for level in reversed(Level))
+    assert [exit_code(one) for one in ([], [note], [warning], [error], [unknown])] == [0, 0, 1, 1, 2]
+    assert exit_code([error, unknown]) == 2, "there may be more than what was found"
+    assert sort([note, unknown, warning, error]) == [error, warning, unknown, note]
+
+
+def test_without_a_broker_it_cannot_tell(caplog: pytest.LogCaptureFixture) -> None:
+    # A command silences the client for the rest of its process; the fixture puts the level back.
+    caplog.set_level(0, logger="aiokafka")
+    run = CliRunner().invoke(cli, ["-A", "tests.unit.cli.needs_app", "--json", "doctor"])
+    assert run.exit_code == 2, run.output
+    found = json.loads(run.output)
+    (one,) = [one for one in found["results"] if one["level"] == "unknown"]
+    assert (one["check"], "no broker answers at 127.0.0.1:1" in one["what"]) == ("brokers", True)
+    assert found["exit_code"] == 2
