@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool
+.PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,spark,bench]'
 	touch $(READY)
 
 install: $(READY)
@@ -101,6 +101,9 @@ promtool: .local/promtool/usr/bin/promtool  ## Prometheus's tool, with which the
 	cd .local/promtool && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; }
 	cd .local/promtool && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 
+docs: $(READY)  ## the documentation site in site/, strictly: a broken link or anchor fails
+	$(BIN)/python -m dev.site
+
 dist: $(READY)  ## sdist and wheel in dist/, checked; the same commit gives the same wheel
 	rm -rf build dist *.egg-info
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build
@@ -111,4 +114,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .local site .mypy_cache .ruff_cache .pytest_cache .hypothesis

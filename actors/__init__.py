@@ -1,4 +1,22 @@
-"""Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once."""
+"""Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once.
+
+Examples:
+    >>> from actors import App, Context
+    >>> from actors.testing import ActorTestDriver
+    >>> app = App("dispatcher", broker="kafka://127.0.0.1:9092")
+    >>> commands = app.topic("commands", key_type=str, value_type=str)
+    >>> runs = app.topic("runs", key_type=str, value_type=str)
+    >>> seen = app.store("seen", key_type=str, value_type=str)
+    >>> @app.actor(commands, stores=[seen])
+    ... async def run_once(ctx: Context, command: str) -> None:
+    ...     if seen.put_if_absent(ctx.key, command) is None:
+    ...         ctx.send(runs, key=ctx.key, value=command)
+    >>> with ActorTestDriver(app) as driver:
+    ...     for command in ("backup", "backup"):
+    ...         driver.send(commands, key="command-17", value=command)
+    ...     [(sent.key, sent.value) for sent in driver.outputs(runs)]
+    [('command-17', 'backup')]
+"""
 
 from actors import cli as _cli  # noqa: F401  it registers its commands with Faust
 from actors._core import aggregates

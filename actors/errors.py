@@ -72,7 +72,24 @@ class RecordTooLargeError(UsageError):
 
 
 class Rejected(ActorsError):  # noqa: N818  what a handler says, not what went wrong in it
-    """Raised by a handler to refuse a message: nothing that it wrote or sent remains, and who asked is told why."""
+    """Raised by a handler to refuse a message: nothing that it wrote or sent remains, and who asked is told why.
+
+    Examples:
+        >>> from actors import App, AskRejectedError, Context, Rejected
+        >>> from actors.testing import ActorTestDriver
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092")
+        >>> @app.actor(app.topic("orders", key_type=str, value_type=int))
+        ... async def take(ctx: Context, count: int) -> str:
+        ...     if count < 1:
+        ...         raise Rejected("nothing was ordered")
+        ...     return "taken"
+        >>> with ActorTestDriver(app) as driver:
+        ...     try:
+        ...         driver.ask(take, "ada", 0)
+        ...     except AskRejectedError as error:
+        ...         print("nothing was ordered" in str(error))
+        True
+    """
 
 
 class AskError(ActorsError):

@@ -40,6 +40,11 @@ class Aggregate(Generic[S]):
         state_type: the state's type, as a `msgspec` annotation; Any means plain data.
         result: gives what users see of a state.
         remove: takes a value out of a state again, called with (state, value). None: it can't be.
+
+    Examples:
+        >>> latest = Aggregate(None, add=lambda state, value: value, merge=lambda one, two: two)
+        >>> latest.add(latest.add(latest.initial, "hat"), "bag")
+        'bag'
     """
 
     initial: S

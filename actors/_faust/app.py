@@ -66,6 +66,11 @@ class App(TableMethods, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
+
+    Examples:
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092")
+        >>> app.topic("orders", key_type=str, value_type=dict).get_topic_name()
+        'orders'
     """
 
     def __init__(self, id: str, **options: Any) -> None:

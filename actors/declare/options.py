@@ -102,6 +102,12 @@ class ActorOptions:
         state_snapshot: a folder of `spark_replay snapshot`: stores that this worker's disk has nothing of begin from
             there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
+
+    Examples:
+        >>> from actors import App
+        >>> App("shop", broker="kafka://127.0.0.1:9092", query_tokns="secret")
+        Traceback (most recent call last):
+        actors.errors.ConfigurationError: ...
     """
 
     allow_reprocessing: bool = False

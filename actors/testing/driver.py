@@ -83,6 +83,11 @@ class ActorTestDriver:
             function is called with `effects={post: post}`.
 
     Works in a plain test as well as in one that runs on an event loop: the actors have a loop of their own.
+
+    Examples:
+        >>> from actors import App
+        >>> with ActorTestDriver(App("shop", broker="kafka://127.0.0.1:9092")) as driver:
+        ...     driver.advance(60)
     """
 
     def __init__(

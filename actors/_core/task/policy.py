@@ -28,6 +28,12 @@ class OnError:
         then: "stop" halts the partition in front of the message; "skip" logs it and goes on; "park" sends it to the
             dead-letter topic and keeps it with all later messages of its key, in order, until somebody retries or drops
             it, while other keys go on.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> policy = OnError(retries=5, first_wait=timedelta(seconds=1), then="park")
+        >>> [policy.wait_s(attempt) for attempt in (1, 2, 3)]
+        [1.0, 2.0, 4.0]
     """
 
     retries: int = 0

@@ -63,7 +63,14 @@ class AlignedWindows:
 
 
 class Hopping(AlignedWindows):
-    """Windows of one size, a new one each `advance`. The first one that holds a time begins no earlier than 1970."""
+    """Windows of one size, a new one each `advance`. The first one that holds a time begins no earlier than 1970.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> windows = Hopping(timedelta(minutes=2), advance=timedelta(minutes=1)).holding(130_000)
+        >>> [(window.start_ms, window.end_ms) for window in windows]
+        [(60000, 180000), (120000, 240000)]
+    """
 
     __slots__ = ("advance_ms", "longest_ms")
 
@@ -100,6 +107,12 @@ class Tumbling(AlignedWindows):
 
     With `tz`, the size is a number of days, and windows begin at midnight there: one is an hour longer or shorter when
     the clocks change. Seven days, or a multiple, begin on a Monday.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> [window] = Tumbling(timedelta(minutes=1)).holding(61_000)
+        >>> window
+        Window(start_ms=60000, end_ms=120000)
     """
 
     __slots__ = ("_days", "_zone", "advance_ms", "longest_ms", "tz")
@@ -169,6 +182,11 @@ class Sliding:
     """Windows of one length: one that ends with each record, and one that begins just after each that others follow.
 
     So for each set of records that are at most `difference` apart there is one window that holds just these.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> Sliding(timedelta(minutes=5))
+        Sliding(0:05:00)
     """
 
     __slots__ = ("longest_ms",)
@@ -186,7 +204,13 @@ class Sliding:
 
 
 class Session:
-    """Windows of records that have no gap larger than `gap` between them. A record between two windows merges them."""
+    """Windows of records that have no gap larger than `gap` between them. A record between two windows merges them.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> Session(timedelta(minutes=30))
+        Session(0:30:00)
+    """
 
     __slots__ = ("gap_ms", "idle_ms", "longest_ms")
 

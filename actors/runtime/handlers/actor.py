@@ -45,6 +45,17 @@ def receive(type_: Any = None, /, *, name: str | None = None) -> Any:
         type_: the type, or a union of several; the annotation of the method's parameter when left out.
         name: what a record's header `fa-type` calls the type, where types are told apart by it; its `__name__` by
             default.
+
+    Examples:
+        >>> from actors import Actor, receive
+        >>> class Door(Actor[None]):
+        ...     @receive
+        ...     async def knock(self, message: str) -> None: ...
+        ...
+        ...     @receive(int | float)
+        ...     async def push(self, message: float) -> None: ...
+        >>> sorted(type_.__name__ for type_ in Door.receivers)
+        ['float', 'int', 'str']
     """
     if inspect.isfunction(type_):
         setattr(type_, _MARK, (None, name))
@@ -69,6 +80,42 @@ class Actor(Generic[S]):
         receivers: by type of message, its handler.
         type_names: by type of message, its name in the header `fa-type`.
         queries: the methods marked `@query`, by name.
+
+    Examples:
+        >>> import msgspec
+        >>> from actors import Actor, App, Rejected, query, receive
+        >>> from actors.testing import ActorTestDriver
+        >>> class Deposit(msgspec.Struct, tag="deposit"):
+        ...     cents: int
+        >>> class Withdraw(msgspec.Struct, tag="withdraw"):
+        ...     cents: int
+        >>> class Balance(msgspec.Struct):
+        ...     cents: int = 0
+        >>> app = App("bank", broker="kafka://127.0.0.1:9092")
+        >>> @app.actor(app.topic("accounts", key_type=str))
+        ... class Account(Actor[Balance]):
+        ...     @receive
+        ...     async def deposit(self, message: Deposit) -> int:
+        ...         self.state.cents += message.cents
+        ...         return self.state.cents
+        ...
+        ...     @receive
+        ...     async def withdraw(self, message: Withdraw) -> int:
+        ...         if message.cents > self.state.cents:
+        ...             raise Rejected(f"{self.ctx.key} has {self.state.cents} cents")
+        ...         self.state.cents -= message.cents
+        ...         return self.state.cents
+        ...
+        ...     @query
+        ...     def can_pay(self, cents: int) -> bool:
+        ...         return self.state.cents >= cents
+        >>> with ActorTestDriver(app) as driver:
+        ...     driver.ask(Account, "ada", Deposit(500))
+        ...     driver.ask(Account, "ada", Withdraw(200))
+        ...     driver.query(Account, "can_pay", "ada", cents=400)
+        500
+        300
+        False
     """
 
     state_type: ClassVar[Any] = NoneType

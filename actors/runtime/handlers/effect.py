@@ -55,6 +55,23 @@ class Effect:
         first_wait: before the second attempt; doubled for each further one.
         longest_wait: no wait is longer.
         timeout: of one attempt.
+
+    Examples:
+        >>> from actors import App, Context, EffectCall
+        >>> from actors.testing import ActorTestDriver
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092")
+        >>> orders = app.topic("orders", key_type=str, value_type=str)
+        >>> @app.effect(attempts=10)
+        ... def ship(call: EffectCall, order: str) -> None:
+        ...     raise NotImplementedError("calls the carrier, with call.idempotency_key")
+        >>> @app.actor(orders, effects=[ship])
+        ... async def take(ctx: Context, order: str) -> None:
+        ...     ctx.effect(ship, order)
+        >>> shipped = []
+        >>> with ActorTestDriver(app, effects={ship: lambda call, order: shipped.append(order)}) as driver:
+        ...     driver.send(orders, key="ada", value="hat")
+        >>> shipped
+        ['hat']
     """
 
     function: Callable[..., Any]

@@ -52,6 +52,15 @@ def query(method: Any = None, /, *, name: str | None = None) -> Any:
     Args:
         method: the method.
         name: what it is called in the URL; the method's name by default.
+
+    Examples:
+        >>> from actors import Actor, query
+        >>> class Door(Actor[bool]):
+        ...     @query(name="is-open")
+        ...     def is_open(self) -> bool:
+        ...         return self.state
+        >>> list(Door.queries)
+        ['is-open']
     """
 
     def mark(function: Method) -> Method:

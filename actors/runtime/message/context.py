@@ -39,6 +39,19 @@ class Context:
         timestamp_ms: its timestamp, Unix milliseconds; -1 if it has none.
         headers: its headers, (name, bytes) in order.
         expired_in: the store, while its `on_expire` is called for a key; unset for messages.
+
+    Examples:
+        >>> from actors import App, Context
+        >>> from actors.testing import ActorTestDriver
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092")
+        >>> orders, labels = (app.topic(name, key_type=str, value_type=str) for name in ("orders", "labels"))
+        >>> @app.actor(orders)
+        ... async def label(ctx: Context, order: str) -> None:
+        ...     ctx.send(labels, key=ctx.key, value=f"{order} from {ctx.topic}", headers={"source": b"shop"})
+        >>> with ActorTestDriver(app) as driver:
+        ...     driver.send(orders, key="ada", value="hat")
+        ...     [(sent.key, sent.value) for sent in driver.outputs(labels)]
+        [('ada', 'hat from orders')]
     """
 
     __slots__ = (

@@ -32,6 +32,21 @@ class Store(Generic[K, V]):
     Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
     its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
     reachable, in practice the message's key: to touch another key's state, send it a message.
+
+    Examples:
+        >>> from actors import App, Context
+        >>> from actors.testing import ActorTestDriver
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092")
+        >>> orders = app.topic("orders", key_type=str, value_type=int)
+        >>> spent = app.store("spent", key_type=str, value_type=int)
+        >>> @app.actor(orders, stores=[spent])
+        ... async def add(ctx: Context, cents: int) -> None:
+        ...     spent[ctx.key] = spent.get(ctx.key, 0) + cents
+        >>> with ActorTestDriver(app) as driver:
+        ...     for cents in (2, 3):
+        ...         driver.send(orders, key="ada", value=cents)
+        ...     driver.get(spent, "ada")
+        5
     """
 
     __iter__ = None

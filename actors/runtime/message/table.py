@@ -57,6 +57,21 @@ class Table(Store[K, V]):
         history: the store of former values; None if it keeps none.
         history_ms: how far behind the newest record former values are kept; 0 if they aren't.
         groupings: its aggregates, which get each change of a row.
+
+    Examples:
+        >>> from actors import App, Context
+        >>> from actors.testing import ActorTestDriver
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092")
+        >>> orders, labels = (app.topic(name, key_type=str, value_type=str) for name in ("orders", "labels"))
+        >>> customers = app.table(app.topic("customers", key_type=str, value_type=str))
+        >>> @app.actor(orders, stores=[customers])
+        ... async def label(ctx: Context, order: str) -> None:
+        ...     ctx.send(labels, key=ctx.key, value=f"{order} for {customers.get(ctx.key)}")
+        >>> with ActorTestDriver(app) as driver:
+        ...     driver.send(customers.topic, key="ada", value="Ada L.")
+        ...     driver.send(orders, key="ada", value="hat")
+        ...     [sent.value for sent in driver.outputs(labels)]
+        ['hat for Ada L.']
     """
 
     def __init__(

@@ -81,6 +81,23 @@ class WindowStore(Generic[K, V]):
         on_close_function: called for each window that closes; None if nothing is.
         changes: the windows that changed, for `on_emit`; None without `emit=`.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> from actors import App, Context, Tumbling, aggregates
+        >>> from actors.testing import ActorTestDriver
+        >>> app = App("shops", broker="kafka://127.0.0.1:9092")
+        >>> sales = app.topic("sales", key_type=str, value_type=int)
+        >>> minutes = app.window_store("minutes", Tumbling(timedelta(minutes=1)), aggregate=aggregates.sum())
+        >>> @app.actor(sales, stores=[minutes])
+        ... async def count(ctx: Context, cents: int) -> None:
+        ...     minutes.add(ctx.key, cents)
+        >>> noon_ms = 1_700_049_600_000
+        >>> with ActorTestDriver(app) as driver:
+        ...     for cents, after_ms in ((100, 5_000), (3, 50_000), (20, 61_000)):
+        ...         driver.send(sales, key="rome", value=cents, timestamp_ms=noon_ms + after_ms)
+        ...     {window.start_ms - noon_ms: total for window, total in driver.windows(minutes, "rome").items()}
+        {0: 103, 60000: 20}
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from actors.testing import ActorTestDriver
 from tests.certificates import Authority
 from tests.documents import INDENTED, ROOT, Block, block, blocks_of
 
-PICTURES = {"docs/explanation/architecture.md#Data flow": "a drawing", "CONTRIBUTING.md#Layout": "a tree of folders"}
+PICTURES = {"CONTRIBUTING.md#Layout": "a tree of folders"}
 RUN_ELSEWHERE = {
     "README.md#Example": "tests/kafka/docs/test_readme.py",
     "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
