@@ -11,9 +11,9 @@ import hypothesis
 import pytest
 
 from actors._core import logs
+from actors.local_kafka.settings import STATE_FILE
 from dev.kafka import Cluster, existing_brokers
 from dev.kafka.archive import ensure_archive
-from dev.kafka.settings import STATE_FILE
 from tests import balance, skips
 
 hypothesis.settings.register_profile("dev", deadline=None)

@@ -23,11 +23,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from actors.local_kafka.errors import LocalKafkaError
 from benchmarks.locks.plan import SCENARIOS, Job, Result, Scenario, Took
 from benchmarks.locks.servers import SYSTEMS, Running, System, missing, running
 from benchmarks.peers.tables import Table, write_readme
-from dev.kafka.errors import LocalKafkaError
-from dev.kafka.jars import REPOSITORY
+from dev import REPOSITORY
 
 START_S = 0.1
 """Between the order to begin and the beginning, so that all processes begin at the same time."""

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.local_kafka.jars import jars_of, java
 from benchmarks.peers.broker import start_cluster
 from benchmarks.peers.worker import cpu_s
 from benchmarks.run_commands import start_worker
 from dev.kafka import ToolMissingError, free_port
-from dev.kafka.jars import jars_of, java
 
 READY_S = 60.0
 STOP_S = 20.0

@@ -8,9 +8,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from dev.kafka.errors import LocalKafkaError, ToolMissingError
-from dev.kafka.files import locked
-from dev.kafka.jars import REPOSITORY, java
+from actors.local_kafka.errors import LocalKafkaError, ToolMissingError
+from actors.local_kafka.files import locked
+from actors.local_kafka.jars import java
+from dev import REPOSITORY
 
 SOURCES = REPOSITORY / "benchmarks" / "kafka_streams"
 NAME = "kafka-streams-peer"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from actors.local_kafka.files import locked
 from benchmarks.peers.broker import KAFKA_VERSION
 from benchmarks.peers.java_build import java_command, streams_version
-from dev.kafka.files import locked
-from dev.kafka.jars import REPOSITORY
+from dev import REPOSITORY
 
 OURS = "ours"
 KAFKA_STREAMS = "kafka_streams"

@@ -11,7 +11,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from benchmarks.peers.systems import Job
-from dev.kafka.jars import REPOSITORY
+from dev import REPOSITORY
 
 _STOP_S = 25.0
 _USER_TICKS, _SYSTEM_TICKS = 11, 12

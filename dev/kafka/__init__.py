@@ -1,9 +1,8 @@
 """A Kafka cluster on this machine, for tests and for trying things out: `python -m dev.kafka up`."""
 
-from dev.kafka.cluster import BrokerStatus, Cluster
-from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError, ToolMissingError
-from dev.kafka.existing import existing_brokers
-from dev.kafka.jars import (
+from actors.local_kafka.cluster import BrokerStatus, Cluster
+from actors.local_kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError, ToolMissingError
+from actors.local_kafka.jars import (
     CONFIG_COMMAND,
     CONSOLE_CONSUMER,
     CONSOLE_PRODUCER,
@@ -19,9 +18,10 @@ from dev.kafka.jars import (
     run_tool,
     tool_command,
 )
-from dev.kafka.ports import free_port, free_ports
-from dev.kafka.probe import Endpoint, alive_brokers
-from dev.kafka.settings import Secure
+from actors.local_kafka.ports import free_port, free_ports
+from actors.local_kafka.probe import Endpoint, alive_brokers
+from actors.local_kafka.settings import Secure
+from dev.kafka.existing import existing_brokers
 
 __all__ = [
     "CONFIG_COMMAND",

@@ -6,10 +6,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dev.kafka import jars
-from dev.kafka.cluster import Cluster
-from dev.kafka.errors import LocalKafkaError
-from dev.kafka.files import locked
+from actors.local_kafka import jars
+from actors.local_kafka.cluster import Cluster
+from actors.local_kafka.errors import LocalKafkaError
+from actors.local_kafka.files import locked
+from dev import REPOSITORY
 
 _TIMEOUT_S = 300.0
 
@@ -33,7 +34,7 @@ def ensure_archive() -> None:
             # In a process of its own: the flags are in the environment.
             done = subprocess.run(
                 [sys.executable, "-m", "dev.kafka.archive", folder],
-                cwd=jars.REPOSITORY,
+                cwd=REPOSITORY,
                 env={**os.environ, "KAFKA_JVM_FLAGS": flags},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from dev.kafka.errors import LocalKafkaError
+from actors.local_kafka.errors import LocalKafkaError
 
 NAMES = ("KAFKA_URL", "KAFKA_BROKERS")
 """Two names of one setting: `kafka://host:port;…` and `host:port,…` go under either."""

@@ -14,7 +14,7 @@ import pytest
 
 from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
-from dev.kafka.ports import free_ports
+from actors.local_kafka.ports import free_ports
 from tests.browser.visits import WIDE, Visit, browsers, needs_chromium
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 from tests.unit.web.web_part import password

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from actors.local_kafka.settings import HOST
 from dev.kafka import Cluster, alive_brokers
-from dev.kafka.settings import HOST
 from tests.crash.faults import QUICK
 from tests.crash.harness import run
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, unique

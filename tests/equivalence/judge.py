@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+from actors.local_kafka.jars import java
 from benchmarks.peers.java_build import ensure_built
-from dev.kafka.jars import java
 from tests.equivalence import join_cases
 from tests.equivalence.generate import Case
 

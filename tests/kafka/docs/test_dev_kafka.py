@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from actors.local_kafka import jars
+from actors.local_kafka.settings import Broker, Secure, State, load, save, server_properties
 from dev.kafka import (
     CONSOLE_PRODUCER,
     GET_OFFSET_SHELL,
@@ -20,12 +22,10 @@ from dev.kafka import (
     alive_brokers,
     existing_brokers,
     free_port,
-    jars,
     run_tool,
     tool_command,
 )
 from dev.kafka import __main__ as command_line
-from dev.kafka.settings import Broker, Secure, State, load, save, server_properties
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -178,7 +178,9 @@ def test_down_deletes_nothing_that_is_not_the_clusters(tmp_path):
 def test_no_java_is_one_line_that_says_what_to_install(tmp_path):
     result = cli("up", "--dir", str(tmp_path / "x"), PATH=str(tmp_path), JAVA_HOME="")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.splitlines() == ["Error: no Java here: apt-get install openjdk-17-jdk-headless maven"]
+    assert result.stderr.splitlines() == [
+        "Error: no Java here, which a Kafka broker needs: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+    ]
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path):

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from actors.local_kafka.jars import QUICK_START, ensure_jars
 from dev.kafka import free_port
-from dev.kafka.jars import QUICK_START, ensure_jars
 from tests import documents
 from tests.documents import Block
 from tests.kafka.helpers import ROOT, eventually, unique

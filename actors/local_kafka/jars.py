@@ -7,10 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dev.kafka.errors import LocalKafkaError, ToolMissingError
-from dev.kafka.files import locked
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from actors.local_kafka.errors import LocalKafkaError, ToolMissingError
+from actors.local_kafka.files import locked
 
 BROKER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
@@ -26,7 +24,10 @@ TRANSACTIONS_COMMAND = "org.apache.kafka.tools.TransactionsCommand"
 METADATA_QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
 
 _HERE = Path(__file__).resolve().parent
-_INSTALL = "apt-get install openjdk-17-jdk-headless maven"
+_ROOT = _HERE.parents[1]
+_CACHE = Path("~/.cache/faust-actors/jars")
+_JAVA = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+_MAVEN = "apt-get install maven"
 # the first seconds of a JVM are compiling: the quick compiler alone halves them
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
 
@@ -41,7 +42,7 @@ def java() -> str:
     search = str(Path(home) / "bin") if home else None
     found = (search and shutil.which("java", path=search)) or shutil.which("java")
     if not found:
-        raise ToolMissingError(f"no Java here: {_INSTALL}")
+        raise ToolMissingError(f"no Java here, which a Kafka broker needs: {_JAVA}")
     return found
 
 
@@ -50,25 +51,31 @@ def kafka_version() -> str:
     return os.environ.get("KAFKA_VERSION", "4.1.0")
 
 
+def jars_folder() -> Path:
+    """Returns the folder of all jars: `~/.cache/faust-actors/jars`, and in a checkout of this project `.local/jars`."""
+    is_checkout = (_ROOT / "dev" / "kafka").is_dir()
+    return _ROOT / ".local" / "jars" if is_checkout else _CACHE.expanduser()
+
+
 def ensure_jars() -> Path:
-    """Returns the folder with Kafka's jars, `.local/jars/kafka-<version>`, fetching them if need be.
+    """Returns the folder with Kafka's jars, `kafka-<version>` in `jars_folder()`, fetching them if need be.
 
     Raises:
-        ToolMissingError: There is no JDK, or the jars are to be fetched and there is no Maven.
+        ToolMissingError: There is no Java, or the jars are to be fetched and there is no Maven.
         LocalKafkaError: Maven failed.
     """
     return jars_of(_HERE / "pom.xml", f"kafka-{kafka_version()}")
 
 
 def jars_of(pom: Path, name: str) -> Path:
-    """Returns `.local/jars/<name>` with the jars that a POM depends on, fetching them if need be.
+    """Returns the folder `name` in `jars_folder()` with the jars that a POM depends on, fetching them if need be.
 
     Raises:
-        ToolMissingError: There is no JDK, or the jars are to be fetched and there is no Maven.
+        ToolMissingError: There is no Java, or the jars are to be fetched and there is no Maven.
         LocalKafkaError: Maven failed.
     """
     java()
-    folder = REPOSITORY / ".local" / "jars" / name
+    folder = jars_folder() / name
     if not folder.is_dir():
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
@@ -77,8 +84,8 @@ def jars_of(pom: Path, name: str) -> Path:
 
 
 def archive() -> Path:
-    """Returns where the class archive of the jars is, if `dev.kafka.archive` made it."""
-    return REPOSITORY / ".local" / "jars" / f"kafka-{kafka_version()}.jsa"
+    """Returns where the class archive of the jars is, if one was made."""
+    return jars_folder() / f"kafka-{kafka_version()}.jsa"
 
 
 def tool_command(main_class: str, *args: str) -> list[str]:
@@ -157,7 +164,10 @@ def _quick_start() -> tuple[str, ...]:
 def _fetch(pom: Path, folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise ToolMissingError(f"no Maven here to fetch {folder.name} with: {_INSTALL}")
+        raise ToolMissingError(
+            f"{folder.name} isn't in {folder.parent}, and there is no Maven to fetch it with: {_MAVEN}, or copy the "
+            "folder from a machine that has it"
+        )
     # renamed when complete, so that a fetch cut off never looks like a full one
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:

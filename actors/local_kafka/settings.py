@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dev.kafka.errors import ClusterStateError
-from dev.kafka.files import replace_text
-from dev.kafka.processes import Process
+from actors.local_kafka.errors import ClusterStateError
+from actors.local_kafka.files import replace_text
+from actors.local_kafka.processes import Process
 
 HOST = "127.0.0.1"
 STATE_FILE = "state.json"

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dev.kafka import jars, settings
-from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError
-from dev.kafka.files import locked
-from dev.kafka.ports import free_ports, is_free
-from dev.kafka.probe import alive_brokers
-from dev.kafka.processes import Process, spawn
-from dev.kafka.settings import HOST, STATE_FILE, Broker, Secure, State
+from actors.local_kafka import jars, settings
+from actors.local_kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError
+from actors.local_kafka.files import locked
+from actors.local_kafka.ports import free_ports, is_free
+from actors.local_kafka.probe import alive_brokers
+from actors.local_kafka.processes import Process, spawn
+from actors.local_kafka.settings import HOST, STATE_FILE, Broker, Secure, State
 
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0

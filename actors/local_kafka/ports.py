@@ -7,8 +7,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from dev.kafka.errors import LocalKafkaError
-from dev.kafka.settings import HOST
+from actors.local_kafka.errors import LocalKafkaError
+from actors.local_kafka.settings import HOST
 
 
 def free_ports(count: int) -> list[int]:

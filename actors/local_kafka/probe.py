@@ -39,7 +39,7 @@ def alive_brokers(host: str, port: int, *, timeout_s: float = 2.0) -> tuple[Endp
 
 
 def _request() -> bytes:
-    client = b"dev.kafka"
+    client = b"faust dev"
     head = struct.pack(">hhih", _METADATA, _VERSION, 1, len(client))
     body = head + client + struct.pack(">i", 0)  # no topics: brokers only
     return struct.pack(">i", len(body)) + body
