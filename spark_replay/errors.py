@@ -8,7 +8,7 @@ class ReplayError(Exception):
 
 
 class ToolMissingError(ReplayError):
-    """pyspark, Java, Maven or a connector isn't on this machine."""
+    """pyspark, Java or a connector isn't on this machine, or is for another Spark."""
 
 
 class BrokerError(ReplayError):

@@ -1,9 +1,10 @@
-"""Spark's Kafka connector, fetched once by Maven."""
+"""Spark's Kafka connector, fetched once by the Ivy that Spark brings: it needs Java and nothing else."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,46 +14,80 @@ from pathlib import Path
 
 from spark_replay.errors import ReplayError, ToolMissingError
 
-CONNECTOR = "spark-sql-kafka-0-10_2.13:4.0.0"
 JARS_VARIABLE = "SPARK_REPLAY_JARS"
 
+_ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
-_POM = Path(__file__).with_name("pom.xml")
-_CACHE = Path("~/.cache/faust-actors/spark-kafka-4.0.0")
+_VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
+_MODULE = Path(__file__).with_name("ivy.xml")
+_CACHE = Path("~/.cache/faust-actors")
+_FETCH_LIMIT_S = 600.0
 
 
-def ensure_jars() -> list[Path]:
-    """Return the connector's jars, fetching them if need be.
+def connector() -> str:
+    """Return the connector that fits the installed pyspark: its artifact and version."""
+    import pyspark
 
-    They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in `~/.cache/faust-actors`. A
-    folder that is there already is taken as it is, so that machines without Maven can be handed a copy.
+    return f"{_ARTIFACT}:{pyspark.__version__}"
+
+
+def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
+    """Return the connector's jars, of pyspark's own version; fetch them if need be.
+
+    They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
+    `~/.cache/faust-actors/spark-kafka-<version>`. A folder that is there already is used as it is, without network.
+
+    Args:
+        ivy_settings: A settings file for Ivy, as Spark's `spark.jars.ivySettings`; it names the mirror to fetch from.
 
     Raises:
-        ToolMissingError: They are to be fetched and there is no Maven, or the folder lacks some.
-        ReplayError: Maven failed.
+        ToolMissingError: There is no Java to fetch them with, the folder lacks some, or they are for another Spark.
+        ReplayError: Ivy failed.
     """
-    folder = Path(os.environ.get(JARS_VARIABLE) or _CACHE).expanduser().absolute()
+    wanted = connector()
+    version = wanted.partition(":")[2]
+    given = os.environ.get(JARS_VARIABLE)
+    folder = Path(given or _CACHE / f"spark-kafka-{version}").expanduser().absolute()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(folder)
+                _fetch(folder, version, ivy_settings)
     jars = sorted(folder.glob("*.jar"))
     missing = [name for name in _NEEDED if not any(jar.name.startswith(name) for jar in jars)]
     if missing:
         raise ToolMissingError(
-            f"{CONNECTOR} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
+            f"{wanted} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
             "folder, and it is fetched again"
         )
+    for jar in jars:
+        require_match(str(jar), version)
     return jars
 
 
-def require_java() -> None:
-    """Check that Spark will find a Java.
+def require_match(jar: str, spark_version: str) -> None:
+    """Check that a connector's jar is of the minor release of Spark that is to load it.
+
+    The connector calls Spark's internals: those of another minor release fail in the middle of a query. The version is
+    that of the file's name; a jar with another name passes.
 
     Raises:
-        ToolMissingError: It won't; the text says what to install.
+        ToolMissingError: It is of another one.
+    """
+    found = _VERSION.search(jar)
+    if found and found[1] != ".".join(spark_version.split(".")[:2]):
+        raise ToolMissingError(
+            f"{jar} is for Spark {found[1]}, and this is Spark {spark_version}: give the jars of "
+            f"{_ARTIFACT}:{spark_version}, or unset {JARS_VARIABLE}, and they are fetched"
+        )
+
+
+def require_java() -> str:
+    """Return the Java that Spark will find.
+
+    Raises:
+        ToolMissingError: There is none; the text says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
@@ -61,28 +96,60 @@ def require_java() -> None:
         raise ToolMissingError(
             f"Spark needs Java 17 and there is none {where}: apt-get install openjdk-17-jre-headless"
         )
+    return java
 
 
-def _fetch(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ToolMissingError(
-            f"no Maven here to fetch {CONNECTOR} with: apt-get install maven, or put its jars into {folder}"
-        )
+def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:
     # renamed when complete, so that a fetch cut off never looks like a full one
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
-        if result.returncode != 0:
-            errors = (line.strip() for line in result.stdout.splitlines() if "ERROR" in line)
-            reason = next(errors, "it says nothing more")
-            raise ReplayError(f"Maven could not fetch {CONNECTOR}: {reason}")
-        temporary.chmod(0o755)
-        temporary.rename(folder)
+        made = temporary / "jars"
+        command = [require_java(), f"-Dconnector.version={version}", "-cp", str(_ivy()), "org.apache.ivy.Main"]
+        command += ["-ivy", str(_MODULE), "-cache", f"{temporary}/cache", "-types", "jar"]
+        command += ["-settings", ivy_settings] if ivy_settings else []
+        command += ["-retrieve", f"{made}/[artifact]-[revision].[ext]"]
+        done = _run(command)
+        if done.returncode != 0 or not made.is_dir():
+            raise ReplayError(
+                f"Spark's Ivy could not fetch {_ARTIFACT}:{version}: {_reason(done.stdout)}; without network, copy the "
+                f"four jars from another machine into {folder}"
+            )
+        made.chmod(0o755)
+        made.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_FETCH_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, f"it was not done after {_FETCH_LIMIT_S:g} s", "")
+
+
+def _ivy() -> Path:
+    """Return Ivy's jar among Spark's."""
+    import pyspark
+
+    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
+    found = sorted(jars.glob("ivy-*.jar"))
+    if not found:
+        raise ToolMissingError(f"this Spark has no Ivy to fetch its Kafka connector with: no ivy-*.jar in {jars}")
+    return found[-1]
+
+
+def _reason(said: str) -> str:
+    lines = [line.strip(" \t:") for line in said.splitlines()]
+    signs = ("Server access error", "module not found", "not found", "Exception", "not done")
+    return next((line for sign in signs for line in lines if sign in line), "it says nothing more")
 
 
 @contextmanager

@@ -49,8 +49,8 @@ def spark_session(
         log: Where the JVM of a new session writes what it says on standard error; ours if None.
 
     Raises:
-        ToolMissingError: pyspark, Java or Maven is missing.
-        ReplayError: Spark doesn't start.
+        ToolMissingError: pyspark or Java is missing, or the connector is for another Spark.
+        ReplayError: The connector can't be fetched, or Spark doesn't start.
     """
     require_pyspark()
     from pyspark.sql import SparkSession
@@ -116,7 +116,7 @@ def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
     if submitted:
         # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
         return chosen
-    jars = [str(jar) for jar in ensure_jars()]
+    jars = [str(jar) for jar in ensure_jars(ivy_settings=asked.get("spark.jars.ivySettings"))]
     chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
     return chosen
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replay.errors import BrokerError, ToolMissingError, UnknownTopicError
-from spark_replay.jars import CONNECTOR
+from spark_replay.jars import connector, require_match
 from spark_replay.session import first_line
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 3.0
 _TIMEOUTS_MS = {"default.api.timeout.ms": "8000", "request.timeout.ms": "4000"}
+_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _WORD = (1 << 64) - 1
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 
@@ -184,8 +185,9 @@ class Admin:
         if isinstance(client, JavaPackage):
             raise ToolMissingError(
                 f"this Spark session has no Kafka connector: start it with spark_replay.spark_session(), or give it "
-                f"the jars of {CONNECTOR} by --spark-option spark.jars=…, or to spark-submit by --jars"
+                f"the jars of {connector()} by --spark-option spark.jars=…, or to spark-submit by --jars"
             )
+        require_match(_connector_jar(jvm), spark.version)
         self._client: Any = client.create(config)
 
     def close(self) -> None:
@@ -297,6 +299,13 @@ class Admin:
         options = self._kafka.clients.admin.ListOffsetsOptions(isolation)
         answer = self._client.listOffsets(asked, options)
         return tuple(int(answer.partitionResult(partition).get().offset()) for partition in partitions)
+
+
+def _connector_jar(jvm: Any) -> str:
+    """Return the path of the jar that Spark's JVM has the connector from; empty if it isn't from a file."""
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    origin = loader.loadClass(_PROVIDER).getProtectionDomain().getCodeSource()
+    return str(origin.getLocation().getPath()) if origin is not None else ""
 
 
 def _uuid(topic_id: Any) -> str:

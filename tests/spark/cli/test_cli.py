@@ -165,7 +165,7 @@ def test_wrong_kafka_option(spark: SparkSession, brokers: str, log: Log, tmp_pat
         ("import os; os.environ.update(PATH='/none', JAVA_HOME='')", "openjdk-17-jre-headless"),
         (
             "import os; os.environ.update(PATH='{bin}', JAVA_HOME='', SPARK_REPLAY_JARS='{bin}/none')",
-            "apt-get install maven",
+            "Spark's Ivy could not fetch",
         ),
     ],
 )
