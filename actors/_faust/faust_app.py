@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ import click
 import faust
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
+from faust.exceptions import ImproperlyConfigured
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.service import ActorService, refuse
+from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, unusable
 from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
@@ -82,6 +85,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
     BootStrategy = Boot
 
     def __init__(self, id: str, **options: Any) -> None:
+        options, self.setting_origins = read_settings(options, self.Settings.SETTINGS)
         self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
@@ -194,6 +198,28 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 f"table {name}: the app has a store of that name, and both would use the topic "
                 f"…-{name}-changelog: rename one"
             )
+
+    def _load_settings(self, *, silent: bool = False) -> Any:
+        try:
+            return super()._load_settings(silent=silent)
+        except (ValueError, TypeError, LookupError, ImportError, ImproperlyConfigured) as error:
+            found = unusable(
+                self.Settings.SETTINGS,
+                given=self._default_options[1],
+                origins=self.setting_origins,
+                # As Faust does, before its settings are there to be asked.
+                getenv=lambda name: os.environ.get(environment_prefix(self._default_options[1], os.environ) + name),
+            )
+            if found is None:
+                raise
+            raise found from error
+
+    def _load_settings_from_source(self, source: Any, *, silent: bool = False) -> dict[str, Any]:
+        """Read a configuration object as Faust does; it is part of the program, so a file and a variable go first."""
+        origins, found = self.setting_origins, dict(super()._load_settings_from_source(source, silent=silent))
+        found = {name: value for name, value in found.items() if origins.get(name, OBJECT) in (ARGUMENT, OBJECT)}
+        origins |= dict.fromkeys(found.keys() & self.Settings.SETTINGS.keys(), OBJECT)
+        return found
 
     @property
     def actor_service(self) -> ActorService:

@@ -1,6 +1,7 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
+actors.py, settings.py, stopped.py, topics.py   a command each
+worker.py, reset.py   commands that replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
@@ -21,10 +22,11 @@ from actors.cli.coordination import config, locks
 from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.reset import reset as reset
+from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-for command in (actors, config, init, locks, parked, stopped, state, topics):
+for command in (actors, config, init, locks, parked, settings, stopped, state, topics):
     cli.add_command(command)

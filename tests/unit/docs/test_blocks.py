@@ -476,7 +476,8 @@ def of(*languages: str) -> list[Block]:
 
 
 def test_blocks_of_all_languages_are_looked_at() -> None:
-    assert {one.language for one in BLOCKS} == {"python", "bash", "console", "ini", "json", "yaml", "", INDENTED}
+    languages = {one.language for one in BLOCKS}
+    assert languages == {"python", "bash", "console", "ini", "json", "toml", "yaml", "", INDENTED}
     assert len({one.label for one in BLOCKS}) == len(BLOCKS)
     assert PICTURES.keys() <= {one.label for one in BLOCKS}
 
