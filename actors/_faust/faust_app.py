@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 import faust
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
+from faust.exceptions import ImproperlyConfigured
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
-from actors._faust.service import ActorService, refuse
+from actors._faust.service import ActorService
+from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, unusable
+from actors._faust.startup.refusal import refuse
+from actors._faust.startup.running import running
 from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
@@ -82,6 +88,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
     BootStrategy = Boot
 
     def __init__(self, id: str, **options: Any) -> None:
+        options, self.setting_origins = read_settings(options, self.Settings.SETTINGS)
         self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
@@ -194,6 +201,52 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 f"table {name}: the app has a store of that name, and both would use the topic "
                 f"…-{name}-changelog: rename one"
             )
+
+    def _load_settings(self, *, silent: bool = False) -> Any:
+        try:
+            return super()._load_settings(silent=silent)
+        except (ValueError, TypeError, LookupError, ImportError, ImproperlyConfigured) as error:
+            found = unusable(
+                self.Settings.SETTINGS,
+                given=self._default_options[1],
+                origins=self.setting_origins,
+                # As Faust does, before its settings are there to be asked.
+                getenv=lambda name: os.environ.get(environment_prefix(self._default_options[1], os.environ) + name),
+            )
+            if found is None:
+                raise
+            raise found from error
+
+    def _load_settings_from_source(self, source: Any, *, silent: bool = False) -> dict[str, Any]:
+        """Read a configuration object as Faust does; it is part of the program, so a file and a variable go first."""
+        origins, found = self.setting_origins, dict(super()._load_settings_from_source(source, silent=silent))
+        found = {name: value for name, value in found.items() if origins.get(name, OBJECT) in (ARGUMENT, OBJECT)}
+        origins |= dict.fromkeys(found.keys() & self.Settings.SETTINGS.keys(), OBJECT)
+        return found
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self, *, web: bool = False, on_failure: Callable[[BaseException], None] | None = None
+    ) -> AsyncIterator[Self]:
+        """Run the app's worker in this event loop for the time of an `async with` block: in an ASGI lifespan, a script.
+
+        The block begins when the worker has joined its group. At its end the worker commits, hands its partitions over
+        and leaves, within 5 s, also where the block is cancelled. No signal is handled and no logging is set up: both
+        are the host's. An app runs once in a process.
+
+        Args:
+            web: whether the worker has its web server (`web_bind`, `web_port`), which answers queries, the ones of
+                other workers too, and has dashboard, metrics and health.
+            on_failure: is called with the error if the worker ends before the block does, such as
+                `lambda error: signal.raise_signal(signal.SIGTERM)`. The block itself isn't interrupted; at its end the
+                error is raised.
+
+        Raises:
+            ConfigurationError: the worker can't start; as any error that `faust worker` would end with.
+            UsageError: the app was started before.
+        """
+        async with running(self, web=web, on_failure=on_failure):
+            yield self
 
     @property
     def actor_service(self) -> ActorService:

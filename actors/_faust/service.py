@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
@@ -21,6 +21,7 @@ from actors._faust.startup.needs import check_needs, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
 from actors._faust.startup.progress import Announcer, reminding
+from actors._faust.startup.refusal import refuse
 from actors._faust.startup.registry import StoreRegistry
 from actors._faust.startup.topic_settings import check_topic_settings
 from actors._faust.views import View
@@ -514,12 +515,6 @@ async def _try_open(cache: StoreCache, store: str, partition: int) -> None:
         await cache.open(store, partition)
     except (StoreUnavailableError, ForeignDatabaseError) as error:
         logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
-
-
-def refuse(app: Any, error: Exception) -> NoReturn:
-    """End the worker with one line that says why."""
-    logger.critical("%s can't start: %s", app.conf.id, error)
-    raise SystemExit(1) from None
 
 
 def _collect_seldom() -> None:

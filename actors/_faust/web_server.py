@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp.web import SockSite
 
-from actors._faust.service import refuse
+from actors._faust.startup.refusal import refuse
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError
 from actors.web.access.door import doors

@@ -1,6 +1,7 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-pausing.py, actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
+actors.py, pausing.py, settings.py, stopped.py, topics.py   a command each
+worker.py, reset.py   commands that replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 deploy           what is asked around a deploy: `doctor`, `plan`, `topics create`
@@ -24,10 +25,12 @@ from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.pausing import pause, resume
 from actors.cli.reset import reset
+from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker
 
-for command in (actors, config, doctor, init, locks, parked, pause, plan, reset, resume, stopped, state, topics):
+COMMANDS = (actors, config, doctor, init, locks, parked, pause, plan, reset, resume, settings, stopped, state, topics)
+for command in COMMANDS:
     cli.add_command(command)

@@ -97,6 +97,7 @@ class ActorOptions:
             `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
         dashboard: whether such a worker has the pages under `/dashboard` too.
+        log_format: how a worker's log is written: "text" for people, or "json", one object a line.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
             tracer provider that the process sets up.
         state_snapshot: a folder of `spark_replay snapshot`: stores that this worker's disk has nothing of begin from
@@ -145,6 +146,7 @@ class ActorOptions:
     open_pages: Sequence[str] = ()
     queries_per_second: float = 1_000.0
     dashboard: bool = True
+    log_format: str = "text"
     tracing: bool = False
     state_snapshot: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024

@@ -250,7 +250,8 @@ class Handling:
         if isinstance(failed.__cause__, PartlyFailedError):
             state.outputs += failed.__cause__.kept
         for actor, one in failures_of(self.spec.name, failed, state.source, record).items():
-            logger.error("%s: %s: skipped after %d attempts", where, one.reason, attempts, exc_info=one.__cause__)
+            text, about = "%s: %s: skipped after %d attempts", {"about": one}
+            logger.error(text, where, one.reason, attempts, exc_info=one.__cause__, extra=about)
             self._send_dead_letter(state, record, actor, one, attempts)
 
     def _send_dead_letter(

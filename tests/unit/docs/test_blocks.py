@@ -38,6 +38,7 @@ from tests.documents import INDENTED, ROOT, Block, block, blocks_of
 
 PICTURES = {"CONTRIBUTING.md#Layout": "a tree of folders"}
 RUN_ELSEWHERE = {
+    "docs/how-to/asgi.md#Actors in a FastAPI or other ASGI app": "tests/kafka/app/test_asgi.py",
     "README.md#Example": "tests/kafka/docs/test_readme.py",
     "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
     "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
@@ -62,6 +63,7 @@ OTHERS_COMMANDS = {
     **dict.fromkeys(("java", "kafka-topics.sh", "kafka-consumer-groups.sh", "kafka-log-dirs.sh"), "Kafka's own tool"),
     **dict.fromkeys(("cd", "cp", "export", "mkdir", "rm", "source"), "of the shell"),
     "make": "the project's own targets",
+    "uvicorn": "the ASGI server's own program",
     "spark-submit": "Spark's own tool; what follows the program's name is checked",
     "JARS=$(python": "a line of a shell, whose Python is imported by tests/spark",
 }
@@ -477,7 +479,8 @@ def of(*languages: str) -> list[Block]:
 
 
 def test_blocks_of_all_languages_are_looked_at() -> None:
-    assert {one.language for one in BLOCKS} == {"python", "bash", "console", "ini", "json", "yaml", "", INDENTED}
+    languages = {one.language for one in BLOCKS}
+    assert languages == {"python", "bash", "console", "ini", "json", "toml", "yaml", "", INDENTED}
     assert len({one.label for one in BLOCKS}) == len(BLOCKS)
     assert PICTURES.keys() <= {one.label for one in BLOCKS}
 

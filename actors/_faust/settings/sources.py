@@ -1,0 +1,202 @@
+"""Reads settings from the environment and from `pyproject.toml`.
+
+The environment goes before `pyproject.toml`, and this before the arguments of `App`: as with Faust's own variables,
+what is nearer to the start of the process counts. The program says what it was written for, the file what the project
+runs it with, a variable what one process is started with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from faust.types.settings import params
+
+from actors._faust.settings.values import OWN, Read, of_faust, path
+from actors.declare.arguments import say_unknown
+from actors.declare.options import ActorOptions
+from actors.errors import ConfigurationError
+from stores._core.printable import one_line
+
+PREFIX = "FAUST_ACTORS_"
+FILE = "pyproject.toml"
+TABLE = "[tool.faust-actors]"
+ARGUMENT = "App(…)"
+OBJECT = "app.config_from_object(…)"
+SECRETS = ("query_tokens", "admin_tokens", "worker_secret")
+"""Settings that a file may have in their place: `query_tokens_file`."""
+HIDDEN = (*SECRETS, "broker_credentials")
+"""Settings whose values are shown nowhere."""
+OWN_VARIABLES = ("state_snapshot", "missing_offset", "moved_offset", "lost_changelog", *SECRETS)
+"""Settings that have a variable without `PREFIX` too, as those of Faust's do."""
+_SERVICE = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?")
+"""What Kubernetes adds to the environment where a service is called `faust-actors`."""
+SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A setting that may be given by text.
+
+    Attributes:
+        name: the argument of `App`.
+        read: how its value is read.
+        variable: the variable that it has without `PREFIX`; empty if there is none.
+    """
+
+    name: str
+    read: Read
+    variable: str = ""
+
+
+def known_settings(faust_settings: Mapping[str, Any]) -> dict[str, Known]:
+    """Return what can be set, by the key of `pyproject.toml`; `faust_settings` are Faust's parameters by name."""
+    found = {
+        name: Known(name, of_faust(param), param.env_name or "")
+        for name, param in faust_settings.items()
+        if param.active and not param.deprecated
+    }
+    for option in fields(ActorOptions):
+        variable = option.name.upper() if option.name in OWN_VARIABLES else ""
+        found[option.name] = Known(option.name, OWN[str(option.type)], variable)
+    for name in SECRETS:
+        found[f"{name}_file"] = Known(name, path, f"{name}_file".upper())
+    return found
+
+
+def read_settings(
+    given: Mapping[str, Any],
+    faust_settings: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arguments of `App` with what environment and `pyproject.toml` say, and where each comes from.
+
+    Args:
+        given: the arguments of `App`.
+        faust_settings: Faust's parameters by name.
+        environment: the variables of the process.
+        folder: where `pyproject.toml` is; the current folder when left out.
+
+    Raises:
+        ConfigurationError: a setting isn't known or has a value that can't be used. The text has the place.
+    """
+    known = known_settings(faust_settings)
+    found, origins = dict(given), dict.fromkeys(given, ARGUMENT)
+
+    def take(settings: Iterator[tuple[str, str, Any]]) -> None:
+        seen: dict[str, str] = {}
+        for place, key, value in settings:
+            name = known[key].name
+            if name in seen:
+                raise ConfigurationError(f"{seen[name]} and {place} are the same setting: leave one out")
+            seen[name] = place
+            found[name], origins[name] = _value(known[key], key, value, place), place
+
+    take(_in_file(known, Path() if folder is None else folder))
+    start = environment_prefix(found, environment)
+    take(_in_environment(known, environment, start))
+    _refuse_twice(known, origins, environment, start)
+    return found, origins
+
+
+def environment_prefix(given: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Return what the names of this app's variables begin with, by Faust's `env_prefix`."""
+    prefix = environment.get("APP_ENV_PREFIX", given.get("env_prefix")) or ""
+    return f"{str(prefix).rstrip('_')}_" if prefix else ""
+
+
+def _in_file(known: Mapping[str, Known], folder: Path) -> Iterator[tuple[str, str, Any]]:
+    file = folder / FILE
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{file.absolute()} can't be read, so its settings aren't known: {error}") from error
+    tools = content.get("tool")
+    table = tools.get("faust-actors", {}) if isinstance(tools, dict) else {}
+    place = f"{file.absolute()} {TABLE}"
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{place} has to be a table of settings")
+    unknown = sorted(table.keys() - known.keys())
+    if unknown:
+        raise ConfigurationError(f"{place}: {say_unknown('setting', unknown, known)}")
+    for name in SECRETS:
+        if name in table:
+            raise ConfigurationError(
+                f"{place}: {name} is a secret, which doesn't belong in a project's file: name a file that holds it "
+                f"with {name}_file, or set {name.upper()} in the environment"
+            )
+    for name, value in table.items():
+        yield place, name, value
+
+
+def _in_environment(
+    known: Mapping[str, Known], environment: Mapping[str, str], start: str
+) -> Iterator[tuple[str, str, Any]]:
+    keys = {f"{start}{PREFIX}{key.upper()}": key for key in known}
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(start + PREFIX) or not value:
+            continue
+        if variable in keys:
+            yield f"{variable} in the environment", keys[variable], value
+        elif not _SERVICE.fullmatch(variable.removeprefix(start + PREFIX)):
+            raise ConfigurationError(f"environment: {say_unknown('setting', [variable], keys)}")
+
+
+def _refuse_twice(
+    known: Mapping[str, Known], origins: Mapping[str, str], environment: Mapping[str, str], start: str
+) -> None:
+    """Refuse a setting that two variables set: Faust's own would go before ours."""
+    for one in known.values():
+        place = origins.get(one.name, "")
+        if one.variable and place.endswith("in the environment") and (start + one.variable) in environment:
+            raise ConfigurationError(
+                f"{place} and {start}{one.variable} in the environment are the same setting: leave one out"
+            )
+
+
+def _value(known: Known, key: str, given: Any, place: str) -> Any:
+    try:
+        return known.read(given)
+    except ValueError as error:
+        shown = "…" if known.name in HIDDEN and known.name == key else one_line(repr(given), SHOWN_CHARACTERS)
+        raise ConfigurationError(f"{place}: {key}={shown} can't be used: {error}") from error
+
+
+def unusable(
+    faust_settings: Mapping[str, Any],
+    *,
+    given: Mapping[str, Any],
+    origins: Mapping[str, str],
+    getenv: Callable[[str], Any],
+) -> ConfigurationError | None:
+    """Return which of Faust's settings has a value that Faust doesn't take, None if each is fine by itself.
+
+    Args:
+        faust_settings: Faust's parameters by name.
+        given: the arguments that Faust was given.
+        origins: where these come from.
+        getenv: returns a variable of the app by the name that a parameter has for it.
+    """
+    for name, param in faust_settings.items():
+        variable = param.env_name
+        told = None if variable is None else getenv(variable)
+        value = told if told is not None else given.get(name)
+        if value is None or isinstance(param, params.Path):
+            # A path is relative to others, and any text is one.
+            continue
+        try:
+            param.prepare_set(None, value)
+        except Exception as error:
+            place = f"{variable} in the environment" if told is not None else origins.get(name, ARGUMENT)
+            shown = "…" if name in HIDDEN else one_line(repr(value), SHOWN_CHARACTERS)
+            return ConfigurationError(f"{place}: {name}={shown} can't be used: {error}")
+    return None
