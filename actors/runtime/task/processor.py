@@ -63,8 +63,7 @@ DUE_S, MOST_DUE_S = 0.001, 0.01
 """How long what is due has its turn: as long as the records before it took, within these bounds."""
 SWEEP_AGAIN_S = 60.0
 _ROUNDING_S = 0.001
-_SIZE_MASK = 15
-"""How much is held is looked at every 16 messages."""
+_SIZE_MASK = 15  # how much is held is looked at every 16 messages
 
 
 class TaskProcessor:
