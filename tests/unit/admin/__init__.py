@@ -1,0 +1,1 @@
+"""Operations of an administrator, without a broker."""
