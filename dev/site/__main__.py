@@ -36,7 +36,7 @@ def main() -> int:
     if minor is None:
         print(f"pyproject.toml: version {release!r} doesn't begin with two numbers: write it as 1.2.3")
         return 2
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(to / minor[0])]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(to / minor[0])]
     # Otherwise the theme prints a notice about other tools with each build.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true"}
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -30,11 +32,15 @@ SCHEMES = "() => document.body.getAttribute('data-md-color-scheme')"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "dev.site", "--to", str(made)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = build(ROOT, made)
+    assert done.returncode == 0, done.stderr
     return made
+
+
+def build(sources: Path, to: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dev.site", "--to", str(to)]
+    environment = {**os.environ, "PYTHONPATH": str(sources)}
+    return subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True, check=False)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -117,6 +123,23 @@ async def test_an_example_and_the_changelog_are_pages(browser, home: str, folder
             await visit.page.locator(f"article a:text-is('{link}')").click()
             await visit.page.wait_for_load_state("load")
             assert (await visit.page.locator("h1").text_content()).startswith(title)
+
+
+def test_a_broken_link_an_anchor_and_a_forgotten_page_fail_the_build(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, sources / name)
+    with (sources / "docs/reference/joins.md").open("a") as page:
+        page.write("\n[x](tables.md#no-such-heading) [y](nowhere.md)\n")
+    (sources / "docs/how-to/lost.md").write_text("# Lost\n")
+    done = build(sources, tmp_path / "site")
+    assert done.returncode == 1
+    for planted in ("no-such-heading", "nowhere.md", "how-to/lost.md"):
+        assert planted in done.stderr
+    assert done.stderr.count("WARNING") == 3
+    assert not (tmp_path / "site" / "versions.json").exists()
 
 
 def test_the_list_has_the_versions_whose_folders_are_there(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Takes the pictures of the documentation, in Chromium: the dashboard, a report and the command line.
+
+    python -m dev.screenshots          writes docs/dashboard.png, docs/assets/report.png, docs/assets/command-line.png
+
+The dashboard and the report have the made-up figures of their tests; the command is run. Nothing is fetched, and no
+broker is needed. Chromium: `apt-get install --no-install-recommends chromium`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser, Route, async_playwright
+
+from actors.web.dashboard.pages import MIME_TYPES
+from actors.web.dashboard.rendering import Pages
+from actors.web.dashboard.view import build
+from spark_replay.report.html import render_report
+from tests.browser.statuses import busy
+from tests.spark.report.pages import MADE, make_profile, make_report
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+COMMAND = ("-m", "spark_replay", "--help")
+_WIDTH_PX = 1180
+_TERMINAL = """<!doctype html><meta charset="utf-8"><style>
+body {{ margin: 0; background: #14171b }}
+pre {{ margin: 0; padding: 24px; color: #e6e9ed; font: 14px/1.4 monospace }}
+</style><pre>{text}</pre>"""
+
+
+def dashboard() -> str:
+    """Return the dashboard's first page of a group in trouble."""
+    status = busy()
+    return Pages().render(
+        "overview.html",
+        view=build(status, None),
+        recent=[],
+        app=status.app,
+        is_polled=False,
+        is_live=False,
+        may_act=True,
+        is_logged_in=True,
+    )
+
+
+def report() -> str:
+    """Return a report of a validation that found something."""
+    causes = {"record_without_metadata": 1, "stale_owner": 4, "never_committed": 13}
+    return render_report(make_report(12, causes=causes, findings=True), made=MADE, profile=make_profile(12))
+
+
+def command_line() -> str:
+    """Run a command and return a page with what it prints."""
+    done = subprocess.run([sys.executable, *COMMAND], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = f"$ python {' '.join(COMMAND)}\n{done.stdout.rstrip()}"
+    return _TERMINAL.format(text=html.escape(shown))
+
+
+async def take(browser: Browser, page: str, file: Path, *, height_px: int | None = None) -> None:
+    """Write a picture of a page.
+
+    Args:
+        browser: the browser.
+        page: the page's HTML; the dashboard's files are the only others that it gets.
+        file: the picture's.
+        height_px: of the picture, from the top on; by default the whole page.
+    """
+
+    async def answer(route: Route) -> None:
+        name = route.request.url.rpartition("/")[2].partition("?")[0]
+        if name in MIME_TYPES:
+            await route.fulfill(body=Pages().file(name), content_type=MIME_TYPES[name])
+        else:
+            await route.fulfill(body=page, content_type="text/html; charset=utf-8")
+
+    context = await browser.new_context(viewport={"width": _WIDTH_PX, "height": height_px or 100}, color_scheme="light")
+    opened = await context.new_page()
+    await opened.route("**/*", answer)
+    await opened.goto("http://faust-actors.invalid/dashboard", wait_until="load")
+    await opened.screenshot(path=file, full_page=height_px is None)
+    await context.close()
+
+
+async def main() -> int:
+    """Take all pictures."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        print("no chromium on PATH: apt-get install --no-install-recommends chromium")
+        return 1
+    pictures: list[tuple[str, str, int | None]] = [
+        (dashboard(), "dashboard.png", 1120),
+        (report(), "assets/report.png", 1100),
+        (command_line(), "assets/command-line.png", None),
+    ]
+    async with async_playwright() as playwright:
+        # Chromium's own sandbox doesn't start for root.
+        options: dict[str, Any] = {"executable_path": chromium, "args": ["--no-sandbox"]}
+        browser = await playwright.chromium.launch(**options)
+        for page, name, height_px in pictures:
+            await take(browser, page, DOCS / name, height_px=height_px)
+            print(DOCS / name)
+        await browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
