@@ -1,26 +1,6 @@
-"""Fixtures for pytest: `pytest_plugins = ["actors.testing.fixtures"]` in a `conftest.py`."""
+"""Fixtures for pytest where its plugins aren't loaded by themselves: `pytest_plugins = ["actors.testing.fixtures"]`.
 
-from __future__ import annotations
+Else they are there without it: `pytest_faust_actors` is a plugin that pytest finds.
+"""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
-
-import pytest
-
-from actors._faust.app import App
-from actors.testing.driver import ActorTestDriver
-
-
-@pytest.fixture
-def actor_driver() -> Iterator[Callable[..., ActorTestDriver]]:
-    """Return a function that makes drivers, `actor_driver(app, partitions=2)`; they are closed after the test.
-
-    For plain tests and for those that pytest-asyncio runs on a loop: a driver has a loop of its own.
-    """
-    with ExitStack() as stack:
-
-        def make(app: App, **options: Any) -> ActorTestDriver:
-            return stack.enter_context(ActorTestDriver(app, **options))
-
-        yield make
+from pytest_faust_actors import actor_driver as actor_driver

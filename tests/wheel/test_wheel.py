@@ -23,7 +23,8 @@ from tests.documents import ROOT
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PACKAGES = ("actors", "spark_replay", "stores")
-EXTRAS = {"compression", "parquet", "spark", "tracing", "all"}
+PLUGIN = "pytest_faust_actors.py"
+EXTRAS = {"compression", "fastapi", "parquet", "spark", "tracing", "all"}
 OPTIONAL = {"opentelemetry", "py4j", "pyarrow", "pyspark", "pytest"}
 """What the modules of an extra, and the fixtures of pytest, import."""
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark"}
@@ -67,7 +68,8 @@ def run(*words: object, cwd: Path, code: int = 0, **environment: str) -> str:
 def build(folder: Path) -> Path:
     """Build an sdist and from it a wheel, from a copy of what belongs to the package."""
     source = folder / "source"
-    tracked = run("git", "-C", ROOT, "ls-files", *PACKAGES, "pyproject.toml", "README.md", "LICENSE", cwd=folder)
+    files = (PLUGIN, "pyproject.toml", "README.md", "LICENSE")
+    tracked = run("git", "-C", ROOT, "ls-files", *PACKAGES, *files, cwd=folder)
     for name in tracked.splitlines():
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -95,8 +97,9 @@ def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = {name for name in content.namelist() if not name.endswith("/")}
-    tracked = run("git", "ls-files", *PACKAGES, cwd=ROOT).splitlines()
-    [info] = {name.partition("/")[0] for name in names if not name.startswith(tuple(f"{one}/" for one in PACKAGES))}
+    tracked = run("git", "ls-files", *PACKAGES, PLUGIN, cwd=ROOT).splitlines()
+    ours = (*(f"{one}/" for one in PACKAGES), PLUGIN)
+    [info] = {name.partition("/")[0] for name in names if not name.startswith(ours)}
     assert {name for name in names if not name.startswith(info)} == {name for name in tracked if (ROOT / name).exists()}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert f"{info}/licenses/LICENSE" in names

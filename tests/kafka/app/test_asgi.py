@@ -24,7 +24,6 @@ from tests.kafka.helpers import eventually, make_topics, unique
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
 
-PAGE = ("docs/how-to/asgi.md", "Actors in a FastAPI or other ASGI app")
 CRASH = """
 @api.post("/crash")
 async def crash() -> None:
@@ -98,7 +97,8 @@ def servers() -> Iterator[list[Server]]:
 async def app_in(folder: Path, brokers: str, *, after: str = "", with_topic: bool = True) -> None:
     """Write the page's module, with names that no other test uses."""
     name = unique("asgi")
-    text = block(*PAGE).code.replace('App("bank"', f'App("{name}"').replace('"accounts"', f'"{name}-accounts"')
+    code = block("docs/how-to/asgi.md", "Actors in a FastAPI or other ASGI app").code
+    text = code.replace('App("bank"', f'App("{name}"').replace('"accounts"', f'"{name}-accounts"')
     (folder / "bank.py").write_text(text + after)
     if with_topic:
         await make_topics(brokers, f"{name}-accounts", partitions=4)

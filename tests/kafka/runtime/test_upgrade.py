@@ -11,17 +11,17 @@ import pytest
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, send, unique
 from tests.kafka.runtime.test_exactly_once import MODULE, all_echoed, expected_echo, records, stored
 
-FORMER = "be405c5"
-"""The last commit with a transaction for each task."""
+FORMERS = {"a transaction for each task": "be405c5", "settings of the program only": "afe0d533"}
+"""The last commits without what makes a group of both kinds of workers delicate."""
 PARTITIONS = 6
 OWNS = "actor count owns"
 
 
-@pytest.fixture(scope="module")
-def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The code of the former release."""
+@pytest.fixture(scope="module", params=FORMERS.values(), ids=FORMERS.keys())
+def former(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The code of a former release."""
     tree = tmp_path_factory.mktemp("former")
-    archive = subprocess.run(["git", "archive", FORMER], cwd=ROOT, check=True, capture_output=True)
+    archive = subprocess.run(["git", "archive", request.param], cwd=ROOT, check=True, capture_output=True)
     subprocess.run(["tar", "-x", "-C", str(tree)], input=archive.stdout, check=True)
     return tree
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,41 @@ def test_was_closed():
 """
 
 
-def test_a_driver_in_plain_and_in_asyncio_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+OPTIONS = ("-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function")
+PLUGIN = "pytest_faust_actors"
+
+
+@pytest.mark.parametrize("way", ["plugin", "conftest"])
+def test_a_driver_in_plain_and_in_asyncio_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeconftest('pytest_plugins = ["actors.testing.fixtures"]')
+    if way == "conftest":
+        pytester.makeconftest('pytest_plugins = ["actors.testing.fixtures"]')
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess(
-        "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"
+    loaded = ("-p", PLUGIN) if way == "plugin" else ()
+    pytester.runpytest_subprocess(*OPTIONS, *loaded).assert_outcomes(passed=4)
+
+
+def test_pytest_finds_the_plugin_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
+    assert project["tool"]["setuptools"]["py-modules"] == [PLUGIN]
+
+
+def test_a_run_that_uses_no_fixture_imports_nothing_of_the_framework(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_light():
+            assert "pytest_faust_actors" in sys.modules
+            assert not {"actors", "faust", "aiokafka", "rocksdict"} & sys.modules.keys()
+        """
     )
-    result.assert_outcomes(passed=4)
+    pytester.runpytest_subprocess(*OPTIONS, "-p", PLUGIN).assert_outcomes(passed=1)
+    listed = pytester.runpytest_subprocess(*OPTIONS, "-p", PLUGIN, "--fixtures")
+    listed.stdout.fnmatch_lines(["actor_driver*", "*Return a function that makes drivers*"])
