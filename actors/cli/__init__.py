@@ -1,9 +1,11 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
+actors.py, stopped.py, topics.py, reset.py   a command each; the last one replaces Faust's own
+run              `worker` and `send`, which replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
+project.py       the app of a folder, for commands without `-A`
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
 topics_as.py     the output of `topics` for Kafka's tools, Terraform and Strimzi
@@ -21,10 +23,11 @@ from actors.cli.coordination import config, locks
 from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.reset import reset as reset
+from actors.cli.run.send import send as send
+from actors.cli.run.worker import worker as worker
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
-from actors.cli.worker import worker as worker
 
 for command in (actors, config, init, locks, parked, stopped, state, topics):
     cli.add_command(command)
