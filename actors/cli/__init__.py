@@ -1,7 +1,7 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
 actors.py, stopped.py, topics.py, reset.py   a command each; the last one replaces Faust's own
-run              `worker` and `send`, which replace Faust's own
+run              `dev`, and `worker` and `send`, which replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
@@ -23,11 +23,12 @@ from actors.cli.coordination import config, locks
 from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.reset import reset as reset
+from actors.cli.run.dev import dev
 from actors.cli.run.send import send as send
 from actors.cli.run.worker import worker as worker
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 
-for command in (actors, config, init, locks, parked, stopped, state, topics):
+for command in (actors, config, dev, init, locks, parked, stopped, state, topics):
     cli.add_command(command)
