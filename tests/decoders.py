@@ -6,6 +6,7 @@ A decoder is named by its function, `Class.method` where it has one.
 from __future__ import annotations
 
 import json
+import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -39,6 +40,9 @@ from actors.declare.values.messages import _tag_in
 from actors.declare.values.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
 from actors.http_client import HttpReply
+from actors.local_kafka import probe
+from actors.local_kafka import settings as local_settings
+from actors.local_kafka.errors import LocalKafkaError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.observe import tracing
@@ -48,7 +52,7 @@ from actors.runtime.requests import replies as answers
 from actors.runtime.requests import requests as asks
 from actors.runtime.timers import timers
 from actors.testing.fakes.log import StoredRecord
-from actors.web import workers
+from actors.web import front, workers
 from actors.web.access import callers
 from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
@@ -145,6 +149,7 @@ _LIVE = (
     '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
     ' "positions": {"0": {"changelog_offset": 1, "epoch": 2}}}'
 )
+_BROKERS = struct.pack(">iiih9sih", 1, 1, 1, 9, b"127.0.0.1", 9092, -1)
 _KEYS = KeyCoding("keys", *(lambda codec: (codec.decode, codec.encode))(resolve(None, "json")))
 
 
@@ -347,6 +352,19 @@ DECODERS: dict[str, Decoder] = {
     "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
     "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
     "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),
+    "load": Decoder(
+        _file(local_settings.STATE_FILE, local_settings.load),
+        (
+            b'{"cluster_id": "k", "brokers": [{"id": 1, "port": 1, "controller_port": 2, "process": null}],'
+            b' "overrides": {}}',
+        ),
+        (LocalKafkaError,),
+    ),
+    "_string": Decoder(probe._parse, (_BROKERS,), (struct.error, UnicodeDecodeError)),
+    "_families": Decoder(
+        front._families,
+        (b'# HELP a_total Text\n# TYPE a_total counter\na_total{app="x",process="\\"1"} 1.0 5\n',),
+    ),
     "_error_of": Decoder(
         lambda raw: workers._error_of(HttpReply(500, {}, raw), "http://w"),
         (b'{"type": "a:b", "title": "t", "detail": {"a": 1}}',),
@@ -386,6 +404,7 @@ DECODERS: dict[str, Decoder] = {
 }
 DECODERS["_entry shared"] = Decoder(shared._entry, (b'{"version": 1, "value": {"a": 1}}',), (CodecError,))
 EXCEPTED: dict[str, str] = {
+    "take_assignment": "reads what its parent process wrote",
     "ActorSchema._load": "codecs raise CodecError",
     "KeyCoding": "codecs raise CodecError",
     "_converted": "the caller parks the call for whatever it raises",

@@ -16,6 +16,7 @@ from actors.web.access.guard import guard_of, protect_rest
 from actors.web.access.limits import HANDLER_ARGS
 from actors.web.access.tls import with_own_tls
 from actors.web.dashboard.pages import mount as mount_dashboard
+from actors.web.front import front_of, listen
 from actors.web.operations import mount_operations
 from actors.web.queries.server import mount
 
@@ -53,6 +54,8 @@ def _listen(app: Any, web: Any) -> None:
             await web._runner.setup()
             for door in doors(str(conf.web_bind), conf.web_port, guard_of(app, web.web_app).connections):
                 await SockSite(web._runner, door, ssl_context=conf.web_ssl_context).start()
+            if (front := front_of(app)) is not None:
+                web.add_future(listen(app, front, web._runner, guard_of(app, web.web_app).connections))
         except OSError as error:
             where = (
                 conf.web_transport

@@ -1,11 +1,12 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-actors.py, pausing.py, settings.py, stopped.py, topics.py   a command each
-worker.py, reset.py   commands that replace Faust's own
+actors.py, pausing.py, settings.py, stopped.py, topics.py, reset.py   a command each; the last one replaces Faust's own
+run              `dev`, and `worker` and `send`, which replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 deploy           what is asked around a deploy: `doctor`, `plan`, `topics create`
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
+project.py       the app of a folder, for commands without `-A`
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
 topics_as.py     the output of `topics` for Kafka's tools, Terraform and Strimzi
@@ -25,12 +26,17 @@ from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.pausing import pause, resume
 from actors.cli.reset import reset
+from actors.cli.run.dev import dev
+from actors.cli.run.send import send as send
+from actors.cli.run.worker import worker as worker
 from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
-from actors.cli.worker import worker as worker
 
-COMMANDS = (actors, config, doctor, init, locks, parked, pause, plan, reset, resume, settings, stopped, state, topics)
+COMMANDS = (
+    *(actors, config, dev, doctor, init, locks, parked, pause, plan),
+    *(reset, resume, settings, stopped, state, topics),
+)
 for command in COMMANDS:
     cli.add_command(command)

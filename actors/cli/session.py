@@ -13,6 +13,7 @@ import click
 from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
+from actors.cli.project import name_app
 from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError, ConfigurationError
 from actors.runtime.message.store import Store
 from stores._core.printable import printable, printable_json
@@ -163,6 +164,7 @@ def one_line_errors() -> Iterator[None]:
 
 def _session(context: click.Context) -> Session:
     # Finds the app, and has the app's `worker_init` apply `-D`.
+    name_app(context)
     command = AppCommand(context)
     _log_as_asked(command.state.loglevel)
     if not hasattr(command.app, "actor_options"):

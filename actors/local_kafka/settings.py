@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from actors._core.outside import MALFORMED
 from actors.local_kafka.errors import ClusterStateError
 from actors.local_kafka.files import replace_text
 from actors.local_kafka.processes import Process
@@ -135,7 +136,7 @@ def load(folder: Path) -> State | None:
         return _state(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (*MALFORMED, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClusterStateError(f"{path} is not a state file of a local cluster: remove it by hand") from error
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
-from prometheus_client import REGISTRY, Metric
+from prometheus_client import REGISTRY, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -21,7 +21,9 @@ from prometheus_client.registry import Collector
 from actors._core.task.lifecycle import State
 from actors.runtime.observe.status import HistogramStatus, InputStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
+from actors.web.front import Front, Gathered, front_of, gather
 from actors.web.host import Host
+from actors.web.workers import WorkerClient
 
 PAGE = "/metrics"
 PREFIX = "faust_actors_"
@@ -110,12 +112,25 @@ def metrics_page(app: Host) -> web.Application:
             encode, content_type = choose_encoder("")
         # The picture is of this moment and this thread; to write it down takes longer than the loop should be held.
         _prepared.set(app.worker_status())
-        body = await _in_own_thread(encode)(REGISTRY)
+        front, setup = front_of(app), app.actor_service.setup
+        if front is not None and setup is not None and setup.address and front.is_asked(request):
+            body = await _in_own_thread(encode)(await _of_all(front, setup))
+        else:
+            body = await _in_own_thread(encode)(REGISTRY)
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
     part = web.Application()
     part.router.add_get("", scrape)
     return part
+
+
+async def _of_all(front: Front, setup: Any) -> Gathered:
+    own = await _in_own_thread(generate_latest)(REGISTRY)
+    workers = WorkerClient(setup.hops())
+    try:
+        return await gather(front, workers, setup.address, own, PAGE)
+    finally:
+        await workers.close()
 
 
 def families(seen: WorkerStatus) -> Iterator[Metric]:

@@ -13,7 +13,7 @@ import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
 from actors._faust.service import _try_open
 from actors._faust.setup import Setup
-from actors.cli.worker import banner_rows, worker
+from actors.cli.run.worker import banner_rows, worker
 from stores.errors import StoreUnavailableError
 
 

@@ -1,0 +1,103 @@
+"""`faust -A APP send TOPIC`: Faust's own command, with the declared types and partitioner of the app's topics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any, NoReturn
+
+import click
+from faust.cli.base import option
+from faust.cli.send import send as FaustSend  # noqa: N812  the class has the command's name
+
+from actors._faust.setup import Setup
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors.cli.project import name_app
+from actors.cli.session import one_line_errors
+from actors.declare.values.codecs import Codec, CodecError, topic_codecs
+
+_FAUSTS = ("key_type", "value_type", "key_serializer", "value_serializer")
+
+
+class send(FaustSend):  # type: ignore[misc]  # noqa: N801  the class has the command's name
+    """Send a message to a topic of the app, or to an @agent.
+
+    KEY and VALUE are what the topic's serializers write: text as it is, or JSON. They are checked against the declared
+    types, unless a type or a serializer is given here.
+    """
+
+    options = (option("--value", "value_option", help="The value; as the argument VALUE."), *FaustSend.options)
+
+    def __init__(self, context: click.Context, *args: Any, **kwargs: Any) -> None:
+        name_app(context)
+        super().__init__(context, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Execute the command."""
+        try:
+            with one_line_errors():
+                self._prepare()
+        except click.ClickException as error:
+            # Faust would print the traceback.
+            error.show()
+            raise SystemExit(error.exit_code) from None
+        super().__call__(*args, **kwargs)
+        raise SystemExit(0)
+
+    def _prepare(self) -> None:
+        """Turn key and value into bytes, and choose the partition."""
+        given, value = self.kwargs.pop("value_option"), self.kwargs["value"]
+        if given is not None and value is not None:
+            raise click.UsageError("the value is given twice: as an argument and as --value")
+        self.kwargs["value"] = value = given if value is None else value
+        name = self.kwargs["entity"]
+        if name.startswith("@") or not hasattr(self.app, "actor_options"):
+            return
+        info = self._existing(name)
+        declared = [one for one in self.app.declared_topics if one.topics and one.get_topic_name() == name]
+        if declared and not any(self.ctx.params.get(option) for option in _FAUSTS):
+            key_codec, value_codec = topic_codecs(declared[0])
+            self.kwargs["value"] = None if value is None else _encoded(value, value_codec, f"topic {name}: value")
+            if self.kwargs["key"] is not None:
+                self.kwargs["key"] = _encoded(self.kwargs["key"], key_codec, f"topic {name}: key")
+        self._place(name, info)
+
+    def _place(self, name: str, info: TopicInfo) -> None:
+        key, partition = self.kwargs["key"], self.kwargs["partition"]
+        if partition is not None and not 0 <= partition < info.partitions:
+            raise click.UsageError(f"--partition {partition}: topic {name} has partitions 0 to {info.partitions - 1}")
+        if partition is None and key is not None and self.ctx.params.get("key_type") is None:
+            raw = key if isinstance(key, bytes) else os.fsencode(key)
+            self.kwargs["partition"] = self.app.partitioner_for(name).home(raw, info.partitions)
+
+    def _existing(self, name: str) -> TopicInfo:
+        setup = Setup(self.app)
+
+        async def ask() -> dict[str, TopicInfo]:
+            async with ControlPlane.connect(setup.connection, setup.group) as control:
+                return await control.topics([name])
+
+        found = asyncio.run(ask())
+        if name not in found:
+            known = sorted({str(one.get_topic_name()) for one in self.app.declared_topics if one.topics})
+            raise click.UsageError(
+                f"topic {name} isn't on the broker {','.join(setup.connection.bootstrap)}. The app declares: "
+                f"{', '.join(known) or 'none'}"
+            )
+        return found[name]
+
+
+def _encoded(text: str, codec: Codec, what: str) -> bytes:
+    """Return a text as the codec's bytes: the text is what the codec writes, or else a string.
+
+    Raises:
+        click.UsageError: it is neither.
+    """
+    given, reasons = os.fsencode(text), []
+    for raw in (given, json.dumps(text).encode()) if text.isprintable() else (given,):
+        try:
+            return codec.encode(codec.decode(raw))
+        except CodecError as error:
+            reasons.append(str(error))
+    raise click.UsageError(f"{what} {text!r} doesn't fit its type: {reasons[0]}")

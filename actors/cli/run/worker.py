@@ -1,0 +1,92 @@
+"""`faust -A APP worker`: Faust's own command, with several processes, and a banner that says where state is."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from click.core import ParameterSource
+from faust.cli.base import option
+from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has the command's name
+from faust.exceptions import AlreadyConfiguredWarning
+
+from actors._faust.startup.json_logs import JSON, check_log_format, log_as_json
+from actors.cli.project import name_app
+from actors.cli.run.child import Assignment, apply, take_assignment
+from actors.cli.session import one_line_errors
+
+
+class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has the command's name
+    """Start worker instance for given app."""
+
+    options = (
+        *FaustWorker.options,
+        option(
+            "--processes",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Run N workers as processes of their own, with data folders DIR/0, DIR/1, …",
+        ),
+    )
+    _assignment: Assignment | None = None
+
+    def __init__(self, context: click.Context, *args: Any, **kwargs: Any) -> None:
+        name_app(context)
+        super().__init__(context, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Execute the command."""
+        count = self.kwargs.pop("processes")
+        self._assignment = take_assignment()
+        if count is None or self._assignment is not None:
+            super().__call__(*args, **kwargs)
+            raise SystemExit(0)
+        from actors.cli.run.supervisor import run_processes
+
+        self._init_worker_options(*self.args, **self.kwargs)
+        try:
+            with one_line_errors():
+                raise SystemExit(run_processes(self.app.conf, count))
+        except click.ClickException as error:
+            error.show()
+            raise SystemExit(error.exit_code) from None
+
+    def as_service(self, loop: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the app, with what this process has of its own if it is one of several."""
+        service = super().as_service(loop, *args, **kwargs)
+        if self._assignment is not None:
+            apply(self._assignment, self.app)
+        return service
+
+    def _init_worker_options(self, *args: Any, with_web: bool, **options: Any) -> None:
+        # The option has a default, which must not take the place of the app's setting.
+        if self.ctx.get_parameter_source("with_web") in (None, ParameterSource.DEFAULT):
+            with_web = self.app.conf.web_enabled
+        with warnings.catch_warnings():
+            # Settings were read when the app's module was imported, and options are meant to change them.
+            warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+            super()._init_worker_options(*args, with_web=with_web, **options)
+
+    def on_worker_created(self, worker: Any) -> None:
+        """Print the banner, once for all processes, unless all that is printed has to be JSON."""
+        options = getattr(self.app, "actor_options", None)
+        if options is not None:
+            check_log_format(options.log_format)
+            if options.log_format == JSON:
+                log_as_json(worker, self.app)
+                return
+        if self._assignment is None or self._assignment.index == 0:
+            super().on_worker_created(worker)
+
+    def _banner_data(self, worker: Any) -> Any:
+        return [row for name, text in super()._banner_data(worker) for row in banner_rows(worker.app, name, text)]
+
+
+def banner_rows(app: Any, name: str, text: str) -> list[tuple[str, str]]:
+    """Return the rows of the banner that replace one of Faust's."""
+    if name != "store" or not app.actors:
+        return [(name, text)]
+    rows = [("state", f"RocksDB in {Path(app.conf.datadir)}, changelogs in Kafka")]
+    return [*rows, ("tables", text)] if app.tables else rows
