@@ -20,6 +20,29 @@ ADDRESS = "localhost:6066"
 EVERY_S = 20.0
 
 _SHOWN = re.compile(r"^\$ (?P<line>curl .*)(?:\n(?P<answer>[\[{].*))?$|`(?P<inline>curl [^`\n]*)`", re.MULTILINE)
+RUN_ELSEWHERE = {
+    "docs/how-to/asgi.md#Actors in a FastAPI or other ASGI app": "tests/kafka/app/test_asgi.py",
+    "README.md#Example": "tests/kafka/docs/test_readme.py",
+    "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
+    "docs/reference/actors.md#Several inputs": "tests/unit/docs/test_examples.py",
+    "docs/reference/actors.md#Several inputs/2": "tests/unit/docs/test_examples.py",
+    "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
+    "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
+    "docs/reference/tables.md#Joins of two tables": "tests/unit/docs/test_tables_page.py",
+    "docs/reference/tables.md#Joins by a foreign key": "tests/unit/docs/test_tables_page.py",
+    "docs/reference/tables.md#Aggregates": "tests/unit/docs/test_tables_page.py",
+    "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Changes once per interval": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Changes once per interval of the clock": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/joins.md#Streams with streams": "tests/unit/docs/test_joins_page.py",
+    "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
+    "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
+    "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
+}
+"""Blocks of the documents that a test of their own runs, by that test's file."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,14 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-actors.py, pausing.py, settings.py, stopped.py, topics.py, reset.py   a command each; the last one replaces Faust's own
+actors.py, pausing.py, settings.py, stopped.py, reset.py   a command each; the last one replaces Faust's own
 run              `dev`, and `worker` and `send`, which replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
-deploy           what is asked around a deploy: `doctor`, `plan`, `topics create`
+deploy           what is asked around a deploy: `doctor`, `plan`, `topics`
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
 project.py       the app of a folder, for commands without `-A`
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
-topics_as.py     the output of `topics` for Kafka's tools, Terraform and Strimzi
 output.py        tables
 progress.py      progress over partitions
 
@@ -21,7 +20,7 @@ from faust.cli.faust import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
-from actors.cli.deploy import doctor, plan
+from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.pausing import pause, resume
@@ -32,7 +31,6 @@ from actors.cli.run.worker import worker as worker
 from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
-from actors.cli.topics import topics
 
 COMMANDS = (
     *(actors, config, dev, doctor, init, locks, parked, pause, plan),

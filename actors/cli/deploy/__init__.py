@@ -1,4 +1,8 @@
-"""Commands around a deploy: `doctor`, `plan`, and `create` of the group `topics`."""
+"""Commands around a deploy: `doctor`, `plan`, and the group `topics`.
+
+topics_as.py   the output of `topics` for Kafka's tools, Terraform and Strimzi
+"""
 
 from actors.cli.deploy.doctor import doctor as doctor
 from actors.cli.deploy.plan import plan as plan
+from actors.cli.deploy.topics import topics as topics

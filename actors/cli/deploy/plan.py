@@ -13,8 +13,8 @@ from actors._faust.startup.plan import Action, Change, exit_code
 from actors._faust.startup.plan import plan as plan_of
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
+from actors.cli.deploy.topics import topics
 from actors.cli.session import Session, with_session
-from actors.cli.topics import topics
 from actors.errors import ConfigurationError
 
 partitions_option = click.option(

@@ -22,7 +22,7 @@ from actors._faust.startup.needs import TopicNeed, counts, permissions, topic_ne
 from actors._faust.startup.topic_settings import Finding, command, findings, told
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.permissions import Operation, Permission, acl_commands
-from actors.cli.topics_as import FORMATS, Plan, as_json
+from actors.cli.deploy.topics_as import FORMATS, Plan, as_json
 from tests.documents import ROOT
 from tests.kafka.apps.needs_app import FEATURES, make
 

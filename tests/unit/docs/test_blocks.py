@@ -34,31 +34,9 @@ import spark_replay.cli
 from actors import Actor, AnswerLater, App, AskRejectedError, Context, EffectCall, OnError, Rejected, query, receive
 from actors.testing import ActorTestDriver
 from tests.certificates import Authority
-from tests.documents import INDENTED, ROOT, Block, block, blocks_of
+from tests.documents import INDENTED, ROOT, RUN_ELSEWHERE, Block, block, blocks_of
 
 PICTURES = {"CONTRIBUTING.md#Layout": "a tree of folders"}
-RUN_ELSEWHERE = {
-    "docs/how-to/asgi.md#Actors in a FastAPI or other ASGI app": "tests/kafka/app/test_asgi.py",
-    "README.md#Example": "tests/kafka/docs/test_readme.py",
-    "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
-    "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
-    "docs/reference/actors.md#Several inputs": "tests/unit/docs/test_examples.py",
-    "docs/reference/actors.md#Several inputs/2": "tests/unit/docs/test_examples.py",
-    "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
-    "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
-    "docs/reference/tables.md#Joins of two tables": "tests/unit/docs/test_tables_page.py",
-    "docs/reference/tables.md#Joins by a foreign key": "tests/unit/docs/test_tables_page.py",
-    "docs/reference/tables.md#Aggregates": "tests/unit/docs/test_tables_page.py",
-    "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
-    "docs/reference/windows.md#Changes once per interval": "tests/unit/docs/test_windows_page.py",
-    "docs/reference/windows.md#Changes once per interval of the clock": "tests/unit/docs/test_windows_page.py",
-    "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
-    "docs/reference/joins.md#Streams with streams": "tests/unit/docs/test_joins_page.py",
-    "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
-    "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
-    "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
-    "docs/how-to/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
-}
 OTHERS_COMMANDS = {
     **dict.fromkeys(("java", "kafka-topics.sh", "kafka-consumer-groups.sh", "kafka-log-dirs.sh"), "Kafka's own tool"),
     **dict.fromkeys(("cd", "cp", "export", "mkdir", "rm", "source"), "of the shell"),

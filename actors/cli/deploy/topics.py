@@ -13,7 +13,7 @@ from actors._faust.startup.topic_settings import Finding, command, compare
 from actors.cli.session import Session, with_session
 
 if TYPE_CHECKING:
-    from actors.cli.topics_as import Plan
+    from actors.cli.deploy.topics_as import Plan
 
 FORMATS = ("table", "json", "kafka-topics", "kafka-acls", "terraform", "strimzi")
 _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
@@ -62,7 +62,7 @@ def _show(
     if is_check:
         _check(session, needs)
         return
-    from actors.cli import topics_as
+    from actors.cli.deploy import topics_as
 
     setup = session.setup
     given = setup.changelog_settings.replication_factor
