@@ -4,7 +4,7 @@ That needs Python, row by row, and the app's module where Spark's tasks run; so 
 and when it is asked for. A plain function, not one on Arrow batches: Spark wants pandas on every executor for those.
 
 The app is whatever has `stores`, a mapping by name, and `decoder(store)`, whose result has `changelog`, the store's
-topic, and `key_json(raw)` and `value_json(raw)`, which give the JSON text of bytes or raise `ValueError`.
+topic, and `key_json(raw)` and `value_json(raw, raw_key)`, which give the JSON text of bytes or raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ class _Decoding:
 
     def __call__(self, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
         decoder = _decoder(self.codecs)
-        return _lenient(decoder.key_json, key), _lenient(decoder.value_json, value)
+        return _lenient(decoder.key_json, key), _lenient(decoder.value_json, value, key)
 
 
-def _lenient(decode: Callable[[bytes], str], raw: bytes | None) -> str | None:
+def _lenient(decode: Callable[..., str], *raws: bytes | None) -> str | None:
+    """Return the text of the first of these; None if it is null or doesn't decode."""
     try:
-        return None if raw is None else decode(bytes(raw))
+        return None if raws[0] is None else decode(*(None if raw is None else bytes(raw) for raw in raws))
     except ValueError:
         return None
 

@@ -8,6 +8,7 @@ import sys
 import click
 
 from tests.equivalence import join_cases, joins
+from tests.equivalence.foreign_cases import foreign_batches, run_foreign
 from tests.equivalence.generate import KINDS, batches
 from tests.equivalence.judge import Judge
 from tests.equivalence.suite import run
@@ -16,6 +17,8 @@ from tests.equivalence.table_cases import run_tables, table_batches
 SHOWN = 10
 TABLES_OF = 20
 """One case of so many is a join with tables."""
+FOREIGN_OF = 4
+"""One of so many of these is a join by a foreign key."""
 ALL = (*KINDS, *join_cases.KINDS)
 
 
@@ -32,7 +35,9 @@ def main(cases: int, seed: int, kind: tuple[str, ...]) -> None:
     with Judge.start() as judge:
         outcome = run(judge, batches(seed, cases - of_tables - of_joins, kinds=windows))
         outcome.add(joins.run(judge, join_cases.batches(seed, of_joins, kinds=joined)))
-        outcome = run_tables(judge, table_batches(seed, of_tables), outcome)
+        of_foreign = of_tables // FOREIGN_OF
+        outcome = run_tables(judge, table_batches(seed, of_tables - of_foreign), outcome)
+        outcome = run_foreign(judge, foreign_batches(seed, of_foreign), outcome)
     for found in outcome.unexplained[:SHOWN]:
         click.echo(found)
     for name, number in sorted(outcome.known.items()):

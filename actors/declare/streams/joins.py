@@ -184,6 +184,7 @@ class _Join:
         """
         store, rows = self.store, self.store.rows
         rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
+        rows.decode_row = lambda row, raw: store.shown_row(self._decode, row, raw)
         app._add_actor(name, list(inputs), self.handler(LEFT), options)
         self.definition = definition = app.actors[name]
         definition.on(inputs[RIGHT])(self.handler(RIGHT))

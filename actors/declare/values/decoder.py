@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,13 +42,20 @@ class Decoder:
         """
         return _text(self._handle.decode_key, raw)
 
-    def value_json(self, raw: bytes) -> str:
+    def value_json(self, raw: bytes, raw_key: bytes | None = None) -> str:
         """Return a value as JSON text.
+
+        Args:
+            raw: the value.
+            raw_key: its key, which says of which topic a join's records are; without it only their times are shown.
 
         Raises:
             ValueError: the bytes aren't a value of the store.
         """
-        return _text(self._handle.decode_value, raw)
+        decode_row = self._handle.decode_row
+        if raw_key is None or decode_row is None:
+            return _text(self._handle.decode_value, raw)
+        return _text(functools.partial(decode_row, raw_key), raw)
 
 
 def as_json(value: Any) -> Any:

@@ -76,6 +76,8 @@ class Store(Generic[K, V]):
         self.decode_key = decode_key
         self.encode_value = encode_value
         self.decode_value: Callable[[bytes], V] = decode_value
+        self.decode_row: Callable[[bytes, bytes], Any] | None = None
+        """Reads a value, by its key, for people; None where the key has nothing to say."""
 
     def __repr__(self) -> str:
         return f"<Store {self.name}>"

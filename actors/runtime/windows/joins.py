@@ -9,7 +9,7 @@ The rows are those of a `Store` of bytes, as a window store's are. `actors._core
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +35,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, WindowTime
 from stores._core.overlay import Overlay
-from stores._core.windows import decode_progress
+from stores._core.windows import SIDE_AT, decode_progress
 
 How = Literal["inner", "left", "outer"]
 OnUnmatched = Callable[[Context, int, bytes], Awaitable[Any]]
@@ -231,6 +231,19 @@ class JoinStore:
         if raw[:1] == CONTENT:
             return [one.at_ms for one in decode_chunk(raw).records]
         return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
+
+    def shown_row(self, decode: Sequence[Callable[[bytes], Any]], row: bytes, raw: bytes) -> Any:
+        """Return a row's value as people read it: its records' times and values, which `decode` reads by side.
+
+        Raises:
+            ValueError: it isn't a row of a join, or a value doesn't decode.
+        """
+        if raw[:1] != CONTENT:
+            return self.shown_value(raw)
+        side = int.from_bytes(row[SIDE_AT : SIDE_AT + 1])
+        if row[:1] != CHUNK or side >= len(decode):
+            raise ValueError(f"not the row of a join's records: {row[:50]!r}")
+        return [(one.at_ms, decode[side](one.value)) for one in decode_chunk(raw).records]
 
 
 def _time_of(one: Match) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from actors._core.windows.join_rows import decode_chunk
 from spark_replay import Asked, find_violations, rebuild_state, validate_exports, write_rebuild
 from stores._core.printable import moment
 from stores._core.windows import PROGRESS_KEY, decode_progress
@@ -166,6 +167,10 @@ def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_pa
     assert rebuilt.undecodable == 0
     shown = {tuple(json.loads(row["key_json"])[:2]) for row in rows if bytes(row["key"])[:1] == b"j"}
     assert shown == {(side, key) for side in ("left", "right") for key in KEYS}
+    for row in rows:
+        if bytes(row["key"])[:1] == b"j":
+            records = decode_chunk(bytes(row["value"])).records
+            assert json.loads(row["value_json"]) == [[one.at_ms, json.loads(one.value)] for one in records]
     for number in range(PARTITIONS):
         own = {bytes(row["key"]): bytes(row["value"]) for row in rows if row["partition"] == number}
         assert not expired(own)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import faust
 import pytest
 
-from actors import Actor, App, UsageError, receive
+from actors import Actor, App, Context, UsageError, receive
+from actors._core.windows.join_rows import Chunk, Kept, encode_chunk
+from actors.testing import ActorTestDriver
+from stores._core.record import METADATA_BYTES
+from stores._core.windows import SIDE_AT
 
 
 class Order(faust.Record):
@@ -78,3 +83,31 @@ def test_no_such_store() -> None:
     app.store("one")
     with pytest.raises(UsageError, match="'two' is no store of this app, which has: one"):
         app.decoder("two")
+
+
+def test_the_records_of_a_join_are_those_of_their_sides() -> None:
+    app = new_app()
+    orders, numbers = app.topic("orders", key_type=str, value_type=Balance), app.topic("numbers", key_type=str)
+
+    @app.join(orders, numbers, within=timedelta(seconds=1), name="pairs")
+    async def paired(ctx: Context, order: Balance, number: int) -> None: ...
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(orders, key="a", value=Balance(3), timestamp_ms=1_000)
+        driver.send(numbers, key="a", value=[7], timestamp_ms=1_500)
+        (files,) = (one for one in driver._disk.files() if one.store == "pairs")
+        rows = {key: raw[METADATA_BYTES:] for key, raw in files.data.items()}
+    decoder = app.decoder("pairs")
+    shown = {decoder.key_json(key): json.loads(decoder.value_json(raw, key)) for key, raw in rows.items()}
+    assert shown == {
+        '["left", "a", 0]': [[1_000, {"cents": 3}]],
+        '["right", "a", 0]': [[1_500, [7]]],
+        '["progress"]': {"stream_ms": 1_500},
+    }
+    (key,) = (key for key in rows if key[:1] == b"j" and rows[key] and b"cents" in rows[key])
+    assert json.loads(decoder.value_json(rows[key])) == [1_000]
+    for damaged in (b"k", key[:SIDE_AT] + b"\x02" + key[SIDE_AT + 1 :], b"x"):
+        with pytest.raises(ValueError, match="not the row of a join's records"):
+            decoder.value_json(rows[key], damaged)
+    with pytest.raises(ValueError, match="not a valid Balance"):
+        decoder.value_json(encode_chunk(Chunk([Kept(1, b"junk")])), key)

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.time.Duration;
 import java.util.Set;
+import java.util.function.Function;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
@@ -22,13 +23,13 @@ import org.apache.kafka.streams.state.Stores;
 
 /**
  * A join with tables, or an aggregate over one: {@code kind} "stream-table" (input 0 is the stream, 1 the table),
- * "table-table" or "table-aggregate" (of input 0), {@code how} "inner", "left" or "outer", or what an aggregate keeps,
+ * "table-table", "foreign-key" or "table-aggregate" (of input 0), {@code how} "inner", "left" or "outer", or what an aggregate keeps,
  * "trace", "sum" or "count", {@code history} of versioned tables in milliseconds, 0 for tables without versions.
  *
  * <p>An output is {@code [key, "left,right" or null, timestamp]}, of an aggregate {@code [group, value or null, timestamp]}.
  */
 final class TableCase {
-    private static final Set<String> KINDS = Set.of("stream-table", "table-table", "table-aggregate");
+    private static final Set<String> KINDS = Set.of("stream-table", "table-table", "table-aggregate", "foreign-key");
     private static final ValueJoiner<Long, Long, String> JOINER = (left, right) -> left + "," + right;
 
     private TableCase() {}
@@ -43,6 +44,7 @@ final class TableCase {
         KStream<String, String> results = switch (asked.get("kind").asText()) {
             case "stream-table" -> streamJoined(asked, how, builder);
             case "table-aggregate" -> aggregated(how, table(asked, builder, 0)).toStream();
+            case "foreign-key" -> joinedByForeignKey(how, table(asked, builder, 0), table(asked, builder, 1)).toStream();
             default -> joined(how, table(asked, builder, 0), table(asked, builder, 1)).toStream();
         };
         results.process(() -> new Collect(outputs));
@@ -63,6 +65,13 @@ final class TableCase {
             case "outer" -> left.outerJoin(right, JOINER);
             default -> throw new IllegalArgumentException("how " + how);
         };
+    }
+
+    /** The foreign key of a left value is that of its group. */
+    private static KTable<String, String> joinedByForeignKey(
+            String how, KTable<String, Long> left, KTable<String, Long> right) {
+        Function<Long, String> on = value -> value % 5 == 4 ? null : Long.toString(value % 5);
+        return "left".equals(how) ? left.leftJoin(right, on, JOINER) : left.join(right, on, JOINER);
     }
 
     /** The group of a value is its remainder by 5, and 4 stands for no group. */
