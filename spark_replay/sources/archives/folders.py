@@ -65,9 +65,7 @@ class Folder:
         with self._telling(name):
             path = self._path(name)
             # what Spark writes its own checkpoints with
-            manager = self._jvm.org.apache.spark.sql.execution.streaming.CheckpointFileManager.create(
-                path.getParent(), self._settings
-            )
+            manager = self._checkpoint_files().create(path.getParent(), self._settings)
             manager.mkdirs(path.getParent())
             stream = manager.createAtomic(path, True)
             try:
@@ -76,6 +74,14 @@ class Folder:
                 stream.cancel()
                 raise
             stream.close()
+
+    def _checkpoint_files(self) -> Any:
+        from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+
+        streaming: Any = self._jvm.org.apache.spark.sql.execution.streaming
+        found = streaming.CheckpointFileManager
+        # Spark 4.1 moved it
+        return streaming.checkpointing.CheckpointFileManager if isinstance(found, JavaPackage) else found
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)
