@@ -46,6 +46,7 @@ from actors.local_kafka.errors import LocalKafkaError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.observe import tracing
+from actors.runtime.observe.history import History
 from actors.runtime.outbox import calls as effect_calls
 from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.requests import replies as answers
@@ -56,6 +57,7 @@ from actors.web import front, workers
 from actors.web.access import callers
 from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
+from actors.web.dashboard.plots import read_series
 from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
 from actors.web.queries import coding as query_coding
@@ -251,6 +253,7 @@ DECODERS: dict[str, Decoder] = {
     "decode_copies": Decoder(decode_copies, (encode_copies(_COPIES),)),
     "parse_mark": Decoder(_text(commit.parse_mark), (b"1;2;abc.5;AQ==", b"1;2;abc")),
     "decode_finished": Decoder(_text(lambda text: progress.decode_finished(0, text)), (b"AQ==",), (ValueError,)),
+    "read_series": Decoder(read_series, (msgspec.json.encode(History().series()).replace(b":-179", b":7"),), MALFORMED),
     # the owners' registry
     "KafkaOwners._take store": Decoder(_take(b"store:s"), (msgspec.json.encode(_STORE),)),
     "KafkaOwners._take pause": Decoder(_take(b"pause:a/0"), (msgspec.json.encode(_PAUSE),)),

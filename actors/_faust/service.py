@@ -44,6 +44,7 @@ from actors.runtime.clock import compare, watch
 from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
+from actors.runtime.observe.history import History
 from actors.runtime.pauses import follow_pauses
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.replicas.standbys import Standbys
@@ -98,6 +99,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._watches: list[asyncio.Task[None]] = []
         self.queries: QueryService | None = None
         self.meters = WorkerMeters()
+        self.history = History()
         self._collector = WorkerCollector(app)
         self._announcer: Announcer | None = None
         super().__init__(**options)
@@ -250,6 +252,8 @@ class ActorService(Service):  # type: ignore[misc]
             self._dispatcher.add_done_callback(self._dispatched)
             pauses = follow_pauses(owners, lambda: worker.tasks, self.app.actor_clock)
             self._watches.append(asyncio.create_task(pauses, name="actors pauses"))
+            samples = self.history.follow(lambda: worker.tasks, self._late, self.app.actor_clock)
+            self._watches.append(asyncio.create_task(samples, name="actors history"))
             if made:
                 self._watches.append(asyncio.create_task(purge(topics, made, worker.tasks), name="actors purge"))
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from actors._kafka.consume.silence import Silence
 from actors.declare.host import DeclaredApp
 from actors.runtime.meters import WorkerMeters
+from actors.runtime.observe.history import History
 from actors.runtime.observe.status import WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.task.task import Task
@@ -19,6 +20,7 @@ class WorkerService(Protocol):
     """The worker of this process, at any time of its life."""
 
     meters: WorkerMeters
+    history: History
 
     @property
     def worker(self) -> Worker | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.ports import OwnerRecord
+from actors.runtime.observe.history import STEPS, Series
 from actors.runtime.observe.status import (
     HistogramStatus,
     InputStatus,
@@ -23,6 +24,16 @@ NOW_MS = 1_760_000_000_000
 NASTY = "<script>alert(1)</script>&amp;{{ 7*7 }}\"'><img src=http://127.0.0.1:1/x onerror=alert(1)>"
 LONG = "x" * 300
 NO_TIMES = HistogramStatus(buckets=[], count=0, sum_s=0.0)
+
+
+def samples(first: int = 1_000, *, gap: range = range(60, 90)) -> Series:
+    """A quarter of an hour with a gap and a wave of load."""
+    wave = [None if step in gap else 40.0 + step % 60 * 3 for step in range(STEPS)]
+    lag = [None if one is None else one * 100 for one in wave]
+    ones: list[float | None] = [None if one is None else 50.0 for one in wave]
+    took = [None if one is None else one / 40 for one in wave]
+    errors: list[float | None] = [None if one is None else float(step == 120) for step, one in enumerate(wave)]
+    return Series(first=first, records=wave, lag=lag, commit_s=took, commits=ones, errors=errors)
 
 
 def task(actor: str, partition: int, **more) -> TaskStatus:

@@ -122,6 +122,7 @@ async def test_the_dashboard_of_two_workers_through_trouble(shop: Shop, browser)
         await sees_everything(page, shop)
         await retries(page, shop)
         await drops(browser, home)
+        await pauses(page, shop)
         await one_dies(page, shop)
         assert await page.evaluate("() => window.isTheSame"), "the page was loaded anew"
         assert visit.said == []
@@ -192,6 +193,39 @@ async def drops(browser, home: str) -> None:
 
         await eventually(is_gone)
         assert visit.said == []
+
+
+async def pauses(page, shop: Shop) -> None:
+    """Pause an actor, let it wait, and go on with one partition and then with the others; look at the plots."""
+    home, number = shop.homes[0], partition_for(b"emma", PARTITIONS)
+    await page.goto(f"{home}/dashboard/actor?name=take_order")
+    await page.evaluate("() => { window.isTheSame = true }")
+    await page.get_by_role("button", name="Pause take_order", exact=True).click()
+    await says(page, "h1", "Paused")
+    await says(page, "#actions", "Pause take_order, all partitions")
+    await shop.send(("emma", {"name": "e0"}))
+    await says(page, f"#p-take_order-{number} [data-name=Lag]", "1")
+    await page.get_by_role("button", name=f"Resume take_order, partition {number}").click()
+    await says(page, f"#p-take_order-{number}", "Running")
+    await says(page, f"#p-take_order-{number} [data-name=Lag]", "0")
+    others = [one for one in range(PARTITIONS) if one != number]
+    assert "Paused" in await page.locator(f"#p-take_order-{others[0]}").inner_text()
+    for one in others:
+        await page.get_by_role("button", name=f"Resume take_order, partition {one}").click()
+        await says(page, f"#p-take_order-{one}", "Running")
+    assert await page.evaluate("() => window.isTheSame"), "the page was loaded anew"
+    await page.locator(f"#p-take_order-{number} th a").click()
+    for path in (f"/dashboard/actor?name=take_order&partition={number}", "/dashboard"):
+        if path == "/dashboard":
+            await page.goto(home + path)
+        assert page.url == home + path
+        drawn = page.locator(".plots svg path:not(.base)")
+        await page.wait_for_function(
+            "() => [...document.querySelectorAll('.plots svg path:not(.base)')].every(one => one.getAttribute('d'))",
+            timeout=LIVE_MS,
+        )
+        assert await drawn.count() == 4
+    await page.evaluate("() => { window.isTheSame = true }")
 
 
 async def one_dies(page, shop: Shop) -> None:

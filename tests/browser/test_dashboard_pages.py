@@ -10,6 +10,7 @@ from aiohttp import web
 
 from actors.web.dashboard.actions import Action
 from actors.web.dashboard.pages import HEADERS, MIME_TYPES
+from actors.web.dashboard.plots import draw
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import build
 from tests.browser import statuses
@@ -39,6 +40,8 @@ class Site:
             "actor.html" if actor else "overview.html",
             view=build(found, actor),
             recent=[DONE],
+            plots=draw([statuses.samples()]),
+            chosen=None,
             app=found.app,
             is_polled=True,
             is_live="Actors-Live" in request.headers,
@@ -103,6 +106,27 @@ async def test_tables_have_names_and_headers_on_every_screen(browser, site: tupl
             row = visit.page.locator("#p-take_order-4")
             assert "Halted" in await row.inner_text()
             assert "48,211" in await row.inner_text()
+
+
+async def test_plots_are_drawn_in_their_boxes(browser, site: tuple[Site, str]) -> None:
+    async with Visit(browser, f"{site[1]}/dashboard?of=quiet", site[1]) as visit:
+        plots = visit.page.get_by_role("img", name="the last 15 minutes")
+        assert await plots.count() == 4
+        for number in range(4):
+            box = await plots.nth(number).bounding_box()
+            line = await plots.nth(number).locator("path").last.bounding_box()
+            assert box is not None
+            assert line is not None
+            assert line["width"] > box["width"] * 0.9
+            assert box["height"] * 0.5 < line["height"] <= box["height"]
+        texts = [" ".join(one.split()) for one in await visit.page.locator(".plots figcaption").all_inner_texts()]
+        assert texts == [
+            "Records/s 217 at most 217",
+            "Lag 21,700 at most 21,700",
+            "Commit 108 ms at most 108 ms",
+            "Errors a minute 0 at most 1",
+        ]
+        assert visit.said == []
 
 
 async def test_each_input_of_an_actor_has_a_row(browser, site: tuple[Site, str]) -> None:

@@ -42,6 +42,16 @@ class Measured(Protocol):
         """Return them by name."""
 
 
+class InputEnds(Protocol):
+    """The consumer, as far as it knows input partitions."""
+
+    def end_offset(self, source: TopicPartition, /) -> int | None:
+        """Return the end as the last fetch saw it."""
+
+    def position(self, source: TopicPartition, /) -> int | None:
+        """Return the offset that is fetched next."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramStatus:
     """How often something took how long: `buckets` are (upper bound in seconds, how often up to it)."""
@@ -291,7 +301,6 @@ def worker_status(meters: WorkerMeters, tasks: list[Task], sight: StatusInputs) 
 def _task(task: Task, sight: StatusInputs) -> TaskStatus:
     meters, stores = task.meters, task.committed or {}
     inputs = [_input(task, source, sight) for source in task.sources]
-    lags = [one.lag for one in inputs]
     timers = None if task.spec.timers is None else _keys(stores.get(task.spec.timers.name))
     return TaskStatus(
         actor=task.spec.name,
@@ -302,7 +311,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         reason=None if task.halted_by is None else str(task.halted_by),
         committed_offset=inputs[0].committed_offset,
         end_offset=inputs[0].end_offset,
-        lag=None if None in lags else sum(lag or 0 for lag in lags),
+        lag=_lag(inputs),
         inputs=inputs,
         queued=task.inbox.queued,
         records=meters.records,
@@ -336,7 +345,17 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
     )
 
 
-def _input(task: Task, source: TopicPartition, sight: StatusInputs) -> InputStatus:
+def lag_of(task: Task, ends: InputEnds) -> int | None:
+    """Return how many records of all inputs wait, None where that isn't known."""
+    return _lag([_input(task, source, ends) for source in task.sources])
+
+
+def _lag(inputs: Sequence[InputStatus]) -> int | None:
+    lags = [one.lag for one in inputs]
+    return None if None in lags else sum(lag or 0 for lag in lags)
+
+
+def _input(task: Task, source: TopicPartition, sight: InputEnds) -> InputStatus:
     """Return how far an input is done with, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:

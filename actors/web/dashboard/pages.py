@@ -21,6 +21,7 @@ from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.web.access import Level, caller_of, protect
 from actors.web.dashboard.actions import Actions, Place, Verb
 from actors.web.dashboard.group import Group, Report
+from actors.web.dashboard.plots import Plots
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
@@ -60,6 +61,7 @@ class Dashboard:
         self._looker = Looker(app)
         self._group = Group(str(app.conf.id), self._own_report)
         self._actions = Actions()
+        self._plots = Plots()
         self._reading = asyncio.Semaphore(MAX_READERS)
 
     def application(self) -> web.Application:
@@ -72,6 +74,7 @@ class Dashboard:
         part.router.add_post("/parked/{verb:retry|drop|drop-all}", self.act)
         part.router.add_post("/{verb:pause|resume}", self.pause)
         part.router.add_get("/status.json", self.status)
+        part.router.add_get("/history.json", self.history)
         part.router.add_get("/{file:dashboard\\.(?:css|js)}", self.file)
         part.on_cleanup.append(self._actions.close)
         return part
@@ -94,18 +97,25 @@ class Dashboard:
         """Show the whole app."""
         service = service_of(self._app)
         cluster = await self._group.look(service)
+        plots = await self._plots.look(service.workers, cluster, self._app.actor_service.history.series(), (None, None))
         async with service.router.reader.pace.turn():
-            return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent)
+            return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent, plots=plots)
 
     async def actor(self, request: web.Request) -> web.StreamResponse:
-        """Show one actor."""
+        """Show one actor, with the plots of one partition if that is given."""
         service, name = service_of(self._app), request.query.get("name", "")
         count = service.actor(name).partition_count
         start = min(_number(request.query.get("from", "0")), count)
-        cluster = await self._group.look(service)
+        given = request.query.get("partition", "")
+        chosen = _number(given) if given else None
+        if chosen is not None and chosen >= count:
+            raise bad_request("bad-parameter", f"partition {chosen} of {count}")
+        cluster, own = await self._group.look(service), self._app.actor_service.history.series(name, chosen)
+        plots = await self._plots.look(service.workers, cluster, own, (name, chosen))
         async with service.router.reader.pace.turn():
             view = build(cluster, name, start - start % MAX_ROWS)
-            return self._page(request, "actor.html", view=view, recent=self._actions.recent)
+            recent = self._actions.recent
+            return self._page(request, "actor.html", view=view, recent=recent, plots=plots, chosen=chosen)
 
     async def parked(self, request: web.Request) -> web.StreamResponse:
         """Show what waits of one key, with what can be done about it."""
@@ -167,6 +177,13 @@ class Dashboard:
         """Say what the other workers' pages show of this one."""
         service_of(self._app)
         return web.Response(body=msgspec.json.encode(await self._own_report()), headers=JSON_HEADERS)
+
+    async def history(self, request: web.Request) -> web.StreamResponse:
+        """Say what the other workers' plots show of this one."""
+        service_of(self._app)
+        name, given = request.query.get("name"), request.query.get("partition", "")
+        series = self._app.actor_service.history.series(name, _number(given) if given else None)
+        return web.Response(body=msgspec.json.encode(series), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
         """Return the style sheet, or the script."""

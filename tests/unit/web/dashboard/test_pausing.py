@@ -53,7 +53,15 @@ def test_a_partition_that_stands_still_is_not_shown_as_paused() -> None:
 def test_buttons_are_for_those_who_may(may_act: bool) -> None:
     view = build(group(paused=(1,)), "a")
     text = Pages().render(
-        "actor.html", view=view, app="shop", recent=[], is_polled=True, is_live=False, may_act=may_act
+        "actor.html",
+        view=view,
+        app="shop",
+        recent=[],
+        plots=[],
+        chosen=None,
+        is_polled=True,
+        is_live=False,
+        may_act=may_act,
     )
     assert text.count('action="/dashboard/pause"') == (3 if may_act else 0)
     assert text.count('action="/dashboard/resume"') == (1 if may_act else 0)
