@@ -26,3 +26,20 @@ def actor_driver() -> Iterator[Callable[..., ActorTestDriver]]:
 
     with ExitStack() as stack:
         yield lambda app, **options: stack.enter_context(ActorTestDriver(app, **options))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a Kafka broker that runs until the session ends, `127.0.0.1:port`.
+
+    It needs Java, and the first time Maven or the jars of another machine.
+    """
+    from actors.local_kafka.cluster import Cluster
+    from actors.local_kafka.errors import LocalKafkaError
+
+    try:
+        cluster = Cluster.up(tmp_path_factory.mktemp("kafka"))
+    except LocalKafkaError as error:
+        pytest.fail(str(error), pytrace=False)
+    with cluster:
+        yield cluster.bootstrap

@@ -4,3 +4,4 @@ Else they are there without it: `pytest_faust_actors` is a plugin that pytest fi
 """
 
 from pytest_faust_actors import actor_driver as actor_driver
+from pytest_faust_actors import kafka as kafka
