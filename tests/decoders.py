@@ -29,6 +29,7 @@ from actors._core.task import completed as progress
 from actors._core.task.pauses import Pause
 from actors._core.windows import changes, foreign_keys, join_rows, rows, versions
 from actors._faust import shared
+from actors._faust.settings import values as setting_values
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
 from actors.coordination import messages as m
@@ -354,6 +355,7 @@ DECODERS: dict[str, Decoder] = {
     "json_key": Decoder(lambda raw: query_coding.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
     "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
     "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
+    "mapping": Decoder(_text(setting_values.mapping), (b'{"orders": "shop-orders"}',), (ValueError,)),
     "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),
     "load": Decoder(
         _file(local_settings.STATE_FILE, local_settings.load),

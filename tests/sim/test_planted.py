@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import actors.runtime.state.restore as restore
+import actors.runtime.state.stores as stores
 import actors.runtime.task.processor as processor
 import actors.runtime.task.task as task
 import actors.runtime.threads as threads
@@ -184,7 +185,7 @@ def thread_left_behind(patch: Patch) -> None:
     async def unfinished(function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.to_thread(function, *args)
 
-    for module in (task, processor, restore, threads):
+    for module in (task, stores, restore, threads):
         patch.setattr(module, "finish_in_thread", unfinished)
 
 

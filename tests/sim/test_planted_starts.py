@@ -29,7 +29,7 @@ def look_before_the_claim_only(patch: Patch) -> None:
 def look_after_the_claim_only(patch: Patch) -> None:
     """A start that is refused leaves a claim."""
     edit = ("await self._check_rivals(claims, current, is_claimed=False)", "pass")
-    patch.setattr(StoreRegistry, "claim", rewritten(StoreRegistry.claim, edit))
+    patch.setattr(StoreRegistry, "_checked", rewritten(StoreRegistry._checked, edit))
 
 
 def leave_behind_what_waits(patch: Patch) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from faust.types.settings import params
 
+from actors._core.outside import MALFORMED
+
 Read = Callable[[Any], Any]
 """Converts what was written; raises `ValueError` with what to write instead."""
 
@@ -108,7 +110,7 @@ def mapping(given: Any) -> Mapping[str, Any]:
     if isinstance(given, str):
         try:
             found = json.loads(given)
-        except (ValueError, RecursionError):
+        except MALFORMED:
             found = None
     if not isinstance(found, dict):
         raise ValueError('write a table; in the environment a JSON object, as {"orders": "shop-orders"}')  # noqa: TRY004

@@ -25,7 +25,8 @@ from actors.web.health import what_is_missing
 
 logger = escaping(logging.getLogger(__name__))
 
-VARIABLE = "FAUST_ACTORS_CHILD"
+VARIABLE = "SUPERVISED_WORKER"
+"""Not with the prefix of settings: the app's module reads those before this is taken away."""
 READY = b"R"
 _LOOK_S = 0.1
 

@@ -121,8 +121,7 @@ class TaskProcessor:
         self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
-        self._handled, self._oldest_s, self._pause_s = 0, 0.0, 0.0
-        self._refreshed_s = self._clock.monotonic()
+        self._handled, self._oldest_s, self._pause_s, self._refreshed_s = 0, 0.0, 0.0, self._clock.monotonic()
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
             self._sweeper.pause(self._poison.sweep_after_s - self._clock.monotonic())
@@ -149,7 +148,9 @@ class TaskProcessor:
                 await self._stay_paused()
             elif inbox:
                 began_s = self._clock.monotonic()
-                while inbox and not inbox.stopping and self._clock.monotonic() < began_s + YIELD_EVERY_S:
+                await self._handle_or_halt(*self._take())
+                until_s = began_s + YIELD_EVERY_S if len(self.inputs) > 1 else 0.0
+                while inbox and not inbox.stopping and self._clock.monotonic() < until_s:
                     await self._handle_or_halt(*self._take())
                 await self._punctuate(self._clock.monotonic() - began_s)
             elif self.is_clean:
@@ -262,8 +263,7 @@ class TaskProcessor:
 
     async def _rests(self) -> bool:
         """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
-        left_s = self._rest_s()
-        if left_s > 0.0:
+        if (left_s := self._rest_s()) > 0.0:
             await self._inbox.wait(left_s)
         return left_s > 0.0
 

@@ -39,6 +39,9 @@ class Group:
     def __init__(self, **found: TopicIdentity) -> None:
         self._found = found
 
+    def pause_of(self, actor: str, partition: int) -> None:
+        """Nothing is paused."""
+
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         return {name: self._found[name] for name in names if name in self._found}
 

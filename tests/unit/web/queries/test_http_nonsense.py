@@ -211,7 +211,7 @@ async def test_odd_headers_are_no_failures(there: Served, target: str, caplog: p
 
 @pytest.mark.parametrize("accept", [header[8:] for header in HEADERS if header.startswith("Accept:")])
 async def test_an_odd_accept_header_gets_the_metrics(accept: str) -> None:
-    host: Any = SimpleNamespace(worker_status=lambda: None)
+    host: Any = SimpleNamespace(worker_status=lambda: None, actor_service=SimpleNamespace(setup=None))
     server = TestServer(metrics.metrics_page(host))
     async with TestClient(server) as client, client.get("/", headers={"Accept": accept[:4_000]}) as reply:
         assert reply.status == 200
