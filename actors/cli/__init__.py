@@ -32,9 +32,21 @@ from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 
-COMMANDS = (
-    *(actors, config, dev, doctor, init, locks, parked, pause, plan),
-    *(reset, resume, settings, stopped, state, topics),
-)
-for command in COMMANDS:
+for command in (
+    actors,
+    config,
+    dev,
+    doctor,
+    init,
+    locks,
+    parked,
+    pause,
+    plan,
+    reset,
+    resume,
+    settings,
+    state,
+    stopped,
+    topics,
+):
     cli.add_command(command)
