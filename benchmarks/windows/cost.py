@@ -113,7 +113,7 @@ def _of_windows(kind: Windows, *, closes: bool) -> tuple[TaskState, Handler]:
 
     state, held = _state([store])
     state.time_windows = TaskWindows(
-        [store], state, held, clock=SystemClock(), meters=TaskMeters(), max_ahead_ms=86_400_000
+        [store], state, held, clock=SystemClock(), meters=TaskMeters(), max_ahead_ms=86_400_000, is_in_order=True
     )
     return state, windowed(count, "drop")
 

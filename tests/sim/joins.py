@@ -156,8 +156,8 @@ class JoinsPart(Part):
             return
         segment_ms = self.before_ms + self.after_ms + 1
         for row in rows:
-            end = (int.from_bytes(row[1:9]) + 1) * segment_ms
-            if row[:1] == b"j" and end <= stream_ms - segment_ms - self.grace_ms:
+            last_ms = (int.from_bytes(row[1:9]) + 1) * segment_ms - 1
+            if row[:1] == b"j" and last_ms <= stream_ms - segment_ms - self.grace_ms:
                 yield row
 
     def unsettled(self) -> Iterator[str]:

@@ -82,6 +82,10 @@ FOUND = (
     (45, REPLACED, ("inputs", "replaced", "parallel")),
     # The first commit of a partition came when its input was re-created already: the oracle knew of none before.
     (217, (), ("inputs", "recreate")),
+    # Windows closed in front of a message that had moved stream time and waited to be tried again.
+    (1950, (), ("dedupe", "expiry", "static", "timers", "windows")),
+    # The oracle kept records of a join for a millisecond longer than they can be matched.
+    (2966, (), ("effects", "joins")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 

@@ -38,7 +38,13 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
     if spec.windows:
         held = {store: committed[store.rows] for store in spec.windows}
         windows = TaskWindows(
-            spec.windows, state, held, clock=clock, meters=context.meters, max_ahead_ms=spec.max_ahead_ms
+            spec.windows,
+            state,
+            held,
+            clock=clock,
+            meters=context.meters,
+            max_ahead_ms=spec.max_ahead_ms,
+            is_in_order=spec.concurrency == 1,
         )
         state.time_windows = windows
         made.punctuators.append(windows)

@@ -124,6 +124,7 @@ class TaskWindows:
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before the first record.
         clock: tells whether a timestamp is too far ahead.
+        is_in_order: whether a message is finished before the next one begins.
     """
 
     is_busy = False
@@ -137,11 +138,13 @@ class TaskWindows:
         clock: Clock,
         meters: TaskMeters,
         max_ahead_ms: int,
+        is_in_order: bool,
     ) -> None:
         self._state = state
         self.clock = clock
         self._meters = meters
         self._max_ahead_ms = max_ahead_ms
+        self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self._has_warned = False
         self._closings: dict[TimedStore, _Closing] = {}
@@ -151,7 +154,8 @@ class TaskWindows:
             removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
             self._closings[store] = _Closing(store, removal, closes, end)
             self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
-        self._written_ms = self.stream_ms
+        self._written_ms = self._earlier_ms = self.stream_ms
+        self._moved_by: tuple[int | None, int] = None, -1
         self._is_restricted = False
         self._note_time()
         for closing in self._closings.values():
@@ -238,7 +242,8 @@ class TaskWindows:
                     f"its timestamp {at_ms} is {ahead_ms / 1000:.0f} s ahead of this worker's clock, more than "
                     f"max_time_ahead={self._max_ahead_ms / 1000:g} s: it would close all windows before it",
                 )
-            self.stream_ms = at_ms
+            self._moved_by = self._state.scope.input, record.offset
+            self._earlier_ms, self.stream_ms = self.stream_ms, at_ms
         if at_ms < SECONDS_BEFORE_MS and not self._has_warned:
             self._warn_of_seconds(ctx, record)
 
@@ -276,7 +281,8 @@ class TaskWindows:
 
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`: stream time goes with each commit in which it moved, and so does expiry."""
-        has_moved, handled_ms = self.stream_ms > self._written_ms, self._handled_ms()
+        reached_ms = self._reached_ms()
+        has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
         for store, closing in self._closings.items():
             expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
             if not has_moved and expired == closing.expired:
@@ -284,7 +290,7 @@ class TaskWindows:
             closing.expired = expired
             progress = msgspec.structs.replace(
                 self._progress(store),
-                stream_ms=self.stream_ms,
+                stream_ms=reached_ms,
                 closed_end_ms=closing.closed_end_ms,
                 layout=store.layout,
                 grace_ms=store.grace_ms,
@@ -293,7 +299,7 @@ class TaskWindows:
             )
             write_progress(store, progress, self._state)
             self._state.scope.release()
-        self._written_ms = self.stream_ms
+        self._written_ms = reached_ms
 
     def committed(self) -> None:
         """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
@@ -334,6 +340,16 @@ class TaskWindows:
             # It goes with the next commit, whatever that is of.
             self._written_ms = -1
         return progress
+
+    def _reached_ms(self) -> int:
+        """Return the stream time of what is committed: a message that is going to be tried again hasn't moved it.
+
+        Otherwise its windows would close before it if the task were taken over until then. Where keys are handled side
+        by side nothing closes, and messages behind the offset may be finished.
+        """
+        scope, (moved_in, offset) = self._state.scope, self._moved_by
+        is_handled = not self._is_in_order or moved_in != scope.input or offset <= scope.source_offset
+        return self.stream_ms if is_handled else self._earlier_ms
 
     def _handled_ms(self) -> int:
         """Return up to which stream time all closes were handled: each may read, and add to, what was kept by then."""
