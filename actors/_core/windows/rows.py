@@ -169,7 +169,7 @@ def into_sliding(
         fits = previous_ms is not None and previous_ms >= own_start
         add(own_start, before.value if fits and before is not None else None, at_ms)
     for one in held:
-        if one.start_ms <= at_ms <= one.end_ms:
+        if one.start_ms <= at_ms <= one.end_ms and not one.is_closed:
             add(one.start_ms, one.value, one.last_ms)
     return changed
 

@@ -99,6 +99,7 @@ class WindowTime(Protocol):
     """The windows of a task: see `actors.runtime.windows.task_windows`. A `store` is a `WindowStore`."""
 
     stream_ms: int
+    is_closing: bool
 
     def is_open(self, store: Any, window: Any) -> bool:
         """Tell whether a window still takes records."""
@@ -108,6 +109,9 @@ class WindowTime(Protocol):
 
     def was_closed(self, store: Any, end_ms: int) -> bool:
         """Tell whether a window that ends then was closed when the grace was shorter."""
+
+    def handled(self, store: Any) -> bytes:
+        """Return the row of the last aligned window that was closed, while a close is handled."""
 
     def visible_ms(self, store: Any) -> int:
         """Return the start up to which windows are past their retention."""

@@ -71,7 +71,9 @@ class ChangeStore:
         state.overlays[self.rows].delete(self._row(state, raw_key, window))
 
     def _row(self, state: TaskState, raw_key: bytes, window: Window) -> bytes:
-        end_ms = (state.windows.stream_ms // self.every_ms + 1) * self.every_ms
+        # In a close, the interval that ends at its stream time is over.
+        now_ms = state.windows.stream_ms + state.windows.is_closing
+        end_ms = (now_ms // self.every_ms + 1) * self.every_ms
         return close_key(end_ms, window.start_ms, raw_key)
 
     # --- what closes -----------------------------------------------------------------------------------------------

@@ -132,8 +132,9 @@ class WindowStore(Generic[K, V]):
             self._segment_ms = max(windows.gap_ms, -(-retention_ms // SEGMENTS))
         else:
             self._segment_ms = max(windows.longest_ms, 1)
-        # The last millisecond of sliding windows and sessions belongs to them.
-        self.kept_ms = retention_ms if self._aligned is not None else retention_ms + 1
+        # The last millisecond of sliding windows and sessions belongs to them, and a sliding window that is open may
+        # begin a millisecond behind the record before it, whose own window tells of that record.
+        self.kept_ms = retention_ms + (0 if self._aligned is not None else 1 if self._by_end else 2)
 
     def __repr__(self) -> str:
         return f"<WindowStore {self.name}: {self.windows}>"
@@ -235,9 +236,10 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: its values follow from records: use add() or update()")
         overlay, state, raw_key = self._place(key)
         own = self._aligned.starting(self._start_of(window, state))
-        if not state.windows.is_open(self, own):
+        row = aligned_key(own.start_ms, raw_key)
+        if not state.windows.is_open(self, own) or row <= state.windows.handled(self):
             return False
-        self._write_aligned(overlay, state, own, aligned_key(own.start_ms, raw_key), self.encode_value(value))
+        self._write_aligned(overlay, state, own, row, self.encode_value(value))
         return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
@@ -449,13 +451,15 @@ class WindowStore(Generic[K, V]):
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
         encode, shown, get, found = self.encode_value, self._shown, overlay.get, []
         result = None if self.aggregate is None else self.aggregate.result
-        closed_ms = state.windows.closed_ms(self)
+        closed_ms, handled = state.windows.closed_ms(self), state.windows.handled(self)
         is_told = self.on_close_function is not None or self.changes is not None
         limit = state.max_record_bytes[self.name] - RECORD_OVERHEAD_BYTES - len(raw_key) - ALIGNED_BYTES
         for window in kind.holding(at_ms):
             if window.end_ms <= closed_ms:
                 continue
             row = aligned_key(window.start_ms, raw_key)
+            if row <= handled:
+                continue
             raw = get(row)
             value = change(None if raw is None else raw[1:])
             encoded = encode(value)
@@ -534,9 +538,8 @@ class WindowStore(Generic[K, V]):
 
         found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
         held = [one for part in found.values() for one in part]
-        session, gone = into_session(kind, held, at_ms, None, fold, merged)
-        time = state.windows
-        if not time.is_open(self, session.window):
+        (session, gone), time = into_session(kind, held, at_ms, None, fold, merged), state.windows
+        if not time.is_open(self, session.window) or session.end_ms in {one.end_ms for one in gone if one.is_closed}:
             return []
         # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
         due = [one for one in gone if not one.is_closed and not time.is_open(self, one.window)]

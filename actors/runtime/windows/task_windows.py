@@ -125,6 +125,7 @@ class TaskWindows:
         stream_ms: stream time, Unix milliseconds; -1 before the first record.
         clock: tells whether a timestamp is too far ahead.
         is_in_order: whether a message is finished before the next one begins.
+        is_closing: whether a function is called for a close.
     """
 
     is_busy = False
@@ -146,7 +147,7 @@ class TaskWindows:
         self._max_ahead_ms = max_ahead_ms
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
-        self._has_warned = False
+        self._has_warned = self.is_closing = False
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = -1
         for store in stores:
@@ -179,6 +180,13 @@ class TaskWindows:
     def was_closed(self, store: TimedStore, end_ms: int) -> bool:
         """Tell whether a window that ends then was closed when the grace was shorter."""
         return self._is_restricted and end_ms <= self._closings[store].closed_end_ms
+
+    def handled(self, store: TimedStore) -> bytes:
+        """Return the row of the last tumbling or hopping window that was closed, while a close is handled.
+
+        Those of the very time of that close may be before it or behind it; others are told apart by stream time.
+        """
+        return self._progress(store).closed if self.is_closing else b""
 
     def visible_ms(self, store: TimedStore) -> int:
         """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
@@ -439,10 +447,10 @@ class TaskWindows:
             return
         (window, raw), ctx.key = found[0], store.decode_key(ctx._raw_key)
         reached_ms = self.stream_ms
-        self.stream_ms = min(reached_ms, open_ms)
+        self.stream_ms, self.is_closing = min(reached_ms, open_ms), True
         try:
             result = function(ctx, window, store.result(raw))
             if inspect.isawaitable(result):
                 await result
         finally:
-            self.stream_ms = reached_ms
+            self.stream_ms, self.is_closing = reached_ms, False

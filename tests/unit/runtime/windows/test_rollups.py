@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from actors import App, Context, OnError, Session, Tumbling, Window, aggregates
+from actors import App, Context, Every, Hopping, OnError, Session, Sliding, Tumbling, Window, aggregates
+from actors._core.windows.kinds import Windows
 from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
 
@@ -226,3 +228,60 @@ def test_a_close_finds_what_was_kept_at_its_time(monkeypatch: pytest.MonkeyPatch
         driver.post(amounts, key="b", value=1, timestamp_ms=BEGIN_MS + DAY_S * 1000)
         driver.advance(60)
         assert [one.value for one in driver.outputs(sums)] == [1, 2, 3, 4, 5]
+
+
+class Backward:
+    """Adds what closes to windows that close no later, its own among them; `closed` has all calls."""
+
+    def __init__(self, kinds: list[Windows], *, key: str | None = None) -> None:
+        self.app = app = App("backward", broker="kafka://127.0.0.1:1")
+        self.amounts = app.topic("amounts", key_type=str, value_type=int)
+        options = {"aggregate": aggregates.sum(), "emit": Every(milliseconds=10)}
+        stores = [app.window_store(f"store{number}", kind, **options) for number, kind in enumerate(kinds)]
+        self.first, self.closed, self.emitted = stores[0], [], []
+
+        for store, after in zip(stores, [*stores[1:], stores[0]], strict=True):
+
+            async def close(ctx: Context, window: Window, total: int, store: Any = store, after: Any = after) -> None:
+                found = (ctx.key, repr(store), *window)
+                assert found not in self.closed, "called twice"
+                self.closed.append(found)
+                after.add(key or ctx.key, 100)
+
+            async def emit(ctx: Context, window: Window, total: int, store: Any = store) -> None:
+                found = (ctx.timestamp_ms, ctx.key, repr(store), *window)
+                assert found not in self.emitted, "handed out twice in an interval"
+                self.emitted.append(found)
+                store.add(ctx.key, 100)
+
+            store.on_close(close)
+            store.on_emit(emit)
+
+        @app.actor(self.amounts, stores=stores)
+        async def add(ctx: Context, amount: int) -> None:
+            stores[0].add(ctx.key, amount)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("name", ["tumbling", "hopping", "sliding", "session"])
+def test_a_window_is_closed_once_though_its_close_adds_to_windows_of_its_own_time(name: str, number: int) -> None:
+    ms = timedelta(milliseconds=1)
+    kinds = {"tumbling": Tumbling(10 * ms), "hopping": Hopping(10 * ms, 5 * ms), "sliding": Sliding(10 * ms)}
+    app = Backward([kinds.get(name, Session(5 * ms))] * number)
+    with ActorTestDriver(app.app, partitions=1) as driver:
+        for at_ms in (0, 3, 7, 24, 60, 300):
+            for key in "ab":
+                driver.send(app.amounts, key=key, value=1, timestamp_ms=BEGIN_MS + at_ms)
+        assert len(app.closed) > 4
+
+
+def test_a_close_adds_nothing_to_a_window_whose_close_was_handled() -> None:
+    ms = timedelta(milliseconds=1)
+    app = Backward([Tumbling(10 * ms)], key="a")
+    with ActorTestDriver(app.app, partitions=1) as driver:
+        for key in "ab":
+            driver.send(app.amounts, key=key, value=1, timestamp_ms=BEGIN_MS)
+        driver.advance_stream_time("add", BEGIN_MS + 10)
+        assert app.closed == [(key, repr(app.first), BEGIN_MS, BEGIN_MS + 10) for key in "ab"]
+        # The interval was over before the window was.
+        assert driver.windows(app.first, "a") == {(BEGIN_MS, BEGIN_MS + 10): 1 + 100}
