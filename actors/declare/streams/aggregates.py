@@ -125,6 +125,7 @@ def aggregate_table(
         encode_key=lambda key: keys().encode(key),
         decode_row=table.decode_value,
         taken=app.store(f"{name}-taken", key_type=bytes, value_type=bytes, placement="task"),
+        stops=lambda: app.owner_of_store(table.name).on_error.then == "stop",
     )
     app.actor(changes, stores=[groups.store, *stores], name=name, on_error=on_error)(groups.fold)
     app.actors[name] = replace(app.actors[name], sources={target: table.topic_name})

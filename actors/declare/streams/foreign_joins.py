@@ -226,6 +226,7 @@ def join_by_foreign_key(
             encode_key=lambda key: keys().encode(key),
             decode_row=left.decode_value,
             taken=app.store(f"{called}-taken", key_type=bytes, value_type=bytes, placement="task"),
+            stops=lambda: app.actors[called].on_error.then == "stop",
         )
         left.groupings.append(subscribing)
         of_left = _Left(

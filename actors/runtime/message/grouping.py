@@ -7,15 +7,19 @@ aggregate that is declared over a table which has rows takes these up in pages, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from actors._core.logs import escaping
 from actors._core.windows.changes import ALL, NEXT, Change, encode_change
-from actors.errors import ActorsError, show_bytes
+from actors.errors import ActorsError, NewerVersionError, RecordTooLargeError, show_bytes
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
+
+logger = escaping(logging.getLogger(__name__))
 
 TIME_BYTES = 8
 TAKEN_KEY = b"m"
@@ -49,7 +53,7 @@ class Grouping:
     _OPTION, _NONE, _KEYS = "by= of aggregate", "is in no group", "its groups"
     _REMEDY = "Declare key_type= as the type of what by= gives"
 
-    __slots__ = ("_by", "_decode_row", "_encode_key", "_to", "aggregate", "taken")
+    __slots__ = ("_by", "_decode_row", "_encode_key", "_stops", "_to", "aggregate", "taken")
 
     def __init__(
         self,
@@ -60,9 +64,12 @@ class Grouping:
         encode_key: Callable[[Any], bytes],
         decode_row: Callable[[bytes], Any],
         taken: Store[bytes, bytes],
+        stops: Callable[[], bool],
     ) -> None:
         self.aggregate, self.taken = aggregate, taken
         self._by, self._to, self._encode_key, self._decode_row = by, to, encode_key, decode_row
+        # Whether the table's actor stops in front of an error.
+        self._stops = stops
 
     def take_up(self, ctx: Context, state: TaskState, rows: Overlay) -> bytes | None:
         """Put a page of the rows that were there before the aggregate into their groups.
@@ -71,7 +78,8 @@ class Grouping:
             The key before which rows are in their groups; None if all are.
 
         Raises:
-            NoGroupError: `by=` raises for a row, or gives a key of another type.
+            NoGroupError: `by=` raises for a row, or gives a key of another type, and the table's actor stops then.
+            RecordTooLargeError, ValueError: likewise, a row's change doesn't fit, or it doesn't decode.
         """
         held = state.overlays[self.taken].get(TAKEN_KEY)
         if held == ALL:
@@ -81,11 +89,27 @@ class Grouping:
             if count == PAGE_ROWS or size >= PAGE_BYTES:
                 self.taken.write_raw(state, TAKEN_KEY, NEXT + raw_key)
                 return raw_key
-            group, at_ms = self._group(self._decode_row(row), raw_key), int.from_bytes(row[:TIME_BYTES])
-            self._take_row(ctx, raw_key, group, raw=row[TIME_BYTES:], timestamp_ms=at_ms or None)
+            self._take_up_row(ctx, raw_key, row)
             size += len(row)
         self.taken.write_raw(state, TAKEN_KEY, ALL)
         return None
+
+    def _take_up_row(self, ctx: Context, raw_key: bytes, row: bytes) -> None:
+        """Put an earlier row into its group. Another row's message doesn't fail, or wait, for one that is in none."""
+        try:
+            group, at_ms = self._group(self._decode_row(row), raw_key), int.from_bytes(row[:TIME_BYTES])
+            self._take_row(ctx, raw_key, group, raw=row[TIME_BYTES:], timestamp_ms=at_ms or None)
+        except (NoGroupError, RecordTooLargeError, ValueError) as error:
+            if self._stops() or isinstance(error, NewerVersionError):
+                raise
+            logger.error(
+                "%s[%d]: %s leaves out the row of key %s until it changes: %s",
+                ctx.topic,
+                ctx.partition,
+                self.aggregate,
+                show_bytes(raw_key),
+                error,
+            )
 
     def change(self, ctx: Context, former: Row | None, new: Row | None) -> None:
         """Send the change of the message's row to the groups that it is about.
@@ -94,7 +118,7 @@ class Grouping:
             NoGroupError: `by=` raises for a value, or gives a key of another type.
             RecordTooLargeError: the change is larger than the topic of changes allows.
         """
-        old_group = None if former is None else self._group(former.value, ctx._raw_key)
+        old_group = None if former is None else self._former_group(former.value, ctx._raw_key)
         new_group = None if new is None else self._group(new.value, ctx._raw_key)
         before, after = (None if one is None else one.raw for one in (former, new))
         if old_group is not None and old_group == new_group:
@@ -117,6 +141,15 @@ class Grouping:
     ) -> None:
         """Send the change of the row `raw_key` to one group."""
         ctx.send(self._to, key=group, value=encode_change(change), timestamp_ms=timestamp_ms)
+
+    def _former_group(self, value: Any, raw_key: bytes) -> bytes | None:
+        """Return the key of the group that a row is in: none if it was left out."""
+        try:
+            return self._group(value, raw_key)
+        except NoGroupError:
+            if self._stops():
+                raise
+            return None
 
     def _group(self, value: Any, raw_key: bytes) -> bytes | None:
         """Return the key of a value's group, None if it is in none."""

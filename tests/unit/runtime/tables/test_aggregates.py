@@ -203,6 +203,32 @@ def test_rows_that_were_there_before_are_taken_up_once(monkeypatch: pytest.Monke
         assert driver.items(shop.countries) == groups_of(rows)
 
 
+@pytest.mark.parametrize("then", ["skip", "park", "stop"])
+def test_an_earlier_row_of_which_by_raises_is_no_error_of_other_rows(then: str) -> None:
+    def country(order: Order) -> str | None:
+        if order.cents == 13:
+            raise ValueError("thirteen")
+        return order.country
+
+    shop = Shop(by=country, aggregate=aggregates.count(), on_error=then)
+    groupings, shop.table.groupings = shop.table.groupings, []
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for key, order in (("a", Order("de", 5)), ("b", Order("de", 13)), ("c", Order("fr", 7))):
+            driver.send(shop.orders, key=key, value=order)
+        shop.table.groupings = groupings
+        if then == "stop":
+            with pytest.raises(HandlerFailedError, match="for the row of key 'b': thirteen"):
+                driver.send(shop.orders, key="d", value=Order("fr", 9))
+            return
+        driver.send(shop.orders, key="d", value=Order("fr", 9))
+        assert driver.items(shop.countries) == {"de": 1, "fr": 2}
+        driver.send(shop.orders, key="b", value=Order("de", 14))
+        driver.send(shop.orders, key="b", value=None)
+        driver.send(shop.orders, key="b", value=Order("fr", 15))
+        assert driver.items(shop.countries) == {"de": 1, "fr": 3}
+        assert driver.items(shop.table)["b"] == Order("fr", 15)
+
+
 def test_a_group_that_isnt_known_stops_the_table() -> None:
     shop = Shop(by=lambda order: order.cents, aggregate=aggregates.count())
     with ActorTestDriver(shop.app) as driver:
