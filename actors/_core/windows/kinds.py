@@ -155,6 +155,9 @@ class Tumbling(AlignedWindows):
             return (_tuple(Window, (start, start + size)),)
         day = datetime.fromtimestamp(at_ms // 1000, self._zone).date().toordinal()
         first = day - (day - _MONDAY) % self._days
+        if self._midnight_ms(first + self._days) <= at_ms:
+            # Clocks went back over midnight: the day began with the first one.
+            first += self._days
         return (Window(max(0, self._midnight_ms(first)), self._midnight_ms(first + self._days)),)
 
     def starting(self, start_ms: int) -> Window:

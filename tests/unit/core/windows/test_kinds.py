@@ -40,6 +40,15 @@ def test_a_day_is_as_long_as_its_clocks_say(zone, day, hours):
     assert list(kind.starts(before.start_ms + 1, after.start_ms - 1)) == [window.start_ms]
 
 
+def test_a_time_is_in_its_day_though_clocks_went_back_over_midnight() -> None:
+    # At 00:01 on 7 November 2010 it was 23:01 again.
+    kind, midnight_ms = Tumbling(days=1, tz="America/St_Johns"), at_ms("America/St_Johns", 2010, 11, 7)
+    for minutes in (0, 1, 30, 61, 24 * 60):
+        assert kind.holding(midnight_ms + minutes * 60_000) == (
+            Window(midnight_ms, at_ms("America/St_Johns", 2010, 11, 8)),
+        )
+
+
 def test_a_week_begins_on_monday():
     (week,) = Tumbling(days=7, tz="Europe/Berlin").holding(at_ms("Europe/Berlin", 2024, 4, 3, 5))
     monday = at_ms("Europe/Berlin", 2024, 4, 1), at_ms("Europe/Berlin", 2024, 4, 8)
