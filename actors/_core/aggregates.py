@@ -163,11 +163,21 @@ def _check_positive(what: str, option: str, number: int) -> None:
 
 
 _SPARSE_LIMIT = 256 * 8
+_encode_in_order = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _json(value: Any) -> bytes:
+    """Return a value's JSON: the same for equal dicts, and for equal sets in each process."""
+    try:
+        return _encode_in_order(value)
+    except TypeError:
+        # Keys of a dict that aren't text have no order.
+        return msgspec.json.encode(value)
 
 
 def _seen(state: bytes, value: Any) -> bytes:
     """Return the state with a value in it: up to 256 hashes as they are, in order, then a register for each prefix."""
-    digest = blake2b(msgspec.json.encode(value), digest_size=8).digest()
+    digest = blake2b(_json(value), digest_size=8).digest()
     if len(state) != _REGISTERS:
         hashes = _hashes(state) | {digest}
         if len(hashes) * 8 < _SPARSE_LIMIT:
