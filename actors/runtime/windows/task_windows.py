@@ -16,7 +16,8 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -154,15 +155,17 @@ class TaskWindows:
             closes = closes_of(store)
             removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
             self._closings[store] = _Closing(store, removal, closes, end)
-            self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
+            with self._reading(store):
+                self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
         self._written_ms = self._earlier_ms = self.stream_ms
         self._moved_by: tuple[int | None, int] = None, -1
         self._is_restricted = False
         self._note_time()
         for closing in self._closings.values():
-            progress = self._begin(closing)
-            closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
-            self._look_for_next(closing)
+            with self._reading(closing.store):
+                progress = self._begin(closing)
+                closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
+                self._look_for_next(closing)
 
     # --- what stores ask -------------------------------------------------------------------------------------------
 
@@ -282,7 +285,8 @@ class TaskWindows:
         due: list[tuple[_Order, InternalMessage]] = []
         for closing in self._closings.values():
             if closing.next_ms <= self.stream_ms:
-                self._take(closing, due)
+                with self._reading(closing.store):
+                    self._take(closing, due)
         if len(self._closings) > 1:
             due.sort(key=lambda one: one[0])
         return [message for _, message in due]
@@ -349,6 +353,24 @@ class TaskWindows:
             self._written_ms = -1
         return progress
 
+    @contextmanager
+    def _reading(self, store: TimedStore) -> Iterator[None]:
+        """Read rows of a store that no message is about: one that can't be read stops the partition, not the worker.
+
+        Raises:
+            NewerVersionError: a row can't be read.
+        """
+        try:
+            yield
+        except NewerVersionError:
+            raise
+        except (ValueError, IndexError, OverflowError) as error:
+            raise NewerVersionError(
+                f"{self._state.home}: a row of store {store.name} can't be read: {error}. If a newer release wrote it, "
+                "run that one. If this worker's disk is damaged, stop the worker, delete the partition's folder of "
+                "the store in its data folder, and start it again: the store is restored from its changelog"
+            ) from error
+
     def _reached_ms(self) -> int:
         """Return the stream time of what is committed: a message that is going to be tried again hasn't moved it.
 
@@ -365,7 +387,8 @@ class TaskWindows:
         for closing in self._closings.values():
             if not closing.waiting and closing.next_ms <= self.stream_ms:
                 # Its entry may have been handled with another one. What has expired mustn't depend on when it is asked.
-                self._look_for_next(closing)
+                with self._reading(closing.store):
+                    self._look_for_next(closing)
             handled_ms = int(min(handled_ms, closing.first_ms - 1, closing.next_ms - 1))
         return handled_ms
 

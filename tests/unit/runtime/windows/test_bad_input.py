@@ -14,6 +14,7 @@ from actors import (
     ConfigurationError,
     Context,
     Hopping,
+    NewerVersionError,
     Session,
     Sliding,
     Tumbling,
@@ -23,6 +24,7 @@ from actors import (
     aggregates,
 )
 from actors.testing import ActorTestDriver
+from stores._core.record import METADATA_BYTES
 
 MINUTE = timedelta(minutes=1)
 NOON_MS = 1_700_049_600_000
@@ -209,3 +211,42 @@ def test_a_record_without_a_timestamp_is_an_error() -> None:
         pytest.raises(UndecodableRecordError, match="its timestamp is -1, and windows go by it"),
     ):
         driver.send(world.events, key="a", value=1, timestamp_ms=-1)
+
+
+@pytest.mark.parametrize(
+    ("letter", "row", "raw"),
+    [(b"m", None, b"\xff"), (b"k", None, b"l\x91\x01"), (b"u", b"u", b"")],
+)
+def test_a_damaged_row_that_no_message_is_about_stops_its_partition(
+    letter: bytes, row: bytes | None, raw: bytes
+) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    left, right = (app.topic(name, key_type=str, value_type=int) for name in ("left", "right"))
+    orders = app.topic("orders", key_type=str, value_type=int)
+    visits = app.window_store("visits", Session(timedelta(seconds=1)), aggregate=aggregates.count())
+    called = []
+
+    @app.actor(orders, stores=[visits], on_error="skip")
+    async def count(ctx: Context, amount: int) -> None:
+        visits.add(ctx.key, amount)
+
+    @visits.on_close
+    async def close(ctx: Context, window: Window, total: int) -> None:
+        called.append(total)
+
+    @app.join(left, right, within=timedelta(seconds=1), how="left", on_error="skip")
+    async def paired(ctx: Context, one: int, other: int | None) -> None:
+        called.append(one)
+
+    topic, store = (left, "paired") if letter == b"u" else (orders, "visits")
+    with ActorTestDriver(app, partitions=1) as driver:
+        for after_s in (0, 1):
+            driver.send(topic, key="a", value=1, timestamp_ms=NOON_MS + after_s * 1000)
+        (files,) = (one for one in driver._disk.files() if one.store == store)
+        rows = [one for one in files.data if one[:1] == letter]
+        assert rows
+        for one in rows:
+            files.data[row or one] = files.data[one][:METADATA_BYTES] + raw
+        driver.post(topic, key="a", value=1, timestamp_ms=NOON_MS + 60_000)
+        with pytest.raises(NewerVersionError, match=f"a row of store {store} can't be read"):
+            driver.crash()
