@@ -26,7 +26,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/runtime/worker.py", "Worker.run"),
         (
             "actors/runtime/inputs/inbox.py",
-            "Inbox.has_room Inbox.put Inbox.take Inbox._took",
+            "Inbox.has_room Inbox.put Inbox.runs Inbox._took",
         ),
         (
             "actors/runtime/task/context.py",
@@ -34,7 +34,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (
             "actors/runtime/task/processor.py",
-            "TaskProcessor.work TaskProcessor._take TaskProcessor._handle_or_halt TaskProcessor._handle "
+            "TaskProcessor.work TaskProcessor._runs TaskProcessor._handle_or_halt TaskProcessor._handle "
             "TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large TaskProcessor._commit "
             "TaskProcessor._batch_of",
         ),

@@ -353,7 +353,7 @@ class ReplayProcessor(TaskProcessor):
         """Handle records of an input; one that can't even be parked is skipped."""
         while left:
             try:
-                await self._handle_or_halt(one, left)
+                await self._handle_or_halt([(one, left)])
             except RecordError as error:
                 stuck = next(record for record in left if record.offset >= one.next_offset)
                 self._unknowns.note(stuck, error.reason)

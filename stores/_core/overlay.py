@@ -15,7 +15,16 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from stores._core.record import METADATA_BYTES, METADATA_VERSION, NEVER, encode_metadata, is_expired, pack_metadata
+from stores._core.record import (
+    INPUT_BITS,
+    INPUTS_VERSION,
+    METADATA_BYTES,
+    METADATA_VERSION,
+    NEVER,
+    encode_metadata,
+    is_expired,
+    pack_metadata,
+)
 
 if TYPE_CHECKING:
     from stores._core.reader import PartitionReader
@@ -140,7 +149,8 @@ class Overlay:
         if scope.input is None:
             metadata = pack_metadata(METADATA_VERSION, scope.epoch, scope.source_offset, expires_at_ms)
         else:
-            metadata = encode_metadata(scope.epoch, scope.source_offset, expires_at_ms, input=scope.input)
+            place = scope.source_offset << INPUT_BITS | scope.input
+            metadata = pack_metadata(INPUTS_VERSION, scope.epoch, place, expires_at_ms)
         writes[key] = (metadata, value)
         if previous is None:
             self.bytes_held += len(key) + len(value) + WRITE_OVERHEAD_BYTES

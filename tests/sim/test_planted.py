@@ -329,12 +329,13 @@ def no_savepoint_of_sends(patch: Patch) -> None:
 def read_on(patch: Patch) -> None:
     """A record that can't be handled is skipped."""
 
-    async def handle(self: TaskProcessor, one: Any, records: Any) -> None:
+    async def handle(self: TaskProcessor, runs: Any) -> None:
+        runs = list(runs)
         try:
-            await original(self, one, records)
+            await original(self, runs)
         except (HandlerFailedError, UndecodableRecordError) as error:
-            one.next_offset = error.offset + 1
-            await handle(self, one, records)
+            self._at.next_offset = error.offset + 1
+            await handle(self, runs)
 
     original = TaskProcessor._handle_or_halt
     patch.setattr(TaskProcessor, "_handle_or_halt", handle)
@@ -343,8 +344,9 @@ def read_on(patch: Patch) -> None:
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
 
-    async def handle(self: TaskProcessor, one: Any, records: Any) -> None:
-        await self._handle(records)
+    async def handle(self: TaskProcessor, runs: Any) -> None:
+        for _, records in runs:
+            await self._handle(records)
 
     patch.setattr(TaskProcessor, "_handle_or_halt", handle)
 

@@ -17,12 +17,12 @@ from tests.sim.test_planted import changelog_first, lose_a_write, outputs_last, 
 
 def take_the_latest_first(patch: Patch) -> None:
     """Of the inputs' heads the one with the highest timestamp goes first."""
-    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("this < head", "this > head")))
+    patch.setattr(MergedInbox, "runs", rewritten(MergedInbox.runs, ("heads.sort()", "heads.sort(reverse=True)")))
 
 
 def take_whole_batches(patch: Patch) -> None:
     """The order is looked at once for all that was fetched together."""
-    patch.setattr(MergedInbox, "take", rewritten(MergedInbox.take, ("take_until(other,", "take_until(None,")))
+    patch.setattr(MergedInbox, "runs", rewritten(MergedInbox.runs, ("take_until(last_ms)", "take_until(math.inf)")))
 
 
 def wait_for_nobody(patch: Patch) -> None:
@@ -76,7 +76,7 @@ def compare_the_first_alone(patch: Patch) -> None:
 
 def name_the_first_input(patch: Patch) -> None:
     """Each write says that it comes from the first input."""
-    edit = ("self._scope.input, self._scope.source_offset = one, one.index, one.reached - 1", "_ = one, None, None")
+    edit = ("scope.input, scope.source_offset = one, one.index, one.next_offset - 1", "_, _ = one, None, None")
     patch.setattr(TaskProcessor, "_handle_or_halt", rewritten(TaskProcessor._handle_or_halt, edit))
 
 

@@ -11,6 +11,7 @@ segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is l
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ CONTENT = b"c"
 CHUNK_BYTES = 2_048
 """A chunk that a further record would make longer gets none; one record may be longer."""
 _SIDE, _NUMBER = 1, 4
+_pack_chunk = struct.Struct(">cQBI").pack
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):
@@ -73,7 +75,7 @@ def decode_chunk(raw: bytes) -> Chunk:
 
 def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
     """Return the row of a chunk."""
-    return CHUNK + segment.to_bytes(WORD) + side.to_bytes(_SIDE) + chunk.to_bytes(_NUMBER) + raw_key
+    return _pack_chunk(CHUNK, segment, side, chunk) + raw_key
 
 
 def segment_row(segment: int) -> bytes:

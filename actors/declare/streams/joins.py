@@ -7,7 +7,6 @@ records that may still be matched. See `actors.runtime.windows.joins`.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,13 +19,13 @@ from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
 from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By
-from actors.declare.streams.tables import join_tables, owned
+from actors.declare.streams.tables import join_tables, owned, two_values
 from actors.declare.streams.windows import timed
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
 from actors.errors import ConfigurationError
 from actors.ports import InputRecord
-from actors.runtime.handlers.callables import check_callable, name_of, refuse_generator
+from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.inputs.event_times import TimedRecord, written_ms
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalRecord
@@ -173,7 +172,7 @@ class _Join:
     definition: ActorDefinition
 
     def __init__(self, function: Pair, late: Any) -> None:
-        self._function = function
+        self._function, self._pair = function, two_values(function)
         self._late = None if late == "drop" else late
 
     def declare(self, app: Any, name: str, inputs: Sequence[Any], *, options: Declaration) -> None:
@@ -236,13 +235,8 @@ class _Join:
         """Hand out a record without a match."""
         await self._call(ctx, side, self._decode[side](raw), None)
 
-    async def _call(self, ctx: Context, side: int, value: Any, other: Any) -> None:
-        left, right = (value, other) if side == LEFT else (other, value)
-        result = self._function(ctx, left, right)
-        if inspect.isawaitable(result):
-            await result
-        else:
-            refuse_generator(result, f"the handler {name_of(self._function)}")
+    def _call(self, ctx: Context, side: int, value: Any, other: Any) -> Awaitable[Any]:
+        return self._pair(ctx, value, other) if side == LEFT else self._pair(ctx, other, value)
 
 
 def _at(record: InputRecord, at_ms: int) -> InputRecord:

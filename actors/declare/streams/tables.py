@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -215,6 +216,8 @@ def _sides(left: Table[Any, Any], right: Table[Any, Any], how: str, call: TwoVal
 
 def two_values(function: Callable[[Context, Any, Any], Any]) -> TwoValues:
     """Return a handler of two values that can be awaited."""
+    if inspect.iscoroutinefunction(function):
+        return function
 
     def call(ctx: Context, values: tuple[Any, Any]) -> Any:
         return function(ctx, *values)

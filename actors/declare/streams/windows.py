@@ -90,9 +90,9 @@ def windowed(handler: Handler, late: Late) -> Handler:
     """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
     if late == "handle":
 
-        async def handle(ctx: Context, value: Any) -> Any:
+        def handle(ctx: Context, value: Any) -> Awaitable[Any]:
             ctx._working("windows").windows.arrived(ctx)
-            return await handler(ctx, value)
+            return handler(ctx, value)
 
         return handle
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
@@ -38,20 +39,15 @@ class InputQueue:
         """Return all that waits, and leave it there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
-    def take_until(self, last: tuple[int, int] | None, turn: int) -> Sequence[InputRecord]:
-        """Return the first record, and those of its batch that aren't behind `last`: (timestamp, turn), None for all.
-
-        `turn` is the queue's own.
-        """
+    def take_until(self, last_ms: float) -> Sequence[InputRecord]:
+        """Take the first record, and those of its batch up to the first one with a timestamp behind `last_ms`."""
         records, start = self.batches[0], self.start
-        end = len(records)
-        if last is not None:
-            end, count = start + 1, end
-            while end < count and (records[end].timestamp, turn) <= last:
-                end += 1
-            if end < count:
-                self.start = end
-                return records[start:end]
+        end, count = start + 1, len(records)
+        while end < count and records[end].timestamp <= last_ms:
+            end += 1
+        if end < count:
+            self.start = end
+            return records[start:end]
         self.batches.popleft()
         self.start = 0
         return records[start:end]
@@ -116,12 +112,15 @@ class Inbox:
         queue.queued += len(records)
         self._wake.set()
 
-    def take(self) -> tuple[int, Sequence[InputRecord]]:
-        """Return the records that come next, all of one input, and which one that is."""
+    def runs(self) -> Iterator[tuple[int, Sequence[InputRecord]]]:
+        """Take the records that come next: runs of records of one input, with the input's place.
+
+        Each run is taken when it is asked for. The last one is the last before it has to be looked again what waits.
+        """
         queue = self.queues[0]
         records = queue.batches.popleft()
         self._took(queue, len(records))
-        return 0, records
+        yield 0, records
 
     def _took(self, queue: InputQueue, count: int) -> None:
         was_full, queue.queued = queue.queued >= self._limit, queue.queued - count
@@ -215,19 +214,23 @@ class MergedInbox(Inbox):
             self._idle_since_s = now_s
         return max(0.0, self._idle_since_s + self._max_idle_s - now_s)
 
-    def take(self) -> tuple[int, Sequence[InputRecord]]:
-        """Return the records that come next, all of one input, and which one that is."""
-        # Hot: where two inputs take turns, this is once a record.
-        first, head, other, turns = -1, None, None, self._turns
-        for at, queue in enumerate(self.queues):
-            if not queue.batches:
-                continue
-            this = queue.batches[0][queue.start].timestamp, turns[at]
-            if head is None or this < head:
-                first, head, other = at, this, head
-            elif other is None or this < other:
-                other = this
-        queue = self.queues[first]
-        records = queue.take_until(other, turns[first])
-        self._took(queue, len(records))
-        return first, records
+    def runs(self) -> Iterator[tuple[int, Sequence[InputRecord]]]:
+        """See `Inbox.runs`: ends with a batch, since its input may have nothing more here."""
+        heads = [
+            (queue.batches[0][queue.start].timestamp, turn, index)
+            for index, (queue, turn) in enumerate(zip(self.queues, self._turns, strict=True))
+            if queue.batches
+        ]
+        while True:
+            # Hot: where two inputs take turns, this is once a record.
+            heads.sort()
+            (_, turn, index), queue, last_ms = heads[0], self.queues[heads[0][2]], math.inf
+            if len(heads) > 1:
+                other_ms, other_turn, _ = heads[1]
+                last_ms = other_ms if turn < other_turn else other_ms - 1
+            records = queue.take_until(last_ms)
+            self._took(queue, len(records))
+            yield index, records
+            if not queue.start:
+                return
+            heads[0] = queue.batches[0][queue.start].timestamp, turn, index

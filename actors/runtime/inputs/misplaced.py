@@ -12,7 +12,7 @@ Where inputs take turns and few records come at a time, those that wait behind t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -59,17 +59,19 @@ class PlacedRecords:
         self._placed_until = 0
         self._reminders = Reminders(REMIND_S)
 
-    def checked(self, records: Sequence[InputRecord], behind: Iterable[InputRecord] = ()) -> Sequence[InputRecord]:
+    def checked(
+        self, records: Sequence[InputRecord], behind: Callable[[], Iterable[InputRecord]] = tuple
+    ) -> Sequence[InputRecord]:
         """Return the records; from the first one on that stops the partition only that, and nothing afterwards.
 
-        `behind` has those that wait behind them.
+        `behind` gives those that wait behind them.
         """
         if self._is_stopped:
             return ()
         if records[-1].offset < self._placed_until:
             return records
         if len(records) < FEW_RECORDS:
-            ahead = [*records, *islice(behind, AHEAD)]
+            ahead = [*records, *islice(behind(), AHEAD)]
             wrong = self._misplaced(ahead)
             placed = wrong[0][0] if wrong else len(ahead)
             if placed >= len(records):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.topic_ids import TopicIds
-from actors.ports import OwnerInput, TopicPartition
+from actors.ports import InputRecord, OwnerInput, TopicPartition
 from actors.runtime.spec import InputSpec
 
 
@@ -51,3 +52,7 @@ class InputProgress:
             topics.since,
             topics.is_recreated,
         )
+
+
+Run = tuple[InputProgress, Sequence[InputRecord]]
+"""Records that come next, all of one input."""

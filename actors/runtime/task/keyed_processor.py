@@ -104,7 +104,7 @@ class KeyedProcessor(TaskProcessor):
         executor = self._executor
         while self._pending or self._inbox:
             if not self._pending:
-                self._pending_of, records = self._take()
+                self._pending_of, records = next(self._runs())
                 self._pending.extend(records)
             one = self._pending_of
             completed, index = one.completed, one.index

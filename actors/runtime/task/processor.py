@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from actors._core.logs import escaping
@@ -40,7 +40,7 @@ from actors.errors import (
 from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.misplaced import PlacedRecords
-from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.inputs.progress import InputProgress, Run
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.internal_messages import DueMessages
@@ -81,8 +81,7 @@ class TaskProcessor:
         self._inbox = context.inbox
         self._services = context.services
         self._clock = context.clock
-        self._policy = context.settings.policy
-        self._poison = context.poison
+        self._policy, self._poison = context.settings.policy, context.poison
         self._stores = list(stores)
         placed = (PlacedRecords(spec, one, context.meters, context.services.clock) for one in inputs)
         self._placed = list(placed) if spec.misplaced else []
@@ -148,10 +147,7 @@ class TaskProcessor:
                 await self._stay_paused()
             elif inbox:
                 began_s = self._clock.monotonic()
-                await self._handle_or_halt(*self._take())
-                until_s = began_s + YIELD_EVERY_S if len(self.inputs) > 1 else 0.0
-                while inbox and not inbox.stopping and self._clock.monotonic() < until_s:
-                    await self._handle_or_halt(*self._take())
+                await self._handle_or_halt(self._runs())
                 await self._punctuate(self._clock.monotonic() - began_s)
             elif self.is_clean:
                 await self._idle()
@@ -217,10 +213,7 @@ class TaskProcessor:
 
     @property
     def _new_bytes(self) -> int:
-        held = self._messages.output_bytes
-        for _, overlay in self._overlays:
-            held += overlay.bytes_held
-        return held
+        return self._messages.output_bytes + sum(overlay.bytes_held for _, overlay in self._overlays)
 
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:
@@ -250,10 +243,11 @@ class TaskProcessor:
         if doubt is not None:
             raise RestoreError(doubt)
 
-    def _take(self) -> tuple[InputProgress, Sequence[InputRecord]]:
-        index, records = self._inbox.take()
-        behind = self._inbox.queues[index].records()
-        return self.inputs[index], self._placed[index].checked(records, behind) if self._placed else records
+    def _runs(self) -> Iterator[Run]:
+        """Take what comes next, as `Inbox.runs`; behind a record that stops the partition nothing comes."""
+        inputs, placed, queues = self.inputs, self._placed, self._inbox.queues
+        for index, records in self._inbox.runs():
+            yield inputs[index], placed[index].checked(records, queues[index].records) if placed else records
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping
@@ -347,16 +341,22 @@ class TaskProcessor:
         """Go on at `offset`: there is no record before it that isn't finished."""
         one.next_offset = offset
 
-    async def _handle_or_halt(self, one: InputProgress, records: Sequence[InputRecord]) -> None:
+    async def _handle_or_halt(self, runs: Iterable[Run]) -> None:
+        """Handle runs of records until others have their turn. Hot: where inputs take turns, a run is one record."""
         self._note_time()
+        messages, scope, home, monotonic = self._messages, self._scope, self.inputs[0], self._clock.monotonic
+        until_s = monotonic() + YIELD_EVERY_S
         if self.is_clean:
-            self._oldest_s = self._clock.monotonic()
-        messages, home = self._messages, self.inputs[0]
-        if one is not self._at:
-            self._at, self._scope.input, self._scope.source_offset = one, one.index, one.reached - 1
-        messages.source, messages.message_tag = one.source, one.topics.message_tag
+            self._oldest_s = monotonic()
         try:
-            await self._handle(records)
+            for one, records in runs:
+                if one is not self._at:
+                    self._at, scope.input, scope.source_offset = one, one.index, one.next_offset - 1
+                messages.source, messages.message_tag = one.source, one.topics.message_tag
+                messages.home_offset = home.next_offset
+                await self._handle(records)
+                if self._inbox.stopping or monotonic() >= until_s:
+                    break
         except RecordError as error:
             if not isinstance(error, RefusedRecordError):
                 await self._commit()
@@ -468,7 +468,7 @@ class TaskProcessor:
 
     def _next_pause_s(self) -> float:
         """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
-        if self._is_suspect(self._at.next_offset):
+        if self._poison.careful_until and self._is_suspect(self._at.next_offset):
             return 0.0
         now_s = self._clock.monotonic()
         if now_s >= self._pause_s:  # inputs that take turns ask for each of their few records

@@ -109,7 +109,8 @@ class JoinStore:
         Returns None if the message is late: then nothing is kept.
         """
         _, overlay, state = self.rows._reach(ctx)
-        at_ms, raw_key, time, other = ctx.timestamp_ms, ctx._raw_key, state.windows, 1 - side
+        record, raw_key, time, other = ctx._record, ctx._raw_key, state.windows, 1 - side
+        at_ms = record.timestamp
         if self.is_closed(side, at_ms, time):
             return None
         to_ms = min(at_ms + self.spans_ms[side], time.stream_ms)
@@ -119,7 +120,7 @@ class JoinStore:
                 # A close that is due comes, however long it waits: what is final doesn't depend on commits.
                 if not self.is_closed(other, one.at_ms, time):
                     overlay.delete(self._unmatched(other, one.at_ms, one.chunk, one.place, raw_key))
-        chunk, place = self._keep(overlay, state, side, at_ms, raw_key, ctx._record.value or b"")
+        chunk, place = self._keep(overlay, state, side, at_ms, raw_key, record.value or b"")
         if self.reports[side] and not found:
             row = self._unmatched(side, at_ms, chunk, place, raw_key)
             self.rows._write(overlay, state, row, b"", None)
@@ -129,19 +130,18 @@ class JoinStore:
     def _between(self, overlay: Overlay, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> list[Match]:
         found: list[Match] = []
         for segment in range(max(0, from_ms) // self._segment_ms, to_ms // self._segment_ms + 1):
-            number = last = 0
-            while number <= last:
-                raw = overlay.get(chunk_key(segment, side, number, raw_key))
-                if raw is None:
-                    break
+            number, last, raw = 0, 0, overlay.get(chunk_key(segment, side, 0, raw_key))
+            # Hot: most keys have no record there, most others one chunk.
+            while raw is not None:
                 chunk = decode_chunk(raw)
                 last = chunk.last if number == 0 else last
-                found += (
+                found += [
                     Match(one.at_ms, one.value, number, place)
                     for place, one in enumerate(chunk.records)
                     if from_ms <= one.at_ms <= to_ms
-                )
+                ]
                 number += 1
+                raw = overlay.get(chunk_key(segment, side, number, raw_key)) if number <= last else None
         found.sort(key=_time_of)
         return found
 

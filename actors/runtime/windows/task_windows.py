@@ -149,6 +149,7 @@ class TaskWindows:
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self._has_warned = self.is_closing = False
+        self._believed_ms = 0
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = -1
         for store in stores:
@@ -245,8 +246,11 @@ class TaskWindows:
         if at_ms is None or at_ms < 0:
             raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
         if at_ms > self.stream_ms:
-            ahead_ms = at_ms - self.clock.wall_ms()
-            if ahead_ms > self._max_ahead_ms:
+            if at_ms > self._believed_ms:
+                # Hot: the clock is asked seldom, since it doesn't go back.
+                self._believed_ms = self.clock.wall_ms() + self._max_ahead_ms
+            if at_ms > self._believed_ms:
+                ahead_ms = at_ms - self._believed_ms + self._max_ahead_ms
                 raise wrong_timestamp(
                     ctx._source,
                     record,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -358,7 +359,8 @@ def test_records_that_come_one_by_one_are_looked_at_with_those_behind(
 
     monkeypatch.setattr(checks, "_partitioner", SimpleNamespace(name="murmur2", homes=counted))
     records: Any = [Record(n, WRONG if n == wrong else RIGHT) for n in range(1_000)]
-    found = [one for at in range(1_000) for one in checks.checked(records[at : at + 1], iter(records[at + 1 :]))]
+    ahead = [partial(iter, records[at + 1 :]) for at in range(1_000)]
+    found = [one for at in range(1_000) for one in checks.checked(records[at : at + 1], ahead[at])]
     assert [one.offset for one in found] == list(range(wrong + 1))
     assert isinstance(found[-1], MisplacedRecord)
     # Twice the one that is wrong, and what follows it.

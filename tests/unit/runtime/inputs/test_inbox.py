@@ -40,8 +40,7 @@ def taken(inbox: Inbox) -> list[tuple[int, int]]:
     """Take all that may be taken now: (input, timestamp)."""
     found = []
     while inbox:
-        index, batch = inbox.take()
-        found += [(index, record.timestamp) for record in batch]
+        found += [(index, record.timestamp) for index, batch in inbox.runs() for record in batch]
     return found
 
 
@@ -118,8 +117,20 @@ def test_room_is_counted_for_each_input_and_a_part_of_a_batch_waits() -> None:
     assert not world.inbox.has_room(0)
     assert world.inbox.has_room(1)
     world.inbox.put(1, records(4))
-    index, batch = world.inbox.take()
+    index, batch = next(world.inbox.runs())
     assert (index, len(batch), world.room, world.inbox.queued) == (0, 1, 1, 3)
     assert [record.offset for record in world.inbox.queues[0].records()] == [1, 2]
     world.inbox.clear()
     assert (world.inbox.queued, list(world.inbox.queues[0].records())) == (0, [])
+
+
+def test_runs_are_taken_when_asked_for_and_end_with_a_batch_so_that_what_came_meanwhile_has_its_place() -> None:
+    world = World()
+    world.inbox.put(0, records(1, 3, 5))
+    world.inbox.put(1, records(2))
+    runs = world.inbox.runs()
+    assert [record.timestamp for record in next(runs)[1]] == [1]
+    assert world.inbox.queued == 3
+    assert [index for index, _ in runs] == [1]
+    world.inbox.put(1, records(4, start=1))
+    assert taken(world.inbox) == [(0, 3), (1, 4), (0, 5)]

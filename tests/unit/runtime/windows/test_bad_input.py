@@ -201,6 +201,11 @@ def test_such_a_record_is_skipped_by_policy_and_the_bound_can_be_set() -> None:
         for ahead_s in (3600, 5):
             driver.send(world.events, key="a", value=1, timestamp_ms=now_ms + ahead_s * 1000)
         assert times == [now_ms, now_ms + 5000]
+        # The bound goes on with the clock.
+        driver.advance(20)
+        for ahead_s in (3600, 25):
+            driver.send(world.events, key="a", value=1, timestamp_ms=now_ms + ahead_s * 1000)
+        assert times[2:] == [now_ms + 25_000]
 
 
 def test_a_record_without_a_timestamp_is_an_error() -> None:
