@@ -34,10 +34,10 @@ class ConfigurationError(ActorsError, click.ClickException):
 
     def show(self, file: IO[str] | None = None) -> None:
         """Print the line, with the place of the declaration."""
-        click.echo(printable(f"Error: {_place(self)}{self}", keep="\n"), file=file or click.get_text_stream("stderr"))
+        click.echo(printable(f"Error: {place_of(self)}{self}", keep="\n"), file=file or click.get_text_stream("stderr"))
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Return the file and line outside of this package that led to an error, nothing if there is none."""
     outside = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import html
+import math
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Browser, Route, async_playwright
 
+from actors.runtime.observe.history import STEPS, Series
 from actors.web.dashboard.pages import MIME_TYPES
+from actors.web.dashboard.plots import draw
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import build
 from spark_replay.report.html import render_report
@@ -29,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 COMMAND = ("-m", "spark_replay", "--help")
 _WIDTH_PX = 1180
+_PAUSED = ("ship", 2)
 _TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; background: #14171b }}
 pre {{ margin: 0; padding: 24px; color: #e6e9ed; font: 14px/1.4 monospace }}
@@ -36,17 +41,37 @@ pre {{ margin: 0; padding: 24px; color: #e6e9ed; font: 14px/1.4 monospace }}
 
 
 def dashboard() -> str:
-    """Return the dashboard's first page of a group in trouble."""
+    """Return the dashboard's first page of a group in trouble, with a paused partition."""
     status = busy()
+    for worker in status.workers:
+        tasks = [] if worker.status is None else worker.status.tasks
+        for place, task in enumerate(tasks):
+            if (task.actor, task.partition) == _PAUSED:
+                tasks[place] = replace(task, paused_at_ms=status.at_ms - 420_000, paused_by="ada", lag=3_120)
     return Pages().render(
         "overview.html",
         view=build(status, None),
         recent=[],
+        plots=draw([_last_minutes()]),
         app=status.app,
         is_polled=False,
         is_live=False,
         may_act=True,
         is_logged_in=True,
+    )
+
+
+def _last_minutes() -> Series:
+    """Return a quarter of an hour: a steady load, and lag from the moment on at which a partition was halted."""
+    waves = [math.sin(step / 7) + math.sin(step / 3) / 3 for step in range(STEPS)]
+    halted = STEPS * 2 // 3
+    return Series(
+        first=0,
+        records=[28_500 + 1_200 * wave for wave in waves],
+        lag=[400 + 150 * wave + max(0, step - halted) * 860 for step, wave in enumerate(waves)],
+        commit_s=[2.0 + 0.3 * wave for wave in waves],
+        commits=[100.0] * STEPS,
+        errors=[float(step == halted) for step in range(STEPS)],
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
-from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.inputs import ensure_repartitions, purge
@@ -241,7 +240,7 @@ class ActorService(Service):  # type: ignore[misc]
         if not specs:
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
-        REGISTRY.register(self._collector)
+        self._collector.show()
         self._start_worker(setup, specs, logs, owners, outputs, own_id)
         await self._join(setup, specs)
         _collect_seldom()
@@ -479,8 +478,7 @@ class ActorService(Service):  # type: ignore[misc]
                     await self._committer.settle()
 
     async def _close_parts(self) -> None:
-        with contextlib.suppress(KeyError):
-            REGISTRY.unregister(self._collector)
+        self._collector.hide()
         if self._loop_watch is not None:
             self._loop_watch.stop()
         await end(*self._watches)

@@ -6,7 +6,7 @@ parked, state    the commands of these groups
 init             the command and the templates of new projects
 deploy           what is asked around a deploy: `doctor`, `plan`, `topics`
 coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
-project.py       the app of a folder, for commands without `-A`
+project.py       the app of a folder, for commands without `-A`; an app that can't be imported, as one line
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
 output.py        tables
@@ -16,6 +16,7 @@ Importing this package adds the commands to Faust's own. Every worker does so, t
 needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
+from faust.cli import base
 from faust.cli.faust import cli
 
 from actors.cli.actors import actors
@@ -24,6 +25,7 @@ from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
 from actors.cli.parked import parked
 from actors.cli.pausing import pause, resume
+from actors.cli.project import load_app
 from actors.cli.reset import reset
 from actors.cli.run.dev import dev
 from actors.cli.run.send import send as send
@@ -31,6 +33,9 @@ from actors.cli.run.worker import worker as worker
 from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
+
+# Faust's group imports the app of `-A` before any command runs, and each command looks it up again.
+base.find_app = load_app
 
 for command in (
     actors,

@@ -1,4 +1,6 @@
-"""The worker's metrics for Prometheus, made of its picture when somebody scrapes: nothing is counted for them.
+"""The worker's metrics for Prometheus and OpenTelemetry, made of its picture when somebody asks.
+
+Nothing is counted for them.
 
 While a worker runs its collector is in prometheus_client's default registry, beside the process's and the user's own
 metrics, so that whatever shows that registry shows these too: the page `/metrics` here, and Faust's own, if the app
@@ -8,6 +10,7 @@ has set that up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -23,6 +26,7 @@ from actors.runtime.observe.status import HistogramStatus, InputStatus, StoreSta
 from actors.runtime.threads import in_threads
 from actors.web.front import Front, Gathered, front_of, gather
 from actors.web.host import Host
+from actors.web.telemetry import telemetry
 from actors.web.workers import WorkerClient
 
 PAGE = "/metrics"
@@ -91,6 +95,17 @@ class WorkerCollector(Collector):
 
     def __init__(self, app: Host) -> None:
         self._app = app
+
+    def show(self) -> None:
+        """Show the metrics in prometheus_client's default registry, and to OpenTelemetry if the process uses it."""
+        REGISTRY.register(self)
+        telemetry.add(self._app, families)
+
+    def hide(self) -> None:
+        """Show the metrics no more. May be called twice, and before `show`."""
+        telemetry.remove(self._app)
+        with suppress(KeyError):
+            REGISTRY.unregister(self)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: the registry needn't know the names, and there is no picture before the worker's start."""

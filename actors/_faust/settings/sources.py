@@ -198,5 +198,14 @@ def unusable(
         except Exception as error:
             place = f"{variable} in the environment" if told is not None else origins.get(name, ARGUMENT)
             shown = "…" if name in HIDDEN else one_line(repr(value), SHOWN_CHARACTERS)
-            return ConfigurationError(f"{place}: {name}={shown} can't be used: {error}")
+            return ConfigurationError(f"{place}: {name}={shown} can't be used: {_remedy(param, value) or error}")
     return None
+
+
+def _remedy(param: Any, value: Any) -> str:
+    """Return what may be written instead; empty if only Faust knows why the value isn't fit."""
+    try:
+        of_faust(param)(value)
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -115,9 +115,16 @@ def _fetch_jars() -> None:
 
 async def _run(plan: Plan, folder: Path) -> None:
     stopping = signalled(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    async with _broker(plan, folder) as bootstrap:
+    from actors.local_kafka.errors import LocalKafkaError
+
+    try:
+        async with _broker(plan, folder) as bootstrap:
+            if not stopping.is_set():
+                await _work(plan, folder, bootstrap, stopping)
+    except LocalKafkaError:
+        # Ctrl-C in a terminal ends the broker's tools too.
         if not stopping.is_set():
-            await _work(plan, folder, bootstrap, stopping)
+            raise
     if plan.keep is not None:
         say(f"the data is in {folder}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,6 +80,11 @@ class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has th
                 return
         if self._assignment is None or self._assignment.index == 0:
             super().on_worker_created(worker)
+
+    def _banner_title(self) -> str:
+        if getattr(self.app, "actor_options", None) is None:
+            return str(super()._banner_title())
+        return f"faust-actors {version('faust-actors')}"
 
     def _banner_data(self, worker: Any) -> Any:
         return [row for name, text in super()._banner_data(worker) for row in banner_rows(worker.app, name, text)]

@@ -75,6 +75,7 @@ class World:
         self.series |= {
             named("parked_messages", **task): f"0x{LAST}",
             named("parked_effects", **task): f"0x{LAST}",
+            named("task_paused", **task): f"0x{LAST}",
             named("time_ahead_seconds", **task): f"0x{LAST}",
             named("fences_total", **task, reason="fenced"): f"0x{LAST}",
             named("commit_duration_seconds_sum", **task): f"0+0.5x{LAST}",
@@ -284,6 +285,30 @@ CASES: dict[str, Case] = {
     "a parked message for a moment": Case(lambda: well().put("parked_messages", f"3x3 0x{LAST}", partition=0), 8),
     "parked effects": Case(lambda: well().put("parked_effects", f"3x{LAST}", partition=0), 8, ("EffectsParked",)),
     "a parked effect for a moment": Case(lambda: well().put("parked_effects", f"3x3 0x{LAST}", partition=0), 8),
+    "a pause": Case(lambda: well().put("task_paused", f"0x10 1x{LAST}", partition=0), 72, ("PausedLong",)),
+    "a pause whose worker is replaced": Case(
+        lambda: (
+            well()
+            .put("task_paused", f"1x{LAST}", partition=0)
+            .dies(30, is_gone=True)
+            .worker("shop", 2)
+            .put("task_paused", f"_x35 1x{LAST}", instance="shop-2", partition=0)
+        ),
+        62,
+        ("PausedLong",),
+    ),
+    "a short pause": Case(lambda: well().put("task_paused", f"0x10 1x50 0x{LAST}", partition=0), 72),
+    "records that wait for a paused partition": Case(
+        lambda: (
+            stuck(LAST)
+            .put("consumer_lag_records", f"0x10 5+200x{LAST}", partition=0)
+            .put("task_paused", f"0x10 1x{LAST}", partition=0)
+        ),
+        65,
+    ),
+    "a handler hangs after a pause": Case(
+        lambda: stuck(LAST).put("task_paused", f"0x10 1x10 0x{LAST}", partition=0), 40, ("NothingHandled",)
+    ),
     "a copy that isn't followed": Case(lambda: well().put("copies", f"0x{LAST}"), 8, ("CopyStandsStill",)),
     "a copy that begins": Case(lambda: well().put("copies", f"0x3 1x{LAST}"), 8),
     "a copy that falls behind": Case(
