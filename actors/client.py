@@ -277,10 +277,12 @@ class StateClient:
         start: Any = None,
         end: Any = None,
         partition: int | None = None,
+        as_of: int | None = None,
     ) -> AsyncIterator[tuple[Any, Any]]:
         """Return (key, value) in byte order of the stored keys, `start` included, `end` not; else as `lookup`.
 
-        It is read page by page: each page is of the moment when it was read. Bytes come as base64.
+        It is read page by page: each page is of the moment when it was read. Bytes come as base64. With `as_of` a time
+        that is before the history by the time of a page is refused, also where the latest values are as old.
         """
         first, last, begin = _bound(start), _bound(end), _bound(prefix, is_prefix=True)
         encodings = {encoding for bound, encoding in (first, last, begin) if bound is not None}
@@ -296,6 +298,7 @@ class StateClient:
                 prefix=begin[0],
                 to=last[0],
                 read=self._read,
+                as_of=as_of,
                 **{"from": first[0]},
             )
             reply = await self._ask("GET", f"/actors/{quote(store, safe='')}?{query}", store=store)

@@ -1,4 +1,4 @@
-"""The app under fire: five actors.
+"""The app under fire: seven actors.
 
 `summarise`: count, sum, min and max per key, and an echo of every running value. The echo goes to the input's own
 partition number, so that it can be compared with the input record by record.
@@ -373,3 +373,22 @@ async def match(ctx: Context, offer: rules.Click | None, bid: rules.Click | None
     """Say what it is called for."""
     numbers = (None if half is None else half.number for half in (offer, bid))
     ctx.send(called, key=ctx.key, value=Called(*numbers, ctx.timestamp_ms, ctx.stream_ms))
+
+
+class Delivery(msgspec.Struct):
+    """What the join by a foreign key was called for, by the numbers of the rows; None where there is no depot."""
+
+    parcel: int
+    depot: int | None
+
+
+parcels = app.table(app.topic(f"{NAME}-parcels", key_type=str, value_type=rules.Parcel), name="parcels")
+depots = app.table(app.topic(f"{NAME}-depots", key_type=str, value_type=rules.Depot), name="depots")
+deliveries = app.topic(f"{NAME}-deliveries", key_type=str, value_type=Delivery)
+
+
+@app.join(parcels, depots, on="depot", how="left")
+async def deliver(ctx: Context, parcel: rules.Parcel | None, depot: rules.Depot | None) -> None:
+    """Say what it is called for."""
+    told = None if parcel is None else Delivery(parcel.number, None if depot is None else depot.number)
+    ctx.send(deliveries, key=ctx.key, value=told)

@@ -17,12 +17,14 @@ from stores.rocks import RocksReader
 from tests.crash.checks import Findings, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
+from tests.crash.foreign_checks import ForeignEvidence, check_deliveries
 from tests.crash.join_checks import JoinEvidence, check_joins
 from tests.crash.machine import SkippedError
 from tests.crash.window_checks import WindowEvidence, check_windows
 from tests.crash.world import (
     CALLED,
     CLICKS,
+    DELIVERIES,
     EFFECTS_FILE,
     INPUTS,
     LATE_HALVES,
@@ -32,6 +34,7 @@ from tests.crash.world import (
     PAIRED,
     PARTITIONS,
     RECOVER_S,
+    TABLES,
     World,
 )
 
@@ -53,6 +56,8 @@ FLAWS = (
 CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "calls", "done")
 WINDOW_KINDS = ("spans", "sittings", "late", "merged")
 JOIN_KINDS = ("pairs", "lone_offers", "lone_bids", "late_halves")
+FOREIGN_KINDS = ("deliveries", "changes", "moves", "nowhere", "ends")
+EVENT_KINDS = WINDOW_KINDS + JOIN_KINDS + FOREIGN_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,10 @@ class Outcome:
         counts = {name: getattr(self, name) for name in FLAWS} | dict(self.chores) | dict(self.windows)
         found = {name: count for name, count in counts.items() if count}
         # A run that didn't try something says nothing of it.
-        kinds = (*(CHORE_KINDS if self.chores else ()), *(WINDOW_KINDS + JOIN_KINDS if self.windows else ()))
+        kinds = (
+            *(CHORE_KINDS if self.chores else ()),
+            *(WINDOW_KINDS + JOIN_KINDS + FOREIGN_KINDS if self.windows else ()),
+        )
         return found | {f"never {kind}": 0 for kind in kinds if not self.happened.get(kind)}
 
     @property
@@ -237,7 +245,7 @@ async def _settle_windows(world: World) -> None:
 
 
 async def _check_windows(world: World) -> ChoreFindings:
-    """Check the actor of windows, and the join."""
+    """Check the actor of windows, and the joins."""
     clicks = WindowEvidence(
         clicks=await world.read(CLICKS),
         finals=await world.read(f"{NAME}-finals"),
@@ -249,8 +257,17 @@ async def _check_windows(world: World) -> ChoreFindings:
         called=await world.read(CALLED),
         late=await world.read(LATE_HALVES),
     )
-    windows, joins = check_windows(clicks), check_joins(halves)
-    return ChoreFindings(windows.counts | joins.counts, windows.examples + joins.examples, windows.seen + joins.seen)
+    rows = ForeignEvidence(
+        parcels=await world.read(TABLES[0]),
+        depots=await world.read(TABLES[1]),
+        deliveries=await world.read(DELIVERIES),
+    )
+    found = ChoreFindings({})
+    for findings in (check_windows(clicks), check_joins(halves), check_deliveries(rows)):
+        found.counts |= findings.counts
+        found.examples += findings.examples
+        found.seen += findings.seen
+    return found
 
 
 async def _evidence(world: World) -> Evidence:

@@ -150,3 +150,43 @@ def half(side: int, number: int, begin_ms: int) -> tuple[bytes, Click]:
     behind_ms = FAR_BEHIND_MS if number % 41 == 7 + side else number * number * (7919 + 18 * side) % LATEST_MS
     at_ms = begin_ms + number * STEP_MS - behind_ms
     return match_key(number * (31 - 14 * side) % MATCH_KEYS), Click(2 * number + side, at_ms)
+
+
+PARCEL_KEYS, DEPOT_KEYS = 240, 16
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """A row of the left table, and the key of the row of the right one that it names, if it names any."""
+
+    number: int
+    depot: str | None
+
+
+class Depot(msgspec.Struct, frozen=True):
+    """A row of the right table."""
+
+    number: int
+
+
+def parcel_key(number: int) -> bytes:
+    """Give one of the `PARCEL_KEYS` keys."""
+    return b"parcel-%03d" % number
+
+
+def depot_key(number: int) -> bytes:
+    """Give one of the `DEPOT_KEYS` keys."""
+    return b"depot-%02d" % number
+
+
+def parcel(number: int) -> tuple[bytes, Parcel | None]:
+    """Give a left key, and its row or a tombstone; a row may name no depot, and each time another one."""
+    key = parcel_key(number * 7919 % 104_729 % PARCEL_KEYS)
+    if number % 7 == 3:
+        return key, None
+    depot = None if number % 11 == 5 else depot_key(number * number * 31 % 101 % DEPOT_KEYS).decode()
+    return key, Parcel(number, depot)
+
+
+def depot(number: int) -> tuple[bytes, Depot | None]:
+    """Give a right key, and its row or a tombstone."""
+    return depot_key(number * 37 % 101 % DEPOT_KEYS), None if number % 5 == 2 else Depot(number)

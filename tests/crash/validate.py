@@ -17,7 +17,10 @@ SPARK = {
     # Short jobs: the JVM's quick compiler alone halves them.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-FULL_AT_THE_END = ("stats", "kept", "Chores-timers", "spans", "sittings")
+FULL_AT_THE_END = (
+    *("stats", "kept", "Chores-timers", "spans", "sittings"),
+    *("parcels", "depots", "deliver-taken", "deliver-results", "deliver-subscribers"),
+)
 """The stores in which a run leaves keys; of the others there are tombstones."""
 
 

@@ -39,15 +39,21 @@ KEYS = 20_000
 ACCOUNTS = 1_000
 INPUTS_PER_CHORE = 10
 """After so many inputs of the first actor there is a chore, an order and a payment of any two accounts, a click, an
-offer and a bid."""
+offer, a bid and a row of a parcel, and after some of these one of a depot."""
+PARCELS_PER_DEPOT = 4
 CLICKS_BEGIN_S = 3_600
 """How long before the run its clicks begin; their time goes on faster than the run's."""
 WORKERS = 3
-STORES = ("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects", "spans", "sittings", "match")
+STORES = (
+    *("stats", "accounts", "kept", "Chores", "Chores-timers", "Chores-effects", "spans", "sittings", "match"),
+    *("parcels", "depots", "deliver-taken", "deliver-results", "deliver-subscribers"),
+)
 PAIRED = (f"{NAME}-orders", f"{NAME}-payments")
 CLICKS = f"{NAME}-clicks"
 MATCHED = (f"{NAME}-offers", f"{NAME}-bids")
-INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED, CLICKS, *MATCHED)
+TABLES = (f"{NAME}-parcels", f"{NAME}-depots")
+INPUTS = (f"{NAME}-in", f"{NAME}-chores", *PAIRED, CLICKS, *MATCHED, *TABLES)
+DELIVERIES = f"{NAME}-deliveries"
 CALLED, LATE_HALVES = f"{NAME}-called", f"{NAME}-late-halves"
 OUTPUTS = (
     f"{NAME}-echo",
@@ -57,6 +63,7 @@ OUTPUTS = (
     f"{NAME}-late",
     CALLED,
     LATE_HALVES,
+    DELIVERIES,
 )
 EFFECTS_FILE = "effects.txt"
 """Where the effects of the second actor write to, in the run's folder."""
@@ -157,6 +164,7 @@ class World:
                             waiting.append(await self._send(producer, topic, account, self._value()))
                         waiting.append(await self._send_click(producer))
                         waiting += [await self._send_half(producer, side) for side in range(len(MATCHED))]
+                        waiting += await self._send_rows(producer)
                         self.clicks += 1
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
@@ -184,11 +192,20 @@ class World:
         key, half = rules.half(side, self.clicks, self.clicks_begin_ms)
         return await self._send(producer, MATCHED[side], key, msgspec.json.encode(half))
 
+    async def _send_rows(self, producer: AIOKafkaProducer) -> list[asyncio.Future]:
+        rows: list[tuple[str, tuple[bytes, msgspec.Struct | None]]] = [(TABLES[0], rules.parcel(self.clicks))]
+        if self.clicks % PARCELS_PER_DEPOT == 0:
+            rows.append((TABLES[1], rules.depot(self.clicks // PARCELS_PER_DEPOT)))
+        return [
+            await self._send(producer, topic, key, None if row is None else msgspec.json.encode(row))
+            for topic, (key, row) in rows
+        ]
+
     def _value(self) -> bytes:
         return b"%d" % self.chance.randrange(-1000, 1000)
 
     async def _send(
-        self, producer: AIOKafkaProducer, topic: str, key: bytes, value: bytes, partition: int | None = None
+        self, producer: AIOKafkaProducer, topic: str, key: bytes, value: bytes | None, partition: int | None = None
     ) -> asyncio.Future:
         partition = partition_for(key, self.partitions) if partition is None else partition
         return await producer.send(topic, value, key, partition=partition)
@@ -209,7 +226,8 @@ class World:
         accounts = [_account(number) for number in range(ACCOUNTS)]
         chores, clicks = map(rules.chore_key, range(rules.CHORE_KEYS)), map(rules.click_key, range(rules.CLICK_KEYS))
         lots = list(map(rules.match_key, range(rules.MATCH_KEYS)))
-        keys = (map(_key, range(KEYS)), chores, accounts, accounts, clicks, lots, lots)
+        rows = (map(rules.parcel_key, range(rules.PARCEL_KEYS)), map(rules.depot_key, range(rules.DEPOT_KEYS)))
+        keys = (map(_key, range(KEYS)), chores, accounts, accounts, clicks, lots, lots, *rows)
         return {
             TopicPartition(topic, partition_for(key, self.partitions))
             for topic, some in zip(self.inputs, keys, strict=False)

@@ -10,6 +10,11 @@ from typing import Any
 KINDS = ("join-inner", "join-left", "join-outer")
 BATCH = 10
 LEFT, RIGHT = 0, 1
+SPARE_MS = (None, 0, 1, 1)
+"""How long before the close of its window a record of a case comes at least; None if some come later.
+
+What is late, or just in time, is where both sides differ: with a millisecond to spare they have to be equal.
+"""
 _LATER_MS = 1_600_000_000_000
 
 
@@ -126,13 +131,13 @@ def batch(seed: str, kind: str, cases: int = BATCH) -> Batch:
 def _records(rng: random.Random, config: Config, length: int) -> tuple[Record, ...]:
     now_ms = rng.choice((0, 0, _LATER_MS))
     keys = "abc"[: rng.randint(1, 3)]
-    null_share, is_tidy = rng.choice((0, 0, 0.1)), rng.random() < 0.5
+    null_share, spare_ms = rng.choice((0, 0, 0.1)), rng.choice(SPARE_MS)
     found: list[Record] = []
     for number in range(length):
         side = rng.randrange(2)
         at_ms = max(0, _time(rng, config, now_ms, found))
-        if is_tidy:
-            at_ms = max(at_ms, now_ms - config.span_ms(side) - config.grace_ms)
+        if spare_ms is not None:
+            at_ms = max(at_ms, now_ms - config.span_ms(side) - config.grace_ms + spare_ms)
         now_ms = max(now_ms, at_ms)
         value = None if rng.random() < null_share else number
         found.append(Record(rng.choice(keys), value, at_ms, side))

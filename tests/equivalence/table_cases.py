@@ -36,9 +36,12 @@ Output = tuple[str, str | None, int]
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """A record; `side` is 0 for the stream or the left table, 1 for the table or the right one."""
+    """A record; `side` is 0 for the stream or the left table, 1 for the table or the right one.
 
-    key: str
+    Only joins by a foreign key have records without a key.
+    """
+
+    key: str | None
     value: int | None
     timestamp_ms: int
     side: int

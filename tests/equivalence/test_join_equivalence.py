@@ -28,11 +28,11 @@ def judge() -> Iterator[Judge]:
 
 
 def test_joins_equal_those_of_kafka_streams(judge: Judge) -> None:
-    """Each case is equal, or differs by known differences alone."""
+    """Each case is equal, as most are, or differs by known differences alone."""
     outcome = run(judge, batches(SEED, CASES))
     assert outcome.unexplained == []
     assert outcome.cases == CASES
-    assert outcome.equal >= CASES / 3
+    assert outcome.equal >= CASES * 0.6
     assert {cause for causes in outcome.known for cause in causes.split(" + ")} == {LATE, BOUND, AT_ONCE, AFTERWARDS}
 
 

@@ -131,6 +131,8 @@ class AsksPart(Part):
     def resolve(self, topic: Any) -> OutputTopic:
         """Give the topic of a `ctx.send`, or the input of the actor that is asked."""
         partitions = self.world.partitions
+        if isinstance(topic, OutputTopic):
+            return topic
         if not isinstance(topic, Recipient):
             return OutputTopic(topic, str.encode, str.encode, 1_000_000, partition_count=partitions)
         return OutputTopic(

@@ -16,6 +16,7 @@ from tests.sim.dedupe import DedupePart
 from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.fakes.loop import Process
+from tests.sim.foreign import ForeignPart
 from tests.sim.joins import JoinsPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
@@ -41,6 +42,7 @@ PARTS = (
     DedupePart,
     WindowsPart,
     JoinsPart,
+    ForeignPart,
     ViewsPart,
     QueriesPart,
     VersionsPart,
@@ -64,10 +66,10 @@ ODDS = {
     "queries": 0.1,
     "versions": 0.1,
 }
-FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins"))
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins", "foreign"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
-NOT_WITH = {"joins": "parallel"}
+NOT_WITH = {"joins": "parallel", "foreign": "parallel"}
 """What a part can't be with: a join handles one message after the other."""
 
 

@@ -470,7 +470,9 @@ class Node:
         )
 
 
-def _plain_topic(topic: str) -> OutputTopic:
+def _plain_topic(topic: str | OutputTopic) -> OutputTopic:
+    if isinstance(topic, OutputTopic):
+        return topic
     return OutputTopic(topic, str.encode, str.encode, 1_000_000)
 
 

@@ -20,7 +20,6 @@ from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
 from actors.testing.fakes.log import PartitionLog
-from stores._core.record import METADATA_BYTES
 from tests.sim import app
 from tests.sim.fakes.loop import Process
 from tests.sim.part import Host, Operation, Part, Stores
@@ -145,7 +144,7 @@ class QueriesPart(Part):
 def _rows(held: Held) -> State:
     """Read all keys in one answer, and see that each alone gives the same."""
     part = read_part([held], Bounds(), None, MOST_ROWS)
-    rows = {key: raw[METADATA_BYTES:] for (key, _), (_, raw) in part.rows}
+    rows = {key: found.value for (key, _), (_, found) in part.rows}
     return {key: read(held, key).value or b"" for key in rows}
 
 

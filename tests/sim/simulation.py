@@ -20,6 +20,7 @@ About half of the runs have features beside faults:
     dedupe          messages with an id that was seen are skipped
     windows         events out of order are counted in windows, whose closes say what was in them
     joins           records of two sides are joined, those without a match are called when their window closes
+    foreign         rows are joined by a foreign key, whose halves tell each other of them; in runs of their own
     views           handlers read a view; its database is damaged while it is open, or one of the task's
     queries         each process is asked for what its stores hold, as the owner or from a copy
     versions        processes run one of two programs, and the newer one's values are of a later version

@@ -21,6 +21,7 @@ NAMED = os.environ.get("FEATURES")
 EVERY = (
     *FEATURES,
     *MODEL,
+    "foreign",
     "standbys",
     "steps",
     "expired",
@@ -124,6 +125,12 @@ def test_every_window_closes_once_under_faults(seed: int) -> None:
 def test_every_pair_and_every_lone_record_is_called_once_under_faults(seed: int) -> None:
     more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("windows",))[seed % 5]
     check(seed, features=("joins", *more))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_results_of_a_foreign_key_follow_both_tables_under_faults(seed: int) -> None:
+    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "static", "timers"), ("joins", "windows"))
+    check(seed, features=("foreign", *more[seed % len(more)]))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 5))
@@ -311,6 +318,15 @@ def test_joins_call_pairs_and_lone_records() -> None:
     }
     for seed in range(50):
         left -= simulate(seed, features=("joins",)).counted.keys()
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
+
+
+def test_joins_by_a_foreign_key_have_results_of_each_kind() -> None:
+    left = {f"foreign {kind}" for kind in ("deliveries", "changes", "moves", "nowhere", "ends", "retried")}
+    for seed in range(50):
+        left -= simulate(seed, features=("foreign",)).counted.keys()
         if not left:
             return
     pytest.fail(f"nobody came to {left}")

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
-from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.windows.kinds import Window
-from actors._faust.setup import Setup
-from actors.cli.cluster import Cluster, owner_name
+from actors.cli.cluster import owner_name
 from actors.cli.session import Session, with_session
 from actors.cli.state.keys import key_bytes, value_json
-from actors.cli.state.reading import Reading, read_key, read_key_windows
+from actors.cli.state.placement import Placement, ask_placement, warn_if_stale
+from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_as_of, read_key_windows, with_history
 from actors.declare.values.decoder import as_json
-from actors.ports import OwnerRecord
 from actors.runtime.message.store import Store
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import LAST_MS, WindowStore
 from stores._core.printable import moment, printable_json
-from stores._core.record import NEVER, Position
+from stores._core.record import NEVER
 from stores.folder import DataFolder
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What the broker says about a store's partitions: how many there are, and who took each over last."""
-
-    partition_count: int
-    owners: Mapping[int, OwnerRecord] = field(default_factory=dict)
-    partitioner: Partitioner = MURMUR2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +43,6 @@ class Question:
         """The partitions of the store that are here."""
         return self.folder.partitions_on_disk(self.store.name)
 
-    def owner(self, partition: int) -> OwnerRecord | None:
-        """Return who took the partition over last."""
-        return None if self.placement is None else self.placement.owners.get(partition)
-
 
 @click.command("get")
 @click.argument("name", metavar="STORE")
@@ -66,6 +50,7 @@ class Question:
 @click.option("--partition", type=click.IntRange(min=0), help="Look into this partition only.")
 @click.option("--from", "from_ms", type=click.IntRange(min=0), help="Of a window store: the first start, Unix ms.")
 @click.option("--to", "to_ms", type=click.IntRange(min=0), help="Of a window store: the last start, Unix ms.")
+@click.option("--as-of", "as_of_ms", type=click.IntRange(min=0), help=AS_OF)
 @click.option("--offline", is_flag=True, help="Don't ask the broker: look into all partitions on this disk.")
 @with_session
 def get(
@@ -75,6 +60,7 @@ def get(
     partition: int | None,
     from_ms: int | None,
     to_ms: int | None,
+    as_of_ms: int | None,
     offline: bool,
 ) -> None:
     """Print the committed value of KEY in STORE as JSON, from this machine's data folder.
@@ -83,35 +69,41 @@ def get(
     Of a window store it prints the windows of KEY, one a line: start, end, value.
     """
     store, actor = session.store(name), session.owner_of(name)
-    windows = next((one for one in session.actor(actor).windows if one.name == name), None)
-    if isinstance(windows, ChangeStore):
-        windows = None
-    if isinstance(windows, JoinStore):
-        raise click.UsageError(
-            f"store {name} has the records that join {actor} may still match, and can't be asked for a key: "
-            f"`faust state export {name} --to DIR` writes all of its rows"
-        )
+    windows = windows_of(session, name, actor)
     if windows is None and (from_ms is not None or to_ms is not None):
         raise click.UsageError(f"store {name} has no windows: leave --from and --to out")
+    table = None if as_of_ms is None else with_history(store)
     raw_key = key_bytes(store if windows is None else windows, key)
     folder = session.data_folder()
-    placement = None if offline else asyncio.run(_ask(session.setup, name, actor))
+    placement = None if offline else asyncio.run(ask_placement(session.setup, name, actor))
     question = Question(store, key, raw_key, folder, placement, windows)
     if windows is not None:
         _show_windows(session, question, partition, (from_ms or 0, LAST_MS if to_ms is None else to_ms))
         return
-    readings = [read_key(folder, name, candidate, raw_key) for candidate in _candidates(question, partition)]
+    readings = [
+        read_key(folder, name, candidate, raw_key)
+        if table is None or as_of_ms is None
+        else read_key_as_of(folder, table, candidate, raw_key, as_of_ms)
+        for candidate in _candidates(question, partition)
+    ]
     for reading in readings:
-        _warn_if_stale(session, question, reading.partition, reading.position)
+        warn_if_stale(session, question.placement, reading.partition, reading.position)
     _answer(session, question, readings)
 
 
-async def _ask(setup: Setup, store: str, actor: str) -> Placement:
-    async with Cluster.connect(setup) as cluster:
-        count = await cluster.partition_count(store)
-        owners = await cluster.owners()
-    own = {partition: owner for (owning, partition), owner in owners.items() if owning == actor}
-    return Placement(count, own, setup.app.partitioner_of_store(store))
+def windows_of(session: Session, store: str, actor: str) -> WindowStore[Any, Any] | None:
+    """Return a store as a window store, None where it is none.
+
+    Raises:
+        click.UsageError: it has the records of a join.
+    """
+    found = next((one for one in session.actor(actor).windows if one.name == store), None)
+    if isinstance(found, JoinStore):
+        raise click.UsageError(
+            f"store {store} has the records that join {actor} may still match, and can't be asked for a key: "
+            f"`faust state export {store} --to DIR` writes all of its rows"
+        )
+    return None if isinstance(found, ChangeStore) else found
 
 
 def _candidates(question: Question, partition: int | None) -> list[int]:
@@ -137,7 +129,7 @@ def _not_here(question: Question, partition: int | None) -> str:
     text = f"store {name}: key {question.key!r} belongs to partition {partition}, and of the store {folder} has {here}"
     if question.placement is None:
         return text
-    owner = question.owner(partition)
+    owner = question.placement.owners.get(partition)
     if owner is None:
         return f"{text}. No worker has taken that partition over yet"
     return f"{text}. Its owner is worker {owner_name(owner)}, since epoch {owner.epoch}: ask on that machine"
@@ -154,7 +146,7 @@ def _show_windows(session: Session, question: Question, partition: int | None, s
         while next_ms is not None:
             position, page = read_key_windows(question.folder, store, candidate, raw_key, next_ms, span[1])
             if is_first:
-                _warn_if_stale(session, question, candidate, position)
+                warn_if_stale(session, question.placement, candidate, position)
             for window, raw in page.windows:
                 _say_window(session, store, window, raw)
             found, next_ms, is_first = found + len(page.windows), page.next_ms, False
@@ -168,15 +160,6 @@ def _say_window(session: Session, store: WindowStore[Any, Any], window: Window, 
         session.say_json({"start_ms": window.start_ms, "end_ms": window.end_ms, "value": value})
     else:
         session.say(f"{moment(window.start_ms)}  {moment(window.end_ms)}  {printable_json(value)}")
-
-
-def _warn_if_stale(session: Session, question: Question, partition: int, position: Position) -> None:
-    owner = question.owner(partition)
-    if owner is not None and owner.epoch > position.epoch:
-        session.remark(
-            f"Warning: worker {owner_name(owner)} took partition {partition} over in epoch {owner.epoch}, "
-            f"and this disk has it as of epoch {position.epoch}: this may be out of date"
-        )
 
 
 def _answer(session: Session, question: Question, readings: list[Reading]) -> None:
@@ -204,7 +187,7 @@ def _state_of(reading: Reading) -> str:
         f"partition {reading.partition} at input offset {', '.join(map(str, position.offsets))}, changelog offset "
         f"{position.changelog_offset}, epoch {position.epoch}"
     )
-    if reading.entry is not None:
+    if reading.entry is not None and reading.entry.metadata is not None:
         text += f", where it expired at {moment(reading.entry.metadata.expires_at_ms)}"
     return text
 

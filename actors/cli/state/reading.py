@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.errors import ConfigurationError, NewerVersionError
+from actors.runtime.message.store import Store
+from actors.runtime.message.table import Table
+from actors.runtime.queries.histories import TableAsOf
 from actors.runtime.windows.committed import CommittedWindows, read_windows
 from actors.runtime.windows.store import WindowStore
+from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, Position, WriteMetadata, decode_metadata, is_expired
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.folder import DataFolder
@@ -20,12 +25,17 @@ _BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system's block size is."""
 
 
+AS_OF = "Of a table with a history: as of this time, Unix ms."
+_OPENINGS = 20
+"""How often a table and its history are opened until both are of one commit: a worker writes one after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key that is there."""
+    """A key that is there; of a former value there is no metadata."""
 
     value: bytes
-    metadata: WriteMetadata
+    metadata: WriteMetadata | None
     is_expired: bool
 
 
@@ -69,7 +79,84 @@ def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Read
     with _opened(folder, store, partition) as reader:
         position = _settled(reader, store, partition)
         raw = reader.get(key)
-    return Reading(partition, position, None if raw is None else _entry(path, raw))
+    return Reading(partition, position, None if raw is None else _entry(path, raw, time.time_ns() // 1_000_000))
+
+
+def with_history(store: Store[Any, Any]) -> Table[Any, Any]:
+    """Return a store as a table that keeps former values.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not isinstance(store, Table) or store.history is None:
+        raise ConfigurationError(
+            f"store {store.name} keeps no former values: leave --as-of out, or declare a table with a history, "
+            "app.table(topic, history=timedelta(hours=1))"
+        )
+    return store
+
+
+def read_key_as_of(folder: DataFolder, table: Table[Any, Any], partition: int, key: bytes, at_ms: int) -> Reading:
+    """Look up what a key of a table with a history had as of a time, Unix milliseconds, in one partition.
+
+    Raises:
+        BeforeHistoryError: the time is before the history, and the latest value isn't as old.
+        StoreUnavailableError: the partition is being restored, or its databases are of different commits.
+        StoreError: it can't be read.
+    """
+    with _as_of(folder, table, partition, at_ms) as (position, found):
+        row = found.get(key)
+    return Reading(partition, position, None if row is None else Entry(row, None, False))
+
+
+def read_rows(
+    folder: DataFolder, store: Store[Any, Any], partition: int, prefix: bytes, as_of_ms: int | None
+) -> Generator[tuple[Position, bytes, bytes], None, None]:
+    """Return (position, key, value) of the keys of one partition that begin so, in order, without expired ones.
+
+    Raises:
+        BeforeHistoryError: the time is before the history.
+        ConfigurationError: `as_of_ms` of a store that keeps no former values.
+        StoreUnavailableError: the partition is being restored, or its databases are of different commits.
+        StoreError: it can't be read.
+    """
+    start, end = prefix or None, after_prefix(prefix) if prefix else None
+    if as_of_ms is not None:
+        with _as_of(folder, with_history(store), partition, as_of_ms) as (position, found):
+            yield from ((position, key, row) for key, row, _ in found.items(start, end) if row is not None)
+        return
+    path, now_ms = folder.store_path(store.name, partition), time.time_ns() // 1_000_000
+    with _opened(folder, store.name, partition) as reader:
+        position = _settled(reader, store.name, partition)
+        for key, raw in reader.scan(start, end):
+            if not _entry(path, raw, now_ms).is_expired:
+                yield position, key, raw[METADATA_BYTES:]
+
+
+@contextlib.contextmanager
+def _as_of(
+    folder: DataFolder, table: Table[Any, Any], partition: int, at_ms: int
+) -> Iterator[tuple[Position, TableAsOf]]:
+    """Open a partition of a table and of its history, both of one commit."""
+    former = with_history(table).history
+    if former is None:
+        raise AssertionError("the table has a history")
+    for _ in range(_OPENINGS):
+        with _opened(folder, table.name, partition) as rows, _opened(folder, former.name, partition) as history:
+            position, other = _settled(rows, table.name, partition), _settled(history, former.name, partition)
+            if (position.epoch, position.offsets) != (other.epoch, other.offsets):
+                continue
+            try:
+                yield position, TableAsOf.of(table, at_ms, rows=rows, former=history)
+            except NewerVersionError:
+                raise
+            except ValueError as error:
+                raise StoreCorruptedError(folder.store_path(former.name, partition), error) from error
+            return
+    raise StoreUnavailableError(
+        f"table {table.name}, partition {partition}: on this disk it is at input offset {_shown(position)}, and its "
+        f"history {former.name} at {_shown(other)}: try again; if no worker runs here, start one, which restores both"
+    )
 
 
 def read_key_windows(
@@ -103,6 +190,10 @@ def look_at(folder: DataFolder, store: str, partition: int) -> PartitionOnDisk:
         )
 
 
+def _shown(position: Position) -> str:
+    return f"{', '.join(map(str, position.offsets))} of epoch {position.epoch}"
+
+
 def _settled(reader: RocksReader, store: str, partition: int) -> Position:
     position = reader.position()
     if position is None:
@@ -131,9 +222,9 @@ def _opened(folder: DataFolder, store: str, partition: int) -> Iterator[RocksRea
         reader.close()
 
 
-def _entry(path: Path, raw: bytes) -> Entry:
+def _entry(path: Path, raw: bytes, now_ms: int) -> Entry:
     try:
         metadata = decode_metadata(raw)
     except ValueError as error:
         raise StoreCorruptedError(path, error) from error
-    return Entry(raw[METADATA_BYTES:], metadata, is_expired(raw, time.time_ns() // 1_000_000))
+    return Entry(raw[METADATA_BYTES:], metadata, is_expired(raw, now_ms))

@@ -132,18 +132,11 @@ class Table(Store[K, V]):
         raw = history.as_of(raw_key, _latest(overlay.get(raw_key), history, raw_key), as_of)
         return default if raw is None else self._decoded(raw, state)
 
-    def committed_as_of(
-        self, row: bytes | None, former: Callable[[bytes], bytes | None], raw_key: bytes, as_of: int
-    ) -> tuple[bytes | None, int]:
-        """Return the row that a key had as of a time, and since when the table keeps former values; for queries.
-
-        Before that time, Unix milliseconds, only a latest value that is as old is known, and None says nothing.
+    def committed_history(self, former: Callable[[bytes], bytes | None]) -> tuple[History, int]:
+        """Return the history as it is committed, and since when it has former values, Unix milliseconds; for queries.
 
         Args:
-            row: the key's row in the table, None if it has none.
             former: gives the value of a row of `history`, which isn't None; None where it isn't there.
-            raw_key: the encoded key.
-            as_of: Unix milliseconds.
 
         Raises:
             NewerVersionError: the rows are of another history.
@@ -152,8 +145,17 @@ class Table(Store[K, V]):
         rows: Any = SimpleNamespace(get=former)
         raw = former(MARK_KEY)
         history = History(rows, self.history_ms, None if raw is None else self._checked_mark(raw))
-        since_ms = max(0, history.mark.newest_ms - self.history_ms)
-        return history.as_of(raw_key, _latest(row, history, raw_key), as_of), since_ms
+        return history, max(0, history.mark.newest_ms - self.history_ms)
+
+    def committed_as_of(self, history: History, row: bytes | None, raw_key: bytes, as_of: int) -> bytes | None:
+        """Return the row that a key had as of a time, Unix milliseconds; `row` is its row in the table now.
+
+        Before the history only a latest value that is as old is known, and None says nothing.
+
+        Raises:
+            ValueError: a row of the history can't be read.
+        """
+        return history.as_of(raw_key, _latest(row, history, raw_key), as_of)
 
     def timestamp_ms(self, key: K) -> int | None:
         """Return the time of the record that wrote a key's latest value, Unix milliseconds; None if there is none."""

@@ -15,7 +15,7 @@ All that one answer has of a partition is read without an await in between, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
 from typing import NamedTuple
@@ -227,7 +227,7 @@ def read(held: Held, key: bytes) -> Found:
     try:
         raw = held.store.get(key)
     except StoreError as error:
-        raise _unreadable(held, error) from error
+        raise unreadable(held, error) from error
     if raw is None or is_expired(raw, held.now_ms):
         return ABSENT
     return Found(raw[METADATA_BYTES:], expiry_of(raw))
@@ -241,35 +241,47 @@ def expiry_of(raw: bytes) -> int | None:
 
 def read_part(
     held: Collection[Held], bounds: Bounds, after: Place | None, limit: int, max_bytes: int = MAX_LOOKED_AT_BYTES
-) -> Part[tuple[Held, bytes]]:
-    """Give the next rows of some partitions together, as (partition, value with its metadata).
+) -> Part[tuple[Held, Found]]:
+    """Give the next rows of some partitions together.
 
     They are `limit` at most, and end behind the first value that exceeds `max_bytes` together with those before it.
     """
-    rows: list[tuple[Place, tuple[Held, bytes]]] = []
-    found = merge(*(_walk(one, bounds, after) for one in held))
+    return take((_walk(one, bounds, after) for one in held), limit, max_bytes)
+
+
+Looked = tuple[Place, Held, Found, int]
+"""A key that was looked at, what there is of it, and how many bytes were read for it."""
+
+
+def take(
+    walks: Iterable[Iterator[Looked]], limit: int, max_bytes: int, *, most: int = MAX_LOOKED_AT
+) -> Part[tuple[Held, Found]]:
+    """Give the next rows of all walks together, as `read_part`; they look at `most` keys."""
+    rows: list[tuple[Place, tuple[Held, Found]]] = []
     size = seen = 0
-    for looked_at, (place, one, raw) in enumerate(found, 1):
-        seen += len(raw)
-        if not is_expired(raw, one.now_ms):
-            rows.append((place, (one, raw)))
-            size += len(place[0]) + len(raw)
+    for looked_at, (place, one, found, read_bytes) in enumerate(merge(*walks), 1):
+        seen += read_bytes
+        if found.value is not None:
+            rows.append((place, (one, found)))
+            size += len(place[0]) + len(found.value)
         is_full = len(rows) >= limit or size >= max_bytes
-        if is_full or looked_at >= MAX_LOOKED_AT or seen >= MAX_LOOKED_AT_BYTES:
+        if is_full or looked_at >= most or seen >= MAX_LOOKED_AT_BYTES:
             return Part(rows, place)
     return Part(rows, None)
 
 
-def _walk(held: Held, bounds: Bounds, after: Place | None) -> Iterator[tuple[Place, Held, bytes]]:
+def _walk(held: Held, bounds: Bounds, after: Place | None) -> Iterator[Looked]:
     start = resume_at(bounds.start, after, held.partition)
     try:
         for key, raw in held.store.scan(start, bounds.end):
-            yield (key, held.partition), held, raw
+            found = ABSENT if is_expired(raw, held.now_ms) else Found(raw[METADATA_BYTES:], expiry_of(raw))
+            yield (key, held.partition), held, found, len(raw)
     except StoreError as error:
-        raise _unreadable(held, error) from error
+        raise unreadable(held, error) from error
 
 
-def _unreadable(held: Held, error: StoreError) -> NotReadyError:
+def unreadable(held: Held, error: StoreError) -> NotReadyError:
+    """Return the error for a partition that can't be read now."""
     return NotReadyError(f"partition {held.partition} can't be read: {error}")
 
 

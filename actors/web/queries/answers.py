@@ -10,10 +10,11 @@ import msgspec
 from actors._core.outside import MALFORMED
 from actors._core.pages import Part, Place, cut, decode_place, encode_place, merge_parts
 from actors.errors import NotReadyError
-from actors.runtime.queries.queries import Bounds, Found, Held, StateReader, estimate, expiry_of, read, read_part
+from actors.runtime.queries.histories import read_part_as_of
+from actors.runtime.queries.queries import Bounds, Found, Held, StateReader, estimate, read, read_part
 from actors.runtime.spec import ActorSpec
 from actors.web.queries.coding import StoreCoding, as_json, encoded
-from stores._core.record import METADATA_BYTES
+from actors.web.queries.histories import AsOf
 
 NULL = msgspec.Raw(b"null")
 Took = Callable[[int], None]
@@ -282,23 +283,29 @@ async def page(
     bounds: Bounds,
     after: Place | None,
     limit: int,
+    as_of: AsOf | None,
     is_raw: bool,
     max_bytes: int,
     took: Took,
 ) -> tuple[Part[Item], Positions]:
-    """Return the next rows of this worker's partitions; they end as `many_values` do."""
+    """Return the next rows of this worker's partitions, of a table also as of a time; they end as `many_values` do."""
     async with reader.pace.places:
-        held = [one.of(coding.store.name) for one in await reader.hold(spec, partitions)]
+        tasks = await reader.hold(spec, partitions)
+        held = [one.of(coding.store.name) for one in tasks]
         with reader.pace.charged():
-            part = read_part(held, bounds, after, limit, max_bytes)
-        took(sum(len(raw) for _, (_, raw) in part.rows))
+            if as_of is None:
+                part = read_part(held, bounds, after, limit, max_bytes)
+            else:
+                with as_of.explained():
+                    part = read_part_as_of(as_of.table, tasks, bounds, after, limit, max_bytes, at_ms=as_of.at_ms)
+        took(sum(len(found.value or b"") for _, (_, found) in part.rows))
 
         def items() -> Iterator[tuple[Place, Item]]:
             left = max_bytes
-            for place, (one, raw) in part.rows:
+            for place, (one, found) in part.rows:
                 key = as_json(encoded(place[0]) if is_raw else coding.plain_key(place[0]))
-                value = as_json(coding.plain_value(raw[METADATA_BYTES:], is_raw=is_raw))
-                item = Item(key, value, one.partition, expiry_of(raw))
+                value = as_json(coding.plain_value(found.value or b"", is_raw=is_raw))
+                item = Item(key, value, one.partition, found.expires_at_ms)
                 took(item_bytes(item))
                 left -= item_bytes(item)
                 yield place, item

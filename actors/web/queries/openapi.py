@@ -63,7 +63,7 @@ def _paths(stores: list[str]) -> Schema:
             "get": _operation(
                 "range",
                 "Keys and values in byte order of the stored keys",
-                [store, *bounds, _parameter("limit"), _parameter("cursor"), _parameter("raw"), *common],
+                [store, *bounds, *map(_parameter, ("limit", "cursor", "as_of", "raw")), *common],
                 PageAnswer,
                 "421",
             )
@@ -167,7 +167,7 @@ def _parameter(name: str) -> Schema:
         "to": (text, "The end, which isn't included."),
         "from_ms": (time, "The first start of windows, Unix milliseconds."),
         "to_ms": (time, "The last start of windows, Unix milliseconds."),
-        "as_of": (time, "Of a table with a history: the value as of that time, Unix milliseconds."),
+        "as_of": (time, "Of a table with a history: values as of that time, Unix milliseconds."),
         "limit": ({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, "Keys in a page."),
         "cursor": (text, "`next` of the page before."),
         "raw": (flag, "Values as base64 of their stored bytes."),

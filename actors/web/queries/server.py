@@ -19,6 +19,7 @@ from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.handlers.query_methods import QueryTarget as AskedActor
 from actors.runtime.message.store import Store
+from actors.runtime.queries.histories import read_as_of
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.joins import JoinStore
@@ -47,7 +48,7 @@ from actors.web.queries.coding import (
     key_in_path,
     many_body,
 )
-from actors.web.queries.histories import as_of_in, read_as_of
+from actors.web.queries.histories import as_of_in
 from actors.web.queries.openapi import description
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
@@ -59,7 +60,7 @@ from stores._core.overlay import after_prefix
 PREFIX = "/actors"
 KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 VALUE_PARAMETERS = KEY_PARAMETERS | {"as_of"}
-RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
+RANGE_PARAMETERS = VALUE_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 WINDOW_PARAMETERS = KEY_PARAMETERS | {"from", "to"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
@@ -130,8 +131,8 @@ class QueryRoutes:
             if as_of is None:
                 found = read(held, key)
             else:
-                with router.reader.pace.charged():
-                    found = read_as_of(coding.store, task, key, as_of)
+                with router.reader.pace.charged(), as_of.explained():
+                    found = read_as_of(as_of.table, task, key, as_of.at_ms)
             if found.value is None:
                 raise _absent(answers.one_value(coding, held, key, found, is_raw=is_raw))
             if len(found.value) <= LARGE_BYTES:
@@ -219,9 +220,10 @@ class QueryRoutes:
         return reply(answer)
 
     async def range(self, request: web.Request) -> web.StreamResponse:
-        """Return keys and values in byte order of the keys, a page at a time."""
+        """Return keys and values in byte order of the keys, a page at a time, of a table also as of a time."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, RANGE_PARAMETERS)
+        as_of = as_of_in(parameters, coding.store)
         bounds, after = self._bounds(coding, parameters), parameters.cursor()
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
         is_raw, router = parameters.flag("raw"), self._router(parameters.read)
@@ -239,6 +241,7 @@ class QueryRoutes:
                 bounds=bounds,
                 after=after,
                 limit=limit,
+                as_of=as_of,
                 is_raw=is_raw,
                 max_bytes=most,
                 took=took,

@@ -279,6 +279,26 @@ def test_get_warns_where_another_worker_took_over_since(running: Running, tmp_pa
     assert "may be out of date" in done.stderr
 
 
+def test_scan_prints_the_keys_of_all_partitions(running: Running) -> None:
+    one = ("--json", "state", "scan", "seen", "--prefix", "key-7", "--partition", str(home("key-7")))
+    done, as_json = together(lambda: running.faust("state", "scan", "seen"), lambda: running.faust(*one))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(json.loads(line.partition("  ")[0]) for line in done.stdout.splitlines()) == sorted(KEYS)
+    found = [json.loads(line) for line in as_json.stdout.splitlines()]
+    wanted = {"key": "key-7", "value": {"command": "ls", "args": ["key-7"]}, "partition": home("key-7")}
+    assert wanted in found
+    assert all(one["key"].startswith("key-7") for one in found)
+
+
+def test_scan_refuses_what_it_cant_show(running: Running) -> None:
+    elsewhere, former = together(
+        lambda: running.faust("state", "scan", "seen", "--partition", "9"),
+        lambda: running.faust("state", "scan", "seen", "--as-of", "5"),
+    )
+    refused(elsewhere, 1, "has these partitions of it: 0, 1")
+    refused(former, 1, "store seen keeps no former values", "--as-of")
+
+
 def test_an_unknown_store_is_a_usage_error_that_lists_the_stores(running: Running, tmp_path: Path) -> None:
     listed = "brief, newest, seen, unused"
     got, exported, unused = together(

@@ -14,6 +14,7 @@ from actors import Context
 from actors._core.group.members import TaskId
 from actors._core.windows.versions import MARK_KEY
 from actors.client import StateClient, StateRequestError
+from actors.runtime.queries import histories
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
 from actors.testing import ActorTestDriver
@@ -117,7 +118,11 @@ async def test_a_query_shows_the_value_as_of_a_time() -> None:
         (f"customers/c?as_of={1 << 63}", "bad-parameter", "not a number from 0"),
         (f"customers/c?as_of={NOON_MS - 1}", "before-history", f"since {NOON_MS}, and as_of={NOON_MS - 1} is before"),
         ("customers/c?as_of=5&read=standby", "bad-parameter", "given by their owners only"),
-        ("customers?as_of=5", "bad-parameter", "as_of"),
+        (f"customers?as_of={NOON_MS - 1}", "before-history", f"since {NOON_MS}, and as_of={NOON_MS - 1} is before"),
+        ("customers?as_of=soon", "bad-parameter", "'soon', not a number from 0"),
+        ("customers?as_of=5&read=standby", "bad-parameter", "given by their owners only"),
+        ("customers-history?as_of=5", "no-history", "store customers-history keeps no former values"),
+        ("customers/_count?as_of=5", "bad-parameter", "as_of"),
         ("customers-history/aw==?partition=0&as_of=5", "no-history", "store customers-history keeps no former values"),
     ],
 )
@@ -128,11 +133,55 @@ async def test_times_that_cant_be_asked_for_are_refused(path: str, kind: str, te
         assert text in content["detail"]
 
 
+def as_of(at_ms: int) -> dict[str, str]:
+    """Give what a range has to show, from the records alone."""
+    found = {key: name for key, name, written_ms in ROWS if written_ms <= at_ms}
+    return {key: name for key, name in sorted(found.items()) if name is not None}
+
+
+TIMES_MS = [NOON_MS + at for at in (0, 9, 10, 19, 20, HOUR_MS - 1, HOUR_MS, 9 * HOUR_MS)]
+
+
+@pytest.mark.parametrize("at_ms", TIMES_MS)
+async def test_a_range_shows_the_values_as_of_a_time(at_ms: int) -> None:
+    async with serving() as found:
+        wanted = as_of(at_ms)
+        _, listed = await ask(found, f"/actors/customers?as_of={at_ms}")
+        assert {one["key"]: one["value"]["name"] for one in listed["items"]} == wanted
+        async with StateClient(f"http://127.0.0.1:{found.app.conf.web_port}") as client:
+            assert {key: value["name"] async for key, value in client.range("customers", as_of=at_ms)} == wanted
+            ranged = [key async for key, _ in client.range("customers", start="b", end="d", as_of=at_ms)]
+            assert ranged == [key for key in wanted if "b" <= key < "d"]
+
+
+async def test_pages_of_former_values_go_on_where_the_last_one_ended() -> None:
+    async with serving() as found:
+        keys, cursor = list[str](), ""
+        while True:
+            _, page = await ask(found, f"/actors/customers?as_of={NOON_MS + 10}&limit=1{cursor}")
+            keys += [one["key"] for one in page["items"]]
+            if page["next"] is None:
+                break
+            cursor = f"&cursor={page['next']}"
+        assert keys == ["a", "c"]
+
+
+async def test_a_page_of_former_values_looks_at_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may need a row of each segment of the history."""
+    monkeypatch.setattr(histories, "MAX_LOOKED_AT", histories.READS_OF_A_KEY)
+    async with serving() as found:
+        _, page = await ask(found, f"/actors/customers?as_of={NOON_MS + 10}")
+        assert [one["key"] for one in page["items"]] == ["a"]
+        async with StateClient(f"http://127.0.0.1:{found.app.conf.web_port}") as client:
+            assert [key async for key, _ in client.range("customers", as_of=NOON_MS + 10)] == ["a", "c"]
+
+
 async def test_a_history_that_cant_be_read_is_no_value() -> None:
     async with serving() as found:
         for task in found.tasks.values():
             for held in task._stores or ():
                 if dict(held.store.scan()).keys() & {MARK_KEY}:
                     held.store.apply([(MARK_KEY, encode_metadata(1, 2) + b"\xff")], POSITION)
-        status, content = await ask(found, f"/actors/customers/c?as_of={NOON_MS}")
-        assert (status, content["type"]) == (500, "urn:faust-actors:problem:bad-value")
+        for path in ("customers/c", "customers"):
+            status, content = await ask(found, f"/actors/{path}?as_of={NOON_MS}")
+            assert (status, content["type"]) == (500, "urn:faust-actors:problem:bad-value")

@@ -66,8 +66,9 @@ public final class Judge {
             }
             for (JsonNode record : asked.get("records")) {
                 outputs.addArray();
+                String key = record.get(0).isNull() ? null : record.get(0).asText();
                 Long value = record.get(1).isNull() ? null : record.get(1).asLong();
-                topics.get(record.path(3).asInt(0)).pipeInput(record.get(0).asText(), value, record.get(2).asLong());
+                topics.get(record.path(3).asInt(0)).pipeInput(key, value, record.get(2).asLong());
             }
         }
         return outputs;

@@ -1,0 +1,92 @@
+"""Every invariant of joins by a foreign key fails on the damage it is there for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.declare.streams.foreign_joins import _Left, _Right
+from actors.runtime.message.grouping import Grouping
+from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+
+
+def take_answers_for_former_rows(patch: Patch) -> None:
+    """What one depot says of a row comes after the row has another one."""
+    edit = ("if row is not None and digest(row[TIME_BYTES:]) == answer.digest:", "if row is not None:")
+    patch.setattr(_Left, "answered", rewritten(_Left.answered, edit))
+
+
+def end_what_has_no_result(patch: Patch) -> None:
+    """A parcel that is deleted has an end, whether or not there was a result."""
+    patch.setattr(_Left, "_tell", rewritten(_Left._tell, ("elif self._results.delete_own(ctx):", "else:")))
+
+
+def remember_results_in_memory(patch: Patch) -> None:
+    """Which parcels have a result isn't known after a takeover."""
+
+    async def tell(left: Any, ctx: Any, row: Any, right: Any) -> None:
+        shown = vars(left).setdefault("shown", set())
+        if row is not None:
+            shown.add(ctx.key)
+            await left._call(ctx, row, right)
+        elif ctx.key in shown:
+            await left._call(ctx, None, None)
+            shown.discard(ctx.key)
+
+    patch.setattr(_Left, "_tell", tell)
+
+
+def forget_who_is_subscribed(patch: Patch) -> None:
+    """A subscription is answered once, and changes aren't."""
+    edit = ('self._subscribers.write_raw(ctx._working("join"), place, told.digest)', "pass")
+    patch.setattr(_Right, "subscribed", rewritten(_Right.subscribed, edit))
+
+
+def stop_behind_a_page(patch: Patch) -> None:
+    """Who is on a later page isn't told of a change."""
+    edit = ("ctx.send(self._subscriptions, key=foreign_key, value=page)", "pass")
+    patch.setattr(_Right, "_answer_from", rewritten(_Right._answer_from, edit))
+
+
+def answer_twice(patch: Patch) -> None:
+    """A subscription has two answers."""
+    original = _Right.subscribed
+
+    async def subscribed(right: Any, ctx: Any, raw: bytes) -> None:
+        await original(right, ctx, raw)
+        await original(right, ctx, raw)
+
+    patch.setattr(_Right, "subscribed", subscribed)
+
+
+def subscribe_once(patch: Patch) -> None:
+    """A row that is replaced doesn't subscribe again."""
+    change = Grouping.change
+
+    def once(groups: Grouping, ctx: Any, former: Any, new: Any) -> None:
+        if former is None or new is None:
+            change(groups, ctx, former, new)
+
+    patch.setattr(Grouping, "change", once)
+
+
+FOREIGN: dict[str, Any] = {"features": ("foreign",)}
+WITH_INPUTS: dict[str, Any] = {"features": ("foreign", "inputs")}
+AT_LEAST_ONCE: dict[str, Any] = {"features": ("at_least_once", "foreign")}
+PLANTED = (
+    Planted(take_answers_for_former_rows, "foreign", **FOREIGN),
+    Planted(take_answers_for_former_rows, "foreign", **WITH_INPUTS),
+    Planted(end_what_has_no_result, "foreign", **FOREIGN),
+    Planted(remember_results_in_memory, "foreign", **FOREIGN),
+    Planted(forget_who_is_subscribed, "foreign", **FOREIGN),
+    Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE),
+    Planted(stop_behind_a_page, "foreign", **FOREIGN),
+    Planted(answer_twice, "foreign", **WITH_INPUTS),
+    Planted(subscribe_once, "foreign", **FOREIGN),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"
