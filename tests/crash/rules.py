@@ -152,7 +152,7 @@ def half(side: int, number: int, begin_ms: int) -> tuple[bytes, Click]:
     return match_key(number * (31 - 14 * side) % MATCH_KEYS), Click(2 * number + side, at_ms)
 
 
-PARCEL_KEYS, DEPOT_KEYS = 240, 16
+PARCEL_KEYS, DEPOT_KEYS = 120, 16
 
 
 class Parcel(msgspec.Struct, frozen=True):

@@ -78,10 +78,10 @@ PLANTED = (
     Planted(take_answers_for_former_rows, "foreign", **FOREIGN),
     Planted(take_answers_for_former_rows, "foreign", **WITH_INPUTS),
     Planted(end_what_has_no_result, "foreign", **FOREIGN),
-    Planted(remember_results_in_memory, "foreign", **FOREIGN),
+    Planted(remember_results_in_memory, "foreign", first_seed=20, **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE),
-    Planted(stop_behind_a_page, "foreign", **FOREIGN),
+    Planted(stop_behind_a_page, "foreign", first_seed=22, **FOREIGN),
     Planted(answer_twice, "foreign", **WITH_INPUTS),
     Planted(subscribe_once, "foreign", **FOREIGN),
 )

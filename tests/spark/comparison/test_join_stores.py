@@ -20,7 +20,7 @@ from spark_replay import Asked, find_violations, rebuild_state, validate_exports
 from stores._core.printable import moment
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, unique
-from tests.spark.comparison.test_window_stores import World, expired, last_values, recomputed, rewrite, rows_of
+from tests.spark.comparison.test_window_stores import World, expired, last_values, move, recomputed, rewrite, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,6 +149,15 @@ def test_planted_damage_of_records_that_are_kept_is_found(world: World, tmp_path
     if damage == "different":
         assert example.export is not None
         assert example.export["value"] == f"{moment(5)}: 9"
+
+
+def test_records_in_another_partition_than_their_keys_are_found(world: World, tmp_path: Path) -> None:
+    move(world.export("pairs", tmp_path), b"j")
+    report = validate_exports(world.log("pairs"), against=tmp_path)
+    assert report.mismatches == 2
+    assert report.counts["missing"] == report.counts["wrong_partition"] == 1
+    [example] = report.examples["wrong_partition"]
+    assert example.seen == "belongs in partition 0, found in 1 in the export"
 
 
 def test_records_that_are_past_their_retention_may_be_held_still(world: World, tmp_path: Path) -> None:

@@ -226,6 +226,27 @@ def test_planted_damage_of_a_window_is_found(world: World, tmp_path: Path, damag
     assert example.key == f"{key}, the window from {moment(start_ms)} ({start_ms} ms)"
 
 
+def move(files: dict[int, Path], letter: bytes) -> dict[str, Any]:
+    """Move a row of that letter, which isn't past its retention, from the first file into the second; return it."""
+    kept, others = (pq.ParquetFile(files[number]).read().to_pylist() for number in (0, 1))
+    past = expired(rows_of(files[0])) | expired(rows_of(files[1]))
+    moved = next(one for one in kept if one["key"][:1] == letter and one["key"] not in past)
+    rewrite(files[0], [one for one in kept if one is not moved])
+    # The row itself doesn't tell where it was.
+    rewrite(files[1], [*others, moved | {"partition": 1}])
+    return moved
+
+
+@pytest.mark.parametrize(("store", "letter"), [("sums", b"w"), ("visits", b"k")])
+def test_a_window_in_another_partition_than_its_keys_is_found(world: World, tmp_path: Path, store: str, letter: bytes):
+    move(world.export(store, tmp_path), letter)
+    report = validate_exports(world.log(store), against=tmp_path)
+    assert report.mismatches == 2
+    assert report.counts["missing"] == report.counts["wrong_partition"] == 1
+    [example] = report.examples["wrong_partition"]
+    assert example.seen == "belongs in partition 0, found in 1 in the export"
+
+
 def test_a_window_that_is_past_its_retention_may_be_held_still(world: World, tmp_path: Path):
     file = world.export("sums", tmp_path)[0]
     rows = pq.ParquetFile(file).read().to_pylist()

@@ -28,6 +28,7 @@ HOUR_MS = 3_600_000
 ROWS = [
     *(("a", "Ada", NOON_MS), ("a", "Ada L.", NOON_MS), ("b", "Bob", NOON_MS), ("b", None, NOON_MS)),
     *(("c", "Cy", NOON_MS), ("c", "Cyd", NOON_MS + 10), ("c", None, NOON_MS + 20), ("c", "Cyde", NOON_MS + HOUR_MS)),
+    *(("d", "Dee", NOON_MS), ("d", None, NOON_MS + 15)),
 ]
 
 
@@ -139,7 +140,7 @@ def as_of(at_ms: int) -> dict[str, str]:
     return {key: name for key, name in sorted(found.items()) if name is not None}
 
 
-TIMES_MS = [NOON_MS + at for at in (0, 9, 10, 19, 20, HOUR_MS - 1, HOUR_MS, 9 * HOUR_MS)]
+TIMES_MS = [NOON_MS + at for at in (0, 9, 10, 14, 15, 19, 20, HOUR_MS - 1, HOUR_MS, 9 * HOUR_MS)]
 
 
 @pytest.mark.parametrize("at_ms", TIMES_MS)
@@ -163,7 +164,7 @@ async def test_pages_of_former_values_go_on_where_the_last_one_ended() -> None:
             if page["next"] is None:
                 break
             cursor = f"&cursor={page['next']}"
-        assert keys == ["a", "c"]
+        assert keys == ["a", "c", "d"]
 
 
 async def test_a_page_of_former_values_looks_at_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,7 @@ async def test_a_page_of_former_values_looks_at_few_keys(monkeypatch: pytest.Mon
         _, page = await ask(found, f"/actors/customers?as_of={NOON_MS + 10}")
         assert [one["key"] for one in page["items"]] == ["a"]
         async with StateClient(f"http://127.0.0.1:{found.app.conf.web_port}") as client:
-            assert [key async for key, _ in client.range("customers", as_of=NOON_MS + 10)] == ["a", "c"]
+            assert [key async for key, _ in client.range("customers", as_of=NOON_MS + 10)] == ["a", "c", "d"]
 
 
 async def test_a_history_that_cant_be_read_is_no_value() -> None:
