@@ -23,6 +23,7 @@ from actors.runtime.clock import compare
 from actors.runtime.committer import Committer
 from actors.runtime.message.context import Context as ActorContext
 from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.pauses import follow_pauses
 from actors.runtime.spec import ActorSpec, InputSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
@@ -45,6 +46,7 @@ from tests.sim.merging import InputOrder
 from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Handler, Host
+from tests.sim.pauses import Pausing
 from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
 from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
@@ -91,6 +93,7 @@ class World:
     placement: PlacementRules = field(default_factory=PlacementRules)
     clock_ahead_ms: int = 0
     tells_time: bool = False
+    pausing: Pausing | None = None
     max_task_idle_s: float = 0.0
     attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     delete_keys: Callable[[], None] = lambda: None
@@ -271,10 +274,11 @@ class Node:
             margin_ms=SKEW_MARGIN_MS,
             sink=sink,
         )
+        services = self._services(logs, restorer, stores, sink, copies, clock)
         worker = copies.worker = Worker(
             [spec],
             source=sink,
-            services=self._services(logs, restorer, stores, sink, copies, clock),
+            services=services,
             task_settings=_task_settings(world, process.name, disk.transactional_id if world.is_exactly_once else ""),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
             member=committer.member,
@@ -290,6 +294,8 @@ class Node:
         if keeps:
             copies.start()
         sink.source.open()
+        if world.pausing is not None:
+            process.spawn(follow_pauses(services.owners, lambda: worker.tasks, clock), name="pauses")
         await worker.run()
 
     def _source_of(
@@ -309,6 +315,9 @@ class Node:
                 audit.check_given(identity, partitions, worker)
             audit.counted["handed over"] += len(handed_over)
             running = {task.sources[0]: task for task in worker.tasks if not task.has_ended}
+            for source in partitions:
+                if world.pausing is not None and source not in running:
+                    world.pausing.assigned(source.partition)
             worker.assigned(identity, partitions, handed_over)
             if "grow" not in world.features:
                 audit.check_kept(running, partitions, worker)
@@ -507,6 +516,8 @@ def _spec(world: World, host: Host, order: InputOrder) -> ActorSpec:
     stores, handler = app.make_handler(is_mended=world.deployment.is_mended, attempts=world.attempts)
     stores, handler, declared = world.model.extended(host, stores, world.audit.around(handler))
     handler = order.around(handler)
+    if world.pausing is not None:
+        handler = _watched(handler, world.pausing)
     on_error = declared.pop("on_error", STOP_ON_ERROR)
     changelogs = {}
     declared_stores = {store.name for store in stores}
@@ -533,6 +544,14 @@ def _spec(world: World, host: Host, order: InputOrder) -> ActorSpec:
         max_task_idle_s=world.max_task_idle_s,
         **declared,
     )
+
+
+def _watched(handler: Handler, pausing: Pausing) -> Handler:
+    async def handle(ctx: ActorContext, value: str) -> None:
+        pausing.handles(ctx.partition)
+        await handler(ctx, value)
+
+    return handle
 
 
 def _more_input(topic: str, handler: Handler) -> InputSpec:

@@ -15,6 +15,7 @@ from actors.testing.fakes.direct import retried
 from actors.testing.fakes.errors import RefusedError
 from tests.sim import app
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
+from tests.sim.pauses import Pausing
 from tests.sim.unparking import Unparking
 
 STOP_S = 15.0
@@ -36,6 +37,8 @@ class Operator:
         self._work: asyncio.Task[None] | None = None
         self._stopping: list[Node] = []
         self._tools = 0
+        if "pauses" in world.features:
+            world.pausing = Pausing(world, nodes, Random(f"{random.random()} pauses"))
         self.unparking = Unparking(world, nodes, random, self._stop_all)
 
     @property
@@ -71,6 +74,7 @@ class Operator:
         if "grow" in features:
             yield self.grow_input
         yield from self._world.model.faults(self._nodes)
+        yield from () if self._world.pausing is None else self._world.pausing.faults()
 
     def interrupt(self) -> None:
         """Drop what is being done; a worker that is half stopped wouldn't come back by itself."""
@@ -118,7 +122,7 @@ class Operator:
         self._start_all()
         await asyncio.sleep(self._random.choice((1.0, 5.0)))
         deployment.choose(None)
-        await self._restart()
+        await self.restart()
 
     def expire_offsets(self) -> float:
         """All are off for so long that the group forgets its offsets."""
@@ -163,7 +167,7 @@ class Operator:
     def deploy(self) -> None:
         """All workers are restarted, with a handler that is mended or the one that isn't."""
         self._world.deployment.is_mended = self._random.random() < 0.4
-        self._begin(self._restart())
+        self._begin(self.restart())
 
     def stop_parking(self) -> None:
         """All workers are restarted with a program that doesn't park, and back."""
@@ -255,7 +259,8 @@ class Operator:
 
     # --- stop and start --------------------------------------------------------------------------------------------
 
-    async def _restart(self) -> None:
+    async def restart(self) -> None:
+        """Restart all workers."""
         await self._stop_all()
         self._start_all()
 

@@ -29,6 +29,7 @@ About half of the runs have features beside faults:
     swapped         two partitions' folders are swapped while their process is down, and moved back later
     grow            the input is given partitions: with at most `parallel` and `windows`
     inputs          the actor has two inputs, whose messages meet in the state of a key; likewise
+    pauses          the actor or a partition of it is paused and resumed: in runs of their own
     steps           clocks are set, by more than the margin, and the brokers tell their time or don't; likewise
 
 With `operator`, `retention`, `expired`, `poison`, `refused` and `versions` partitions may stand still after the last
@@ -49,6 +50,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from actors._core.group.placement import PlacementRules
+from actors._core.task.pauses import PREFIX
 from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordError, RecordError
 from actors.ports import TopicPartition
 from actors.replay.virtual_time import StuckError
@@ -334,6 +336,8 @@ class Simulation:
         self._nemesis.heal()
         for part in self.model.parts:
             part.heal()
+        if self._world.pausing is not None:
+            await self._world.pausing.hold(self._inputs.produce_some, self._operator.restart)
         await (self._settle_and_mend() if self._operator.is_needed else self._settle())
         if not self.audit.violations and "unparking" in self._world.features:
             await self._operator.unparking.try_before_cure()
@@ -556,7 +560,7 @@ class Simulation:
                 {
                     (record.key, json.loads(record.value)["epoch"])
                     for record in owners.history
-                    if record.is_committed and not (record.key or b"").startswith(RECORD)
+                    if record.is_committed and not (record.key or b"").startswith((RECORD, PREFIX))
                 }
             ),
             recovery_s=self._settled_s - self._healed_s,

@@ -22,6 +22,7 @@ EVERY = (
     *FEATURES,
     *MODEL,
     "foreign",
+    "pauses",
     "standbys",
     "steps",
     "expired",
@@ -143,6 +144,12 @@ def test_tasks_are_kept_and_held_back() -> None:
     for seed in range(50):
         left -= simulate(seed, faults=("rebalance", "quick_restart", "crash")).counted.keys()
     assert not left
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 5))
+def test_nothing_is_handled_while_it_is_paused_and_nothing_lost_after(seed: int) -> None:
+    more = ((), ("standbys",), ("parallel",), ("static",), ("timers",), ("inputs",), ("at_least_once",))[seed % 7]
+    check(seed, features=("pauses", *more))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 2))
