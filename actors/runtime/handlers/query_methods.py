@@ -224,6 +224,7 @@ class _CommittedWindows:
     """The time of committed windows, by which nothing is written; see `WindowTime` of the task's state."""
 
     stream_ms: int
+    is_closing: bool = False
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         return CommittedTime(self.stream_ms).visible_ms(store)
@@ -241,6 +242,9 @@ class _CommittedWindows:
         _refuse("it writes")
 
     def was_closed(self, store: Any, end_ms: int) -> bool:
+        _refuse("it writes")
+
+    def handled(self, store: Any) -> bytes:
         _refuse("it writes")
 
     def was_late(self, store: Any) -> None:
