@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -87,6 +87,12 @@ class VirtualTime(asyncio.BaseEventLoop):
         """Run a coroutine to its end; the loop that the caller may be on, as a notebook is, stands still."""
         with left_loop():
             return self.run_until_complete(coroutine)
+
+    def end(self) -> None:
+        """Close the loop, after the turn in which async generators are closed that were left before their end."""
+        with suppress(StuckError):
+            self.run(asyncio.sleep(0))
+        self.close()
 
     def select(self, timeout: float | None) -> tuple[()]:
         """Let the time to the next timer pass.
