@@ -125,7 +125,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
     """
     if os.access(source, os.W_OK):
         try:
-            os.link(source, target)
+            os.link(source, target, follow_symlinks=False)
         except OSError:
             pass
         else:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -42,6 +43,23 @@ class OrderedTimer(asyncio.TimerHandle):
         return (self._when, self._number) < (other._when, other._number)  # type: ignore[attr-defined]
 
 
+@contextmanager
+def left_loop() -> Iterator[None]:
+    """Leave the event loop and the task that the caller is on, if any; return to both at the end."""
+    outer = asyncio._get_running_loop()
+    task = None if outer is None else asyncio.current_task(outer)
+    if outer is not None and task is not None:
+        # since Python 3.14 the current task is the thread's, whichever loop it is of
+        asyncio.tasks._leave_task(outer, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(outer)
+        if outer is not None and task is not None:
+            asyncio.tasks._enter_task(outer, task)
+
+
 class VirtualTime(asyncio.BaseEventLoop):
     """An event loop whose time passes only when there is nothing to do. `time()` begins at 0.
 
@@ -67,12 +85,14 @@ class VirtualTime(asyncio.BaseEventLoop):
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; the loop that the caller may be on, as a notebook is, stands still."""
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
-        try:
+        with left_loop():
             return self.run_until_complete(coroutine)
-        finally:
-            asyncio._set_running_loop(outer)
+
+    def end(self) -> None:
+        """Close the loop, after the turn in which async generators are closed that were left before their end."""
+        with suppress(StuckError):
+            self.run(asyncio.sleep(0))
+        self.close()
 
     def select(self, timeout: float | None) -> tuple[()]:
         """Let the time to the next timer pass.

@@ -130,7 +130,7 @@ class ActorTestDriver:
         self._kill()
         for view in self._app.views:
             view.forget()
-        self._loop.close()
+        self._loop.end()
         for process in self._dead:
             process.reap()
 

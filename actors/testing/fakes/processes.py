@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
-from actors.replay.virtual_time import OrderedTimer, VirtualTime
+from actors.replay.virtual_time import OrderedTimer, VirtualTime, left_loop
 
 T = TypeVar("T")
 
@@ -60,14 +60,12 @@ class Process:
         """Free the tasks of a dead process, after the loop was closed. Their `finally` blocks run in here."""
         self._is_reaped = True
         # What a `finally` block starts is closed by `create_task`: without a loop it would be garbage that warns.
-        asyncio._set_running_loop(self._loop)
-        try:
+        with left_loop():
+            asyncio._set_running_loop(self._loop)
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
-        finally:
-            asyncio._set_running_loop(None)
         self._tasks.clear()
 
     def adopt(self, task: asyncio.Task[Any]) -> None:

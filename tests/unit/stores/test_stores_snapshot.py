@@ -53,7 +53,7 @@ def test_a_manifest_survives_its_encoding(folder):
 def test_a_snapshot_stays_as_it_is_whatever_stores_do_with_it(folder, tmp_path, monkeypatch, copied):
     before = contents(folder)
     if copied:
-        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
+        monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError("another file system")))
     stores = [RocksStore.open(tmp_path / str(number)) for number in range(2)]
     for store in stores:
         store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from actors import (
@@ -258,3 +260,15 @@ def test_a_store_has_the_subscripts_of_a_dict():
         driver.send(topic, key="a", value="list")
         assert driver.items(counts) == {}
         assert said == ["KeyError('a')", "KeyError('a')", "TypeError(\"'Store' object is not iterable\")"]
+
+
+async def test_a_driver_that_ended_gives_its_caller_the_loop_and_the_task_back():
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    app = an_app()
+
+    @app.actor(app.topic("in", key_type=str))
+    async def nothing(ctx, value): ...
+
+    with ActorTestDriver(app):
+        pass
+    assert (asyncio.get_running_loop(), asyncio.current_task()) == (loop, task)
