@@ -10,7 +10,7 @@ never sees anything that Kafka may still refuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
@@ -158,6 +158,22 @@ class Overlay:
             grown = len(value) - len(previous[1] or b"")
             if grown > 0:
                 self.bytes_held += grown
+
+    def set_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write (key, value) pairs that don't expire."""
+        writes, log, scope = self.writes, self._log, self._scope
+        if scope.input is None:
+            metadata = pack_metadata(METADATA_VERSION, scope.epoch, scope.source_offset, NEVER)
+        else:
+            metadata = encode_metadata(scope.epoch, scope.source_offset, input=scope.input)
+        for key, value in rows:
+            previous = writes.get(key)
+            log((writes, key, previous))
+            writes[key] = (metadata, value)
+            if previous is None:
+                self.bytes_held += len(key) + len(value) + WRITE_OVERHEAD_BYTES
+            else:
+                self.bytes_held += max(0, len(value) - len(previous[1] or b""))
 
     def delete(self, key: bytes) -> bool:
         """Remove `key`; tell whether it was there.

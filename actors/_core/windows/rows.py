@@ -13,9 +13,9 @@ key is last, so that it needs no length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import msgspec
 
@@ -70,9 +70,15 @@ def decode_list(raw: bytes) -> list[Held]:
         raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
 
 
+@lru_cache(maxsize=1024)
+def aligned_prefix(start_ms: int) -> bytes:
+    """Return how the rows of the aligned windows that begin then begin: all keys have the same windows."""
+    return b"w" + start_ms.to_bytes(WORD)
+
+
 def aligned_key(start_ms: int, raw_key: bytes) -> bytes:
     """Return the row of an aligned window."""
-    return b"w" + start_ms.to_bytes(WORD) + raw_key
+    return aligned_prefix(start_ms) + raw_key
 
 
 def list_key(segment: int, raw_key: bytes) -> bytes:
@@ -102,7 +108,6 @@ def close_parts(row: bytes) -> tuple[int, int, bytes]:
 
 Fold = Callable[[bytes | None], bytes]
 """Gives the value of a window with the record in it; None: it is the first."""
-Merge = Callable[[bytes, bytes], bytes]
 
 
 @dataclass(slots=True)
@@ -174,26 +179,26 @@ def into_sliding(
     return changed
 
 
-def into_session(
-    kind: Session, held: Sequence[Held], at_ms: int, initial: bytes | None, fold: Fold, merge: Merge
-) -> tuple[Held, list[Held]]:
+def into_session(kind: Session, held: Sequence[Held], at_ms: int) -> tuple[Window, list[Held]]:
     """Return the session that a record at `at_ms` belongs to, and the sessions of `held` that it takes the place of.
 
-    `held` has the key's sessions in order of their ends; `merge` is called with the earlier ones first. Values are
-    encoded.
+    `held` has the key's sessions in order of their ends, and so have those that are returned.
     """
-    gap = kind.gap_ms
-    near = (one for one in held if one.end_ms >= at_ms - gap and one.start_ms <= at_ms + gap)
-    merged = [one for one in near if not one.is_merged]
-    value, start_ms, end_ms = initial, at_ms, at_ms
+    from_ms, to_ms, start_ms, end_ms = at_ms - kind.gap_ms, at_ms + kind.gap_ms, at_ms, at_ms
+    merged = [one for one in held if one.end_ms >= from_ms and one.start_ms <= to_ms and not one.is_merged]
     for one in merged:
-        value = one.value if value is None else merge(value, one.value)
         start_ms, end_ms = min(start_ms, one.start_ms), max(end_ms, one.end_ms)
-    return Held(start_ms, end_ms, fold(value), end_ms), merged
+    return Window(start_ms, end_ms), merged
 
 
-def replaced(held: Sequence[Held], gone: Sequence[Held], new: Sequence[Held]) -> list[Held]:
-    """Return a list with some windows taken out and others put in, or in the place of those that begin alike."""
-    starts = {one.start_ms for one in new} | {one.start_ms for one in gone}
-    found: list[Any] = [one for one in held if one.is_merged or one.start_ms not in starts]
-    return sorted([*found, *new], key=lambda one: (one.end_ms, one.start_ms))
+def replaced(held: Sequence[Held], starts: Container[int], new: Sequence[Held]) -> list[Held]:
+    """Return a list without the windows that begin at `starts`, and with new ones."""
+    found = [one for one in held if one.is_merged or one.start_ms not in starts]
+    found += new
+    if len(found) > 1:
+        found.sort(key=_place)
+    return found
+
+
+def _place(held: Held) -> tuple[int, int]:
+    return held.end_ms, held.start_ms

@@ -133,16 +133,22 @@ async def by_partition(
     by_topic: dict[str, list[Output]] = defaultdict(list)
     for output in outputs:
         by_topic[output.topic].append(output)
-    found: dict[TopicPartition, list[Output]] = defaultdict(list)
+    found: dict[TopicPartition, list[Output]] = {}
     for topic, group in by_topic.items():
         count = await _partitions(client, topic, wait_s)
+        places: dict[int, list[Output]] = defaultdict(list)
         with _packing(topic):
-            homes = partitions_for([_placed_by(output) for output in group], count)
+            # A record without a key may go anywhere.
+            deciding = [key if key is not None else value or b"" for _, _, key, value, _, _ in group]
+            homes = partitions_for(deciding, count)
             for output, home in zip(group, homes, strict=True):
                 place = output.partition
-                if isinstance(place, Partitioner):
+                if place is None:
+                    place = home
+                elif isinstance(place, Partitioner):
                     place = home if output.key is None else place.home(output.key, count)
-                found[TopicPartition(topic, home if place is None else place)].append(output)
+                places[place].append(output)
+        found |= {TopicPartition(topic, place): sent for place, sent in places.items()}
     return found
 
 
@@ -154,8 +160,3 @@ async def _partitions(client: AIOKafkaClient, topic: str, wait_s: float) -> int:
         raise UnknownOutputError(topic, UnknownTopicOrPartitionError()) from None
     except KafkaError as error:
         raise UnknownOutputError(topic, error) from error
-
-
-def _placed_by(output: Output) -> bytes:
-    """Return the bytes that decide the partition; a record without a key may go anywhere."""
-    return output.key if output.key is not None else output.value or b""

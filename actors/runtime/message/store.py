@@ -6,7 +6,7 @@ it reaches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
@@ -274,6 +274,14 @@ class Store(Generic[K, V]):
         home = state.partitioner.home(raw_key, state.partition_count)
         if home != state.partition:
             raise foreign_key(self.name, raw_key, home, f"partition {state.partition} of actor {state.actor}")
+
+    def write_all(self, overlay: Overlay, state: TaskState, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write encoded rows that don't expire, whatever the placement: all, or none if one is too large."""
+        limit = state.max_record_bytes[self.name] - RECORD_OVERHEAD_BYTES
+        for raw_key, raw_value in rows:
+            if len(raw_key) + len(raw_value) > limit:
+                self._write(overlay, state, raw_key, raw_value, None)
+        overlay.set_all(rows)
 
     def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
         limit = state.max_record_bytes[self.name]

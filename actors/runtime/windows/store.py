@@ -6,7 +6,7 @@ windows. `actors._core.windows.rows` says how windows lie there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
@@ -18,6 +18,7 @@ from actors._core.windows.rows import (
     VALUE,
     Held,
     aligned_key,
+    aligned_prefix,
     close_key,
     close_parts,
     decode_list,
@@ -31,7 +32,6 @@ from actors._core.windows.rows import (
 )
 from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
-from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
@@ -51,8 +51,6 @@ Get = Callable[[bytes], bytes | None]
 SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
 LAST_MS = (1 << 63) - 1
-ALIGNED_BYTES = len(aligned_key(0, b"")) + len(VALUE)
-"""What a row of an aligned window has beside its key and value."""
 _EXACT = frozenset((int, float, str, bytes))
 
 
@@ -221,10 +219,10 @@ class WindowStore(Generic[K, V]):
             if start_ms <= state.windows.visible_ms(self):
                 return default
             raw = overlay.get(aligned_key(start_ms, raw_key))
-            return default if raw is None else self._shown(raw[1:])
+            return default if raw is None else self.result(raw[1:])
         held = self._lists(overlay.get, raw_key, start_ms, LAST_MS, state.windows)
         found = (one for one in held if one.start_ms == start_ms and not one.is_merged)
-        return next((self._shown(one.value) for one in found), default)
+        return next((self.result(one.value) for one in found), default)
 
     def set(self, key: K, value: V, window: Window | int | None = None) -> bool:
         """Write the value of a tumbling or hopping window, the message's own when left out; False if it is closed.
@@ -239,7 +237,9 @@ class WindowStore(Generic[K, V]):
         row = aligned_key(own.start_ms, raw_key)
         if not state.windows.is_open(self, own) or row <= state.windows.handled(self):
             return False
-        self._write_aligned(overlay, state, own, row, self.encode_value(value))
+        rows = [(row, VALUE + self.encode_value(value))]
+        self.rows.write_all(overlay, state, rows)
+        self._note_aligned(state, rows)
         return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
@@ -264,7 +264,7 @@ class WindowStore(Generic[K, V]):
         """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
         overlay, state, raw_key = self._place(key)
         found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows)
-        return ((window, self._shown(raw)) for window, raw in (reversed(found) if reverse else found))
+        return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
 
     def windows_between(
         self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime
@@ -309,12 +309,12 @@ class WindowStore(Generic[K, V]):
         if self._aligned is not None:
             end = b"x" if to_ms >= LAST_MS else aligned_key(to_ms + 1, b"")
             for row, raw in overlay.items(aligned_key(first_ms, b""), end, reverse=reverse):
-                yield self.decode_key(key_of(row)), self._aligned.starting(time_of(row)), self._shown(raw[1:])
+                yield self.decode_key(key_of(row)), self._aligned.starting(time_of(row)), self.result(raw[1:])
             return
         for row, raw in overlay.items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
                 if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
-                    yield self.decode_key(key_of(row)), one.window, self._shown(one.value)
+                    yield self.decode_key(key_of(row)), one.window, self.result(one.value)
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
         """Tell whether a record of a key at that time would change no window."""
@@ -326,9 +326,8 @@ class WindowStore(Generic[K, V]):
         if isinstance(kind, Sliding):
             return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
         segments = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
-        held = [one for part in segments.values() for one in part]
-        merged, _ = into_session(kind, held, at_ms, b"", lambda raw: raw or b"", lambda one, _: one)
-        return not time.is_open(self, merged.window)
+        window, _ = into_session(kind, [one for part in segments.values() for one in part], at_ms)
+        return not time.is_open(self, window)
 
     @property
     def layout(self) -> str:
@@ -369,10 +368,6 @@ class WindowStore(Generic[K, V]):
             return -1
         return time_of(row) * (1 if self._aligned is not None else self._segment_ms) - 1
 
-    def result(self, raw: bytes) -> Any:
-        """Return what users see of a window's encoded value."""
-        return self._shown(raw)
-
     def shown_key(self, row: bytes) -> Any:
         """Return a row's key as people read it: (key, start, end) of a window, (key, start) of a list."""
         if row[:1] == b"w" and self._aligned is not None:
@@ -387,9 +382,9 @@ class WindowStore(Generic[K, V]):
     def shown_value(self, raw: bytes) -> Any:
         """Return a row's value as people read it."""
         if raw[:1] == VALUE:
-            return self._shown(raw[1:])
+            return self.result(raw[1:])
         if raw[:1] == LIST:
-            return [(one.start_ms, one.end_ms, self._shown(one.value)) for one in decode_list(raw)]
+            return [(one.start_ms, one.end_ms, self.result(one.value)) for one in decode_list(raw)]
         return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
 
     def segment_of(self, held: Held) -> int:
@@ -402,7 +397,8 @@ class WindowStore(Generic[K, V]):
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _shown(self, raw: bytes) -> Any:
+    def result(self, raw: bytes) -> Any:
+        """Return what users see of a window's encoded value."""
         value = self.decode_value(raw)
         return value if self.aggregate is None else self.aggregate.result(value)
 
@@ -436,47 +432,50 @@ class WindowStore(Generic[K, V]):
         elif isinstance(kind, Sliding):
             found = self._into_sliding(kind, overlay, state, raw_key, at_ms, self._folding(change))
         else:
-            found = self._into_session(kind, overlay, state, raw_key, at_ms, self._folding(change))
+            found = self._into_session(kind, overlay, state, raw_key, at_ms, change)
         if not found:
             time.was_late(self)
         return found
 
     def _folding(self, change: Change) -> Callable[[bytes | None], bytes]:
-        encode = self.encode_value
-        return lambda raw: encode(change(raw))
+        return lambda raw: self.encode_value(change(raw))
+
+    def _result(self, value: Any, encoded: bytes) -> Any:
+        """Return what users see of a value that was just encoded."""
+        # What is read back is equal, save for types that MessagePack doesn't tell apart.
+        value = value if type(value) in _EXACT else self.decode_value(encoded)
+        return value if self.aggregate is None else self.aggregate.result(value)
 
     def _into_aligned(
         self, kind: AlignedWindows, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
     ) -> Changed[Any]:
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
-        encode, shown, get, found = self.encode_value, self._shown, overlay.get, []
-        result = None if self.aggregate is None else self.aggregate.result
-        closed_ms, handled = state.windows.closed_ms(self), state.windows.handled(self)
-        is_told = self.on_close_function is not None or self.changes is not None
-        limit = state.max_record_bytes[self.name] - RECORD_OVERHEAD_BYTES - len(raw_key) - ALIGNED_BYTES
+        encode, shown, get, time = self.encode_value, self._result, overlay.get, state.windows
+        closed_ms, handled = time.closed_ms(self), time.handled(self)
+        found: Changed[Any] = []
+        rows: list[tuple[bytes, bytes]] = []
         for window in kind.holding(at_ms):
-            if window.end_ms <= closed_ms:
-                continue
-            row = aligned_key(window.start_ms, raw_key)
-            if row <= handled:
-                continue
-            raw = get(row)
-            value = change(None if raw is None else raw[1:])
-            encoded = encode(value)
-            if is_told or len(encoded) > limit:
-                self._write_aligned(overlay, state, window, row, encoded)
-            else:
-                overlay.set(row, VALUE + encoded)
-            # What is read back is equal, save for types that MessagePack doesn't tell apart.
-            found.append((window, shown(encoded) if result is None or type(value) not in _EXACT else result(value)))
+            row = aligned_prefix(window[0]) + raw_key
+            if window[1] > closed_ms and row > handled:
+                raw = get(row)
+                value = change(None if raw is None else raw[1:])
+                encoded = encode(value)
+                rows.append((row, VALUE + encoded))
+                found.append((window, shown(value, encoded)))
+        if rows:
+            self.rows.write_all(overlay, state, rows)
+            self._note_aligned(state, rows)
         return found
 
-    def _write_aligned(self, overlay: Overlay, state: TaskState, window: Window, row: bytes, raw: bytes) -> None:
-        self.rows._write(overlay, state, row, VALUE + raw, None)
+    def _note_aligned(self, state: TaskState, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Count on the closes of windows of a key that were written, the earliest first, and note that they changed."""
         if self.on_close_function is not None:
-            state.windows.expect(self, self.windows.closes_ms(window, self.grace_ms), row)
-        if self.changes is not None:
-            self.changes.note(state, key_of(row), window, raw)
+            # Rows close in their order, so the first one says all.
+            row, _ = rows[0]
+            state.windows.expect(self, self.closing_ms(row), row)
+        if self.changes is not None and self._aligned is not None:
+            for row, raw in rows:
+                self.changes.note(state, key_of(row), self._aligned.starting(time_of(row)), raw[1:])
 
     def _aligned_rows(
         self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
@@ -523,29 +522,37 @@ class WindowStore(Generic[K, V]):
         changed = into_sliding(kind, near, at_ms, fold, lambda window: time.is_open(self, window))
         self._write_lists(overlay, state, raw_key, found, [], changed)
         changed.sort(key=lambda one: one.start_ms)
-        return [(one.window, self._shown(one.value)) for one in changed]
+        return [(one.window, self.result(one.value)) for one in changed]
 
     def _into_session(
-        self, kind: Session, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, fold: Callable[..., bytes]
+        self, kind: Session, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
     ) -> Changed[Any]:
-        aggregate = self._aggregate("add")
-        merge = aggregate.merge
-        if merge is None:
-            raise AssertionError("a session store's aggregate merges: it is checked when it is declared")
-
-        def merged(one: bytes, two: bytes) -> bytes:
-            return self.encode_value(merge(self.decode_value(one), self.decode_value(two)))
-
-        found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, state.windows)
-        held = [one for part in found.values() for one in part]
-        (session, gone), time = into_session(kind, held, at_ms, None, fold, merged), state.windows
-        if not time.is_open(self, session.window) or session.end_ms in {one.end_ms for one in gone if one.is_closed}:
+        time = state.windows
+        found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
+        window, gone = into_session(kind, [one for part in found.values() for one in part], at_ms)
+        if not time.is_open(self, window) or window.end_ms in {one.end_ms for one in gone if one.is_closed}:
             return []
-        # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
-        due = [one for one in gone if not one.is_closed and not time.is_open(self, one.window)]
-        waiting = [] if self.on_close_function is None else [structs.replace(one, is_merged=True) for one in due]
-        self._write_lists(overlay, state, raw_key, found, gone, [*waiting, session])
-        return [(session.window, self._shown(session.value))]
+        value = change(self._merged(gone))
+        encoded = self.encode_value(value)
+        new = [Held(window.start_ms, window.end_ms, encoded, window.end_ms)]
+        if gone and self.on_close_function is not None:
+            # The close of a session that is due comes, however long it waits: what is final doesn't depend on commits.
+            due = (one for one in gone if not one.is_closed and not time.is_open(self, one.window))
+            new += [structs.replace(one, is_merged=True) for one in due]
+        self._write_lists(overlay, state, raw_key, found, gone, new)
+        return [(window, self._result(value, encoded))]
+
+    def _merged(self, held: Sequence[Held]) -> bytes | None:
+        """Return the value of sessions that become one, the earlier first; None of none."""
+        if not held:
+            return None
+        raw = held[0].value
+        for one in held[1:]:
+            merge = self._aggregate("add").merge
+            if merge is None:
+                raise AssertionError("a session store's aggregate merges: it is checked when it is declared")
+            raw = self.encode_value(merge(self.decode_value(raw), self.decode_value(one.value)))
+        return raw
 
     def _write_lists(
         self,
@@ -557,29 +564,26 @@ class WindowStore(Generic[K, V]):
         changed: list[Held],
     ) -> None:
         """Write the lists of all segments in which windows went, came or changed."""
-        gone_in, new_in = self._by_segment(gone), self._by_segment(changed)
-        for segment in sorted(gone_in.keys() | new_in.keys()):
+        starts = {one.start_ms for one in gone} | {one.start_ms for one in changed}
+        new_in: dict[int, list[Held]] = {}
+        for one in changed:
+            new_in.setdefault(self.segment_of(one), []).append(one)
+        for segment in sorted(found.keys() | new_in.keys()):
             before, new = found.get(segment, []), new_in.get(segment, [])
-            after = replaced(before, gone_in.get(segment, []), new)
+            after = replaced(before, starts, new)
             row = list_key(segment, raw_key)
             if not after:
                 overlay.delete(row)
-                continue
-            self.rows._write(overlay, state, row, encode_list(after), None)
-            if self.on_close_function is not None:
-                self._expect(overlay, state, row, before, new)
+            elif new or len(after) < len(before):
+                self.rows._write(overlay, state, row, encode_list(after), None)
+                if self.on_close_function is not None:
+                    self._expect(overlay, state, row, before, new)
         if self.changes is not None:
             for one in gone:
                 self.changes.forget(state, raw_key, one.window)
             for one in changed:
                 if not one.is_merged:
                     self.changes.note(state, raw_key, one.window, one.value)
-
-    def _by_segment(self, held: Iterable[Held]) -> dict[int, list[Held]]:
-        found: dict[int, list[Held]] = {}
-        for one in held:
-            found.setdefault(self.segment_of(one), []).append(one)
-        return found
 
     def _expect(self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], new: list[Held]) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""

@@ -201,7 +201,8 @@ class TaskWindows:
 
         A timer may have the time of a clock that is ahead of the records.
         """
-        return max(0, min(ctx.timestamp_ms, self.stream_ms))
+        at_ms = ctx._record.timestamp
+        return at_ms if 0 <= at_ms <= self.stream_ms else max(0, min(at_ms, self.stream_ms))
 
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows; those of timers and effects never are."""

@@ -131,6 +131,8 @@ def test_bytes_held_is_never_too_low():
     assert state.bytes_held == one
     state.set(b"key", b"x" * 150)
     assert state.bytes_held == one + 50
+    state.set_all([(b"key", b"x" * 150), (b"new", b"x" * 100)])
+    assert state.bytes_held == one + 50 + one
     scope.release()
     state.freeze()
     assert state.bytes_held == 0

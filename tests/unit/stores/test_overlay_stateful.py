@@ -67,6 +67,12 @@ class OverlayMachine(RuleBasedStateMachine):
         self.overlay.set(key, value, expires_at_ms)
         self.put(key, value, expires_at_ms)
 
+    @rule(rows=st.lists(st.tuples(KEYS, VALUES), max_size=3))
+    def set_all(self, rows):
+        self.overlay.set_all(rows)
+        for key, value in rows:
+            self.put(key, value, self.expires_at(None))
+
     @rule(key=KEYS)
     def delete(self, key):
         writes = dict(self.overlay.writes)
