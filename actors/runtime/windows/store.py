@@ -112,11 +112,8 @@ class WindowStore(Generic[K, V]):
         decode_value: Callable[[bytes], Any],
         aggregate: Aggregate[Any] | None = None,
     ) -> None:
-        self.name = name
-        self.windows = windows
-        self.rows = rows
-        self.grace_ms = grace_ms
-        self.retention_ms = retention_ms
+        self.name, self.windows, self.rows = name, windows, rows
+        self.grace_ms, self.retention_ms = grace_ms, retention_ms
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode_value = encode_value
