@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window
-from actors.runtime.windows import store as window_store
+from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
 from tests.equivalence.generate import BATCH, KINDS, batches
 from tests.equivalence.judge import Judge
@@ -85,12 +85,7 @@ def test_a_forgotten_grace_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatc
 
 def test_a_merge_that_forgets_a_side_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two sessions that become one the later one's value is left."""
-    into_session = window_store.into_session
-
-    def forgetful(kind: Any, held: Any, at_ms: int, initial: Any, fold: Any, _: Any) -> Any:
-        return into_session(kind, held, at_ms, initial, fold, lambda one, two: two)
-
-    monkeypatch.setattr(window_store, "into_session", forgetful)
+    monkeypatch.setattr(WindowStore, "_merged", lambda _, held: held[-1].value if held else None)
     _planted(judge, "session", emit="updates")
     _planted(judge, "session", emit="final")
 
@@ -110,11 +105,11 @@ def test_a_final_result_that_comes_twice_is_found(judge: Judge, monkeypatch: pyt
 
 def test_a_session_lost_to_a_merge_before_its_close_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that is due has a final result, though a later record has taken it up by then."""
-    write_lists = window_store.WindowStore._write_lists
+    write_lists = WindowStore._write_lists
 
     def lossy(store: Any, overlay: Any, state: Any, raw_key: bytes, held: Any, gone: Any, changed: Any) -> None:
         left = [one for one in changed if not one.is_merged]
         write_lists(store, overlay, state, raw_key, held, gone, left)
 
-    monkeypatch.setattr(window_store.WindowStore, "_write_lists", lossy)
+    monkeypatch.setattr(WindowStore, "_write_lists", lossy)
     _planted(judge, "session", emit="final")

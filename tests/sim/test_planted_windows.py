@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 import actors.runtime.windows.closes as closes
-import actors.runtime.windows.store as store
 from actors._core.windows.kinds import AlignedWindows
-from actors._core.windows.rows import into_session
 from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
@@ -51,8 +50,7 @@ def remove_entries_when_they_are_taken(patch: Patch) -> None:
 
 def forget_one_side_of_a_merge(patch: Patch) -> None:
     """A session that takes the place of two has what was in the first one."""
-    edit = ("value = one.value if value is None else merge(value, one.value)", "value = value or one.value")
-    patch.setattr(store, "into_session", rewritten(into_session, edit))
+    patch.setattr(WindowStore, "_merged", lambda _, held: held[0].value if held else None)
 
 
 def drop_what_waits_for_its_close(patch: Patch) -> None:
