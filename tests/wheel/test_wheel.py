@@ -145,6 +145,18 @@ def test_an_installation_is_light(binaries: Path) -> None:
     assert size / 1e6 < MAX_INSTALLED_MB
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_projects_types_are_complete(binaries: Path, tmp_path: Path, template: str) -> None:
+    """As whoever has the wheel sees them, with nothing of the checkout."""
+    run(binaries / "faust", "init", "my-shop", "--template", template, cwd=tmp_path)
+    mypy = (sys.executable, "-m", "mypy", "--python-executable", binaries / "python", "--strict")
+    folder = tmp_path / "my-shop"
+    assert "no issues found in 2 source files" in run(*mypy, ".", cwd=folder)
+    app = folder / "my_shop.py"
+    app.write_text(app.read_text().replace("ctx: Context", "ctx: int"))
+    run(*mypy, ".", cwd=folder, code=1)
+
+
 @pytest.mark.parametrize("program", ["faust", "faust-actors"])
 def test_a_project_is_made_and_its_tests_pass(binaries: Path, tmp_path: Path, program: str) -> None:
     for template in TEMPLATES if program == "faust" else TEMPLATES[:1]:
