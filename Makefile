@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
+.PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ hostile: $(READY)  ## a worker under all attacks at once for a minute, beside th
 
 names: $(READY)  ## names that change their meaning: two programs, 30 faults
 	$(BIN)/python -m tests.names
+
+matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the lowest of all dependencies; CELLS="python broker=4.4.0"
+	$(BIN)/python -m dev.matrix $(CELLS)
 
 nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows a failure runs too
 	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
