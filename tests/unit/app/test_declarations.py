@@ -63,7 +63,7 @@ class Called:
         (Called(), "has a `yield`"),
         (one_argument, "2 arguments: too many positional arguments. Write `async def one_argument(ctx: Context, mes"),
         (three_arguments, "missing a required argument: 'extra'. Write `async def three_arguments(ctx: Context, m"),
-        (needs_a_keyword, "missing a required argument: 'extra'"),
+        (needs_a_keyword, "argument: 'extra'"),
         (42, "can't be called"),
     ],
 )
