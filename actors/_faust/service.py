@@ -203,7 +203,8 @@ class ActorService(Service):  # type: ignore[misc]
         await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
         made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
-        found = await setup.check_topics(topics)
+        # A broker that is asked next needn't know yet what another worker has just made.
+        found = made | await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
         own_id = setup.transactional_id(folder.id)

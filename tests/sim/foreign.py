@@ -97,6 +97,7 @@ class ForeignPart(Part):
                 encode_key=str.encode,
                 decode_row=parcels.decode_value,
                 taken=taken,
+                stops=lambda: True,
             )
         )
         left = _Left(parcels, _decode_row, results, on=lambda row: row[1], is_left=True, call=self._deliver)

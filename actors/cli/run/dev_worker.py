@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from faust.cli.base import find_app
 from faust.cli.faust import cli
 from faust.exceptions import AlreadyConfiguredWarning
 
@@ -19,6 +18,7 @@ from actors._faust.setup import Setup
 from actors._faust.startup.needs import topic_needs
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
+from actors.cli.project import load_app
 from actors.cli.session import one_line_errors
 
 PARTITIONS = 4
@@ -75,14 +75,16 @@ def main(module: str, data: str, web_port: str) -> None:
 def _imported(module: str) -> Any:
     """Return the app of a module; ends the process, with what is wrong in the module's own files, if it can't."""
     try:
-        return find_app(module)
-    except SyntaxError as error:
+        return load_app(module)
+    except click.ClickException as said:
+        # Who edits the module needs its own frames too, beside the line that commands end with.
+        error = said.__cause__ or said
+    trace, here = error.__traceback__, str(Path.cwd())
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(here):
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError):
         traceback.print_exception(error, limit=0)
-    except Exception as error:
-        trace = error.__traceback__
-        here = str(Path.cwd())
-        while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(here):
-            trace = trace.tb_next
+    else:
         traceback.print_exception(type(error), error, trace or error.__traceback__)
     raise SystemExit(1)
 

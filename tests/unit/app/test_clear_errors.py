@@ -117,6 +117,21 @@ async def test_all_missing_topics_are_named_with_one_command() -> None:
     assert "model" not in text
 
 
+async def test_a_broker_need_not_know_a_repartition_topic_that_was_just_made() -> None:
+    app = App("clear", broker="kafka://there:9094")
+
+    payments = app.topic("payments")
+
+    @app.actor(app.topic("orders"), payments, by={payments: lambda value: value["order"]})
+    async def join(ctx: Context, value: Any) -> None: ...
+
+    async def existing(names: Any) -> dict[str, TopicInfo]:
+        return {name: SimpleNamespace(partitions=4) for name in names if "repartition" not in name}  # type: ignore[misc]
+
+    found = await Setup(app).check_topics(SimpleNamespace(existing=existing))  # type: ignore[arg-type]
+    assert found.keys() == {"orders", "payments"}
+
+
 async def test_inputs_of_one_actor_with_different_partition_counts_are_refused_with_all_of_them() -> None:
     app = App("clear", broker="kafka://there:9094")
 
