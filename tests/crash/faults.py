@@ -27,6 +27,8 @@ from tests.kafka.helpers import WorkerProcess, eventually
 logger = logging.getLogger("crash")
 
 SESSION_S = 6.0
+STOP_S = 180.0
+"""How long a broker may take to hand over what it leads, which is hundreds of partitions in the larger run."""
 Fault = Callable[[World], Awaitable[None]]
 
 
@@ -135,7 +137,7 @@ def _controller(world: World) -> int | None:
 async def roll_brokers(world: World) -> None:
     """A rolling restart of all brokers."""
     for broker in world.cluster.broker_ids:
-        await asyncio.to_thread(world.cluster.stop, broker)
+        await asyncio.to_thread(world.cluster.stop, broker, timeout_s=STOP_S)
         await asyncio.to_thread(world.cluster.start, broker)
 
 
