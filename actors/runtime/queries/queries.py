@@ -256,7 +256,7 @@ Looked = tuple[Place, Held, Found, int]
 def take(
     walks: Iterable[Iterator[Looked]], limit: int, max_bytes: int, *, most: int = MAX_LOOKED_AT
 ) -> Part[tuple[Held, Found]]:
-    """Give the next rows of all walks together, as `read_part`; they look at `most` keys."""
+    """Give the next rows of all walks together, as `read_part` does; it looks at `most` keys at most."""
     rows: list[tuple[Place, tuple[Held, Found]]] = []
     size = seen = 0
     for looked_at, (place, one, found, read_bytes) in enumerate(merge(*walks), 1):

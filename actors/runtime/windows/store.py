@@ -365,6 +365,11 @@ class WindowStore(Generic[K, V]):
             return -1
         return time_of(row) * (1 if self._aligned is not None else self._segment_ms) - 1
 
+    def result(self, raw: bytes) -> Any:
+        """Return what users see of a window's encoded value."""
+        value = self.decode_value(raw)
+        return value if self.aggregate is None else self.aggregate.result(value)
+
     def shown_key(self, row: bytes) -> Any:
         """Return a row's key as people read it: (key, start, end) of a window, (key, start) of a list."""
         if row[:1] == b"w" and self._aligned is not None:
@@ -393,11 +398,6 @@ class WindowStore(Generic[K, V]):
         return held.end_ms if self._by_end else held.start_ms
 
     # --- inside ----------------------------------------------------------------------------------------------------
-
-    def result(self, raw: bytes) -> Any:
-        """Return what users see of a window's encoded value."""
-        value = self.decode_value(raw)
-        return value if self.aggregate is None else self.aggregate.result(value)
 
     def _aggregate(self, call: str) -> Aggregate[Any]:
         if self.aggregate is None:
