@@ -25,7 +25,9 @@ from tests.crash.world import PARTITIONS
 @click.option("--inputs", default=300_000, show_default=True)
 @click.option("--faults", default=20, show_default=True)
 @click.option("--rate", default=1000.0, show_default=True, help="Inputs per second.")
-@click.option("--partitions", default=PARTITIONS, show_default=True, help="Of each topic.")
+@click.option(
+    "--partitions", default=PARTITIONS, show_default=True, help="Of each topic but those of windows, joins and tables."
+)
 @click.option("--brokers", type=click.IntRange(min=3), default=3, show_default=True)
 @click.option("--streams", is_flag=True, help="Kafka Streams does the first actor's work, for comparison.")
 @click.option("--only", multiple=True, help="Only these faults, by name.")

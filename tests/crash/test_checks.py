@@ -21,7 +21,7 @@ from tests.crash import harness, rules
 from tests.crash.checks import Findings, Placed, Record, Run, check_readers, check_run, fold_account, fold_stats
 from tests.crash.chore_checks import COUNTS, ChoreFindings, Evidence, Line, check_chores, read_lines
 from tests.crash.harness import CHORE_KINDS, FLAWS, Outcome, wrong_views
-from tests.crash.world import INPUTS, PAIRED, PARTITIONS, World
+from tests.crash.world import CLICKS, INPUTS, PAIRED, PARTITIONS, World
 
 KEYS = [b"a", b"b", b"a", b"a", b"b"]
 VALUES = [3, 1, 5, 2, 7]
@@ -527,6 +527,7 @@ def test_progress_is_asked_of_the_partitions_that_have_keys(partitions: int, tmp
     fed = world.fed()
     assert {part.partition for part in fed if part.topic == INPUTS[0]} == set(range(partitions))
     assert {part.partition for part in fed if part.topic == INPUTS[1]} == chores
+    assert {part.partition for part in fed if part.topic == CLICKS} <= set(range(PARTITIONS))
 
 
 def test_lines_that_were_cut_short_are_left_out() -> None:

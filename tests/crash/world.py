@@ -30,11 +30,11 @@ logger = logging.getLogger("crash")
 MODULE = "tests.crash.app"
 NAME = "crash"
 PARTITIONS = 6
+"""Of each topic, where a run isn't asked for another number."""
 RECOVER_S = 30.0
 """Within this time after a fault is over, every partition makes progress again, on a machine that does nothing else."""
 USUAL_PARTITIONS = 16
 """With more of them on one machine, brokers and workers get time in proportion."""
-"""Of each topic, where a run isn't asked for another number."""
 KEYS = 20_000
 ACCOUNTS = 1_000
 INPUTS_PER_CHORE = 10
@@ -65,6 +65,8 @@ OUTPUTS = (
     LATE_HALVES,
     DELIVERIES,
 )
+FEW = (CLICKS, *MATCHED, *TABLES, f"{NAME}-finals", f"{NAME}-late", CALLED, LATE_HALVES, DELIVERIES)
+"""The topics of windows, joins and tables."""
 EFFECTS_FILE = "effects.txt"
 """Where the effects of the second actor write to, in the run's folder."""
 
@@ -94,7 +96,7 @@ class World:
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         replicas = len(cluster.broker_ids)
-        topics = [NewTopic(name, partitions, replicas) for name in (*INPUTS, *OUTPUTS)]
+        topics = [NewTopic(name, world.partitions_of(name), replicas) for name in (*INPUTS, *OUTPUTS)]
         response = await admin.create_topics(topics)
         await admin.close()
         assert all(error[1] == 0 for error in response.topic_errors), response
@@ -117,6 +119,14 @@ class World:
     def group(self) -> str:
         """The consumer group."""
         return NAME if self.is_streams else f"{NAME}-actors"
+
+    def partitions_of(self, topic: str) -> int:
+        """The partitions of a topic.
+
+        Those of windows, joins and tables have `PARTITIONS` in each run: with 64 of each of them too, brokers and
+        workers on one machine don't come to the end of a fault.
+        """
+        return PARTITIONS if topic in FEW else self.partitions
 
     @property
     def changelogs(self) -> list[str]:
@@ -207,7 +217,7 @@ class World:
     async def _send(
         self, producer: AIOKafkaProducer, topic: str, key: bytes, value: bytes | None, partition: int | None = None
     ) -> asyncio.Future:
-        partition = partition_for(key, self.partitions) if partition is None else partition
+        partition = partition_for(key, self.partitions_of(topic)) if partition is None else partition
         return await producer.send(topic, value, key, partition=partition)
 
     @contextlib.asynccontextmanager
@@ -229,7 +239,7 @@ class World:
         rows = (map(rules.parcel_key, range(rules.PARCEL_KEYS)), map(rules.depot_key, range(rules.DEPOT_KEYS)))
         keys = (map(_key, range(KEYS)), chores, accounts, accounts, clicks, lots, lots, *rows)
         return {
-            TopicPartition(topic, partition_for(key, self.partitions))
+            TopicPartition(topic, partition_for(key, self.partitions_of(topic)))
             for topic, some in zip(self.inputs, keys, strict=False)
             for key in some
         }
@@ -247,7 +257,7 @@ class World:
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's offsets by input partition, 0 where there is none."""
         offsets = await self.offsets_of(self.group)
-        parts = [TopicPartition(topic, number) for topic in self.inputs for number in range(self.partitions)]
+        parts = [TopicPartition(topic, number) for topic in self.inputs for number in range(self.partitions_of(topic))]
         return {part: offsets.get(part, 0) for part in parts}
 
     async def progress(self) -> dict[TopicPartition, int]:
