@@ -70,8 +70,8 @@ nightly-equivalence: $(READY)
 	$(BIN)/python -m tests.equivalence --cases 20000
 
 nightly-crash: $(READY)
-	$(BIN)/python -m tests.crash --inputs 100000 --faults 16
-	$(BIN)/python -m tests.crash --inputs 100000 --faults 16 --partitions 64 --brokers 3 --rate 250
+	$(BIN)/python -m tests.crash --inputs 100000 --faults 16 --rate 400
+	$(BIN)/python -m tests.crash --inputs 170000 --faults 16 --partitions 64 --brokers 3 --rate 250
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands
