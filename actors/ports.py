@@ -450,6 +450,12 @@ class TaskSink(Protocol):
     def end_offset(self, source: TopicPartition) -> int | None:
         """Return the end of a partition as the last fetch saw it, without asking; None if unknown."""
 
+    def stable_offset(self, source: TopicPartition) -> int | None:
+        """Return how far records can be fetched, as the last fetch since `start_from` saw it; None if there was none.
+
+        Records of open transactions can't, where committed ones are read.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class ActorRequest:

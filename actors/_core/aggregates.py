@@ -40,6 +40,7 @@ class Aggregate(Generic[S]):
         state_type: the state's type, as a `msgspec` annotation; Any means plain data.
         result: gives what users see of a state.
         remove: takes a value out of a state again, called with (state, value). None: it can't be.
+        name: what the states are. A window store that has those of another name is refused; "" isn't compared.
 
     Examples:
         >>> latest = Aggregate(None, add=lambda state, value: value, merge=lambda one, two: two)
@@ -53,6 +54,7 @@ class Aggregate(Generic[S]):
     state_type: Any = Any
     result: Callable[[S], Any] = _as_it_is
     remove: Callable[[S, Any], S] | None = None
+    name: str = ""
 
     def encoder(self) -> Callable[[S], bytes]:
         """Return how a state becomes bytes."""
@@ -73,25 +75,27 @@ class Aggregate(Generic[S]):
 
 def count() -> Aggregate[int]:
     """Count values; `None` counts too."""
-    return Aggregate(0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1)
+    return Aggregate(
+        0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1, name="count"
+    )
 
 
 def sum() -> Aggregate[int | float]:
     """Add numbers up."""
     return Aggregate(
         0, lambda state, value: state + value, lambda one, two: one + two, int | float,
-        remove=lambda state, value: state - value,
+        remove=lambda state, value: state - value, name="sum",
     )  # fmt: skip
 
 
 def min() -> Aggregate[Any]:
     """Keep the smallest value; None where there was none."""
-    return Aggregate(None, _smaller, _smaller)
+    return Aggregate(None, _smaller, _smaller, name="min")
 
 
 def max() -> Aggregate[Any]:
     """Keep the largest value; None where there was none."""
-    return Aggregate(None, _larger, _larger)
+    return Aggregate(None, _larger, _larger, name="max")
 
 
 def mean() -> Aggregate[tuple[int, float]]:
@@ -103,6 +107,7 @@ def mean() -> Aggregate[tuple[int, float]]:
         tuple[int, float],
         result=lambda state: state[1] / state[0] if state[0] else None,
         remove=lambda state, value: (state[0] - 1, state[1] - value),
+        name="mean",
     )
 
 
@@ -118,6 +123,7 @@ def collect(limit: int) -> Aggregate[list[Any]]:
         lambda state, value: state if len(state) >= limit else [*state, value],
         lambda one, two: [*one, *two][:limit],
         list[Any],
+        name="collect",
     )
 
 
@@ -132,7 +138,9 @@ def top_n(n: int, by: Callable[[Any], Any] = _as_it_is) -> Aggregate[list[Any]]:
     def best(values: list[Any]) -> list[Any]:
         return sorted(values, key=by, reverse=True)[:n]
 
-    return Aggregate([], lambda state, value: best([*state, value]), lambda one, two: best([*one, *two]), list[Any])
+    return Aggregate(
+        [], lambda state, value: best([*state, value]), lambda one, two: best([*one, *two]), list[Any], name="top_n"
+    )
 
 
 def approx_distinct() -> Aggregate[bytes]:
@@ -142,7 +150,7 @@ def approx_distinct() -> Aggregate[bytes]:
 
     Source: Flajolet et al., "HyperLogLog: the analysis of a near-optimal cardinality estimation algorithm", 2007.
     """
-    return Aggregate(b"", _seen, _union, bytes, result=_estimate)
+    return Aggregate(b"", _seen, _union, bytes, result=_estimate, name="approx_distinct")
 
 
 def _smaller(one: Any, two: Any) -> Any:

@@ -186,6 +186,8 @@ class App(TableMethods, FaustApp):
         """
         rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        if aggregate is None and value.is_json:
+            self.value_types[name] = ValueType(value_type, 1)
         made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
         if emit is not None:
             former = None if renamed_from is None else f"{renamed_from}-changes"

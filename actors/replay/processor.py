@@ -261,7 +261,7 @@ class _ReplayHandling(Handling):
 
     def _pass_over(self, state: TaskState, record: InputRecord, reason: str, internal: InternalMessage | None) -> None:
         self._unknowns.note(record, reason)
-        self._consume(state, record, internal)
+        self._consume(state, record, internal, len(state.outputs))
         state.scope.release()
 
 

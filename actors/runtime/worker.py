@@ -79,6 +79,10 @@ class LateSource:
         """See `Source.end_offset`."""
         return None if self.source is None else self.source.end_offset(source)
 
+    def stable_offset(self, source: TopicPartition) -> int | None:
+        """See `TaskSink.stable_offset`."""
+        return None if self.source is None else self.source.stable_offset(source)
+
     def check(self) -> None:
         """See `Source.check`."""
         if self.source is not None:

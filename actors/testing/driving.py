@@ -147,6 +147,11 @@ class LoneSource:
         """See `actors.ports.Source.end_offset`."""
         return self._cluster.log(source).end
 
+    def stable_offset(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.TaskSink.stable_offset`."""
+        log = self._cluster.log(source)
+        return log.last_stable if self._reads_committed else log.end
+
     def check(self) -> None:
         """See `actors.ports.Source.check`: it can always go on."""
 

@@ -187,6 +187,26 @@ async def test_a_source_gives_what_is_committed_or_everything(world: World, topi
     assert found == ([2] if reads_committed else [0, 2])
 
 
+@pytest.mark.parametrize("reads_committed", [True, False])
+async def test_records_can_be_fetched_up_to_the_first_open_transaction(
+    world: World, topic: str, reads_committed: bool
+) -> None:
+    source = TopicPartition(topic, 0)
+    await world.send(topic, b"k", b"0")
+    opened = await world.open_transaction("other", topic)
+    await world.send(topic, b"k", b"2")
+    member = await world.join(topic, reads_committed=reads_committed)
+    member.source.start_from(source, 0)
+
+    async def is_there(stable: int) -> bool:
+        await member.source.poll([source], 0.1)
+        return (member.source.stable_offset(source), member.source.position(source)) == (stable, stable)
+
+    await eventually(lambda: is_there(1 if reads_committed else 3))
+    await opened.end(commit=True)
+    await eventually(lambda: is_there(4))
+
+
 async def test_a_position_that_retention_passed_is_lost(world: World, topic: str) -> None:
     source = TopicPartition(topic, 0)
     for number in range(4):

@@ -108,7 +108,8 @@ class InputOrder:
             return
         log = self._world.cluster.log(other)
         lacking = next((record for record in log.history if record.offset >= position), None)
-        if lacking is None:
+        if lacking is None or lacking.transaction is not None:
+            # It can't be fetched before its transaction has ended, and isn't waited for until then.
             return
         empty_s, there_s = self._empty_s[other], self._world.appended_s[log][lacking.offset]
         if max(empty_s, one.at_s) < there_s:

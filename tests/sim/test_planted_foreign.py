@@ -43,6 +43,28 @@ def forget_who_is_subscribed(patch: Patch) -> None:
     patch.setattr(_Right, "subscribed", rewritten(_Right.subscribed, edit))
 
 
+class _Memory(dict[bytes, bytes]):
+    """Rows of a process, in the place of an overlay."""
+
+    def items(self, start: bytes, end: bytes | None) -> Any:
+        return [(row, self[row]) for row in sorted(self) if start <= row and (end is None or row < end)]
+
+    def delete(self, row: bytes) -> None:
+        self.pop(row, None)
+
+
+def know_who_is_subscribed_in_memory_only(patch: Patch) -> None:
+    """Who is subscribed isn't known after a takeover by another process."""
+
+    def in_memory(right: Any, ctx: Any) -> Any:
+        return vars(right).setdefault("memory", _Memory()), right._subscribers.own_place(ctx)[1]
+
+    here = ("self._subscribers.own_place(ctx)", "in_memory(self, ctx)")
+    write = ('self._subscribers.write_raw(ctx._working("join"), place, told.digest)', "overlay[place] = told.digest")
+    for name, edits in (("subscribed", (here, write)), ("_answer_from", (here,))):
+        patch.setattr(_Right, name, rewritten(getattr(_Right, name), *edits, in_memory=in_memory))
+
+
 def stop_behind_a_page(patch: Patch) -> None:
     """Who is on a later page isn't told of a change."""
     edit = ("ctx.send(self._subscriptions, key=foreign_key, value=page)", "pass")
@@ -81,6 +103,7 @@ PLANTED = (
     Planted(remember_results_in_memory, "foreign", first_seed=20, **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE),
+    Planted(know_who_is_subscribed_in_memory_only, "foreign", **FOREIGN),
     Planted(stop_behind_a_page, "foreign", first_seed=22, **FOREIGN),
     Planted(answer_twice, "foreign", **WITH_INPUTS),
     Planted(subscribe_once, "foreign", **FOREIGN),

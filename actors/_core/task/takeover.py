@@ -61,10 +61,17 @@ class LostChangelog(enum.Enum):
         return self in (LostChangelog.RESTORE, LostChangelog.RESTORE_OLDER)
 
 
+_MARKER = 1
+"""A checkpoint is in front of the transaction marker of its own commit, which takes one offset."""
+
+
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
     """Decide how a store reaches the end of its changelog.
 
     `claimed_id` is the changelog's id at the partition's last commit; "" if that isn't known: then the store's counts.
+
+    A changelog of windows may have lost all its records to the broker's retention. A store that has seen the last one
+    has what they said.
     """
     known_id = claimed_id or ("" if position is None else position.changelog_id)
     if known_id not in ("", changelog_id):
@@ -76,13 +83,13 @@ def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str
             f"it is of the changelog topic with the id {position.changelog_id}, and the partition's owner has gone on "
             f"with the topic with the id {changelog_id}"
         )
-    elif position.changelog_offset < bounds.start:
+    elif position.changelog_offset < bounds.start and bounds.end - position.changelog_offset > _MARKER:
         why = f"the changelog starts at {bounds.start}, after the checkpoint at {position.changelog_offset}"
     elif position.changelog_offset > bounds.end:
         lost = f"the changelog ends at {bounds.end}, before the checkpoint at {position.changelog_offset}"
         return Restore(bounds.start, bounds.end, None, lost)
     else:
-        return Restore(position.changelog_offset, bounds.end, None)
+        return Restore(max(position.changelog_offset, bounds.start), bounds.end, None)
     return Restore(bounds.start, bounds.end, why)
 
 
@@ -120,7 +127,7 @@ def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_reten
 
     A checkpoint that is from the future by as much was written by a clock that was ahead: its age isn't known.
     """
-    if plan.end - plan.start <= 1:
+    if plan.end - plan.start <= _MARKER:
         return False
     return abs(now_ms - since_ms) >= delete_retention_ms - margin_ms
 

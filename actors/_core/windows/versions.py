@@ -220,7 +220,11 @@ class History:
 
     def _after(self, raw_key: bytes, latest_ms: int, at_ms: int) -> tuple[bytes, list[Version], int] | None:
         """Return the row, its versions and the place of the first version that ends behind a time."""
-        for segment in range(at_ms // self.mark.segment_ms, latest_ms // self.mark.segment_ms + 1):
+        segment_ms = self.mark.segment_ms
+        last, newest = latest_ms // segment_ms, self.mark.newest_ms // segment_ms
+        # A row that was there before the history may be of any time: nothing ends between the newest record and it.
+        segments = range(at_ms // segment_ms, min(last, newest + 1))
+        for segment in (*segments, last):
             row = segment_row(segment, raw_key)
             raw = self._rows.get(row)
             versions = [] if raw is None else decode_versions(raw)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from actors._core.shapes import Shape, misfits
 from actors._faust.inputs import repartitions
 from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, topic_needs
-from actors._faust.startup.registry import StoreRegistry, record_of, windows_of
+from actors._faust.startup.programs import windows_of
+from actors._faust.startup.registry import StoreRegistry, record_of
 from actors._faust.startup.topic_settings import command, misshapen
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, NoOwners, StoreRecord

@@ -1,4 +1,8 @@
-"""Whether a program is the one that has run under its app's id: two of them would share one group's partitions."""
+"""Whether a program is the one that has run under its app's id: two of them would share one group's partitions.
+
+And whether what it has is its own: topics that it makes may have the name of another app's, rows of one kind of store
+mean something else to another kind.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,17 @@ from actors._kafka.admin.owners import StoreRecord, newest_owners, taken_over_ms
 from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
+from actors.runtime.message.table import Table
+from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.joins import JoinStore
+from actors.runtime.windows.store import WindowStore
 from stores._core.printable import moment
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
     from actors._kafka.admin.topics import Topics
+
+_ANY_AGGREGATE = "windows of an aggregate"
 
 
 def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
@@ -81,3 +91,74 @@ def _other_program(app: DeclaredApp, owner: OwnerRecord, what: str) -> Configura
         f"other one, stop all workers and give the former actor and its state up with "
         f"`faust -A … state forget {owner.actor}`"
     )
+
+
+def check_not_shared(app: DeclaredApp, made: Mapping[str, str], other: str, owners: Iterable[OwnerRecord]) -> None:
+    """Refuse to send records through a topic that another app reads: each would handle the other's, and delete them.
+
+    Args:
+        app: the app.
+        made: the ids of the topics that it makes for itself, by name.
+        other: the other app's id.
+        owners: what the other app's registry says of its tasks.
+
+    Raises:
+        ConfigurationError: it names both.
+    """
+    for owner in owners:
+        for one in owner.inputs:
+            if not one.topic_id or made.get(one.topic) != one.topic_id:
+                continue
+            reader = next(name for name, actor in app.actors.items() if one.topic in actor.topic_names)
+            raise ConfigurationError(
+                f"topic {one.topic} is what actor {reader} of app {app.conf.id} reads by another key, and actor "
+                f"{owner.actor} of app {other} too: the names of app, actor and topic make the same name. Each would "
+                f"handle the other's records, and delete what it has handled. Give one of the actors another name, "
+                'here with name="…"'
+            )
+
+
+def windows_of(app: DeclaredApp) -> dict[str, str]:
+    """Return the definitions of the app's window stores as text, by store."""
+    return {
+        store.name: f"{store.windows}, grace {store.grace_ms} ms, retention {store.retention_ms} ms"
+        for definition in app.actors.values()
+        for store in definition.windows
+        if isinstance(store, WindowStore)
+    }
+
+
+def contents_of(app: DeclaredApp) -> dict[str, str]:
+    """Return what the rows of each store of an app are."""
+    found = {name: "rows of a table" if isinstance(store, Table) else "values" for name, store in app.stores.items()}
+    return found | {store.name: _timed(store) for actor in app.actors.values() for store in actor.windows}
+
+
+def _timed(store: TimedStore) -> str:
+    if isinstance(store, JoinStore):
+        return "records of a join"
+    if not isinstance(store, WindowStore):
+        return "windows that changed"
+    if store.aggregate is None:
+        return "windows"
+    return f"windows of the aggregate {store.aggregate.name}" if store.aggregate.name else _ANY_AGGREGATE
+
+
+def check_contents(record: StoreRecord, contents: str) -> None:
+    """Refuse to take rows for what they aren't.
+
+    Args:
+        record: the store's, of the changelog that there is.
+        contents: what this program takes the rows for.
+
+    Raises:
+        ConfigurationError: the record says otherwise.
+    """
+    both = {record.contents, contents}
+    # Of an aggregate without a name nobody knows which one it is.
+    is_alike = _ANY_AGGREGATE in both and all(one.startswith("windows of ") for one in both)
+    if record.contents and record.contents != contents and not is_alike:
+        raise ConfigurationError(
+            f"store {record.store}: topic {record.changelog} has {record.contents}, and this program would keep "
+            f"{contents} there: run the program as it was, or give the store another name"
+        )

@@ -30,19 +30,25 @@ from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.task.claims import possible_owners, store_of
 from actors._core.task.takeover import LostChangelog, why_replaced
-from actors._faust.startup.programs import check_counts, check_program
+from actors._faust.inputs import repartitions
+from actors._faust.startup.programs import (
+    check_contents,
+    check_counts,
+    check_not_shared,
+    check_program,
+    contents_of,
+    windows_of,
+)
 from actors._faust.startup.visible import required, visible
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import is_denied
-from actors.declare.host import DeclaredApp
 from actors.declare.names import OPTION_STORES, owners_topic
 from actors.declare.values.versions import refusal
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import choice
-from actors.runtime.windows.store import WindowStore
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -67,7 +73,7 @@ class StoreRegistry:
         self._owners = owners
         self._clock = clock
         self._passed_over: set[str] = set()
-        self._windows = windows_of(setup.app)
+        self._windows, self._contents = windows_of(setup.app), contents_of(setup.app)
         self._changelogs = {
             store.name: setup.changelog_topic(store.name)
             for definition in setup.app.actors.values()
@@ -108,6 +114,7 @@ class StoreRegistry:
         current = await self._current(known)
         for store, record in before.items():
             if record is not None and store in current and current[store] in (record.topic_id, record.last_id):
+                check_contents(record, self._contents[store])
                 self._shapes(store, record)
                 self._warn_older(store, record)
                 if record.is_given_up:
@@ -117,6 +124,7 @@ class StoreRegistry:
                     )
         await self._check_stranded(known)
         await self._check_gone(known, owners)
+        await self._check_made(owners)
         await check_counts(self._setup, self._topics, before)
         topics = sorted({*(record.changelog for record in known.values()), *(owner.topic for owner in owners)} - {""})
         claims = {
@@ -217,6 +225,7 @@ class StoreRegistry:
             is_given_up=before.is_given_up and topic_id in (before.topic_id, before.last_id),
             partitions=changelog.partitions,
             windows=self._windows.get(before.store, ""),
+            contents=self._contents[before.store],
         )
 
     async def _write(self, records: Mapping[str, StoreRecord]) -> None:
@@ -279,6 +288,19 @@ class StoreRegistry:
                         f"its workers and delete topic {owners_topic(other)})"
                     )
                 raise self._shared(ours, other, record.store, what)
+
+    async def _check_made(self, owners: Iterable[OwnerRecord]) -> None:
+        """Refuse the start if another app reads a topic that this one is to read by another key for the first time."""
+        read = {(one.topic, one.topic_id) for owner in owners for one in owner.inputs}
+        made = repartitions(self._app)
+        found = await self._topics.existing(made) if made else {}
+        new = {name: str(info.topic_id) for name, info in found.items() if (name, str(info.topic_id)) not in read}
+        others = {other for name in new for other in possible_owners(name, self._app.conf.id)}
+        for other in await self._with_registry(others):
+            try:
+                check_not_shared(self._app, new, other, await KafkaOwners(owners_topic(other), self._logs).all())
+            except BrokerUnavailableError as error:
+                self._pass_over({other: error})
 
     async def _check_old_rival(self, ours: StoreRecord, is_there: bool, other: str) -> None:
         """Look at an app whose release records no stores: only a topic that was there before us may be its."""
@@ -380,11 +402,16 @@ class StoreRegistry:
     def _misfit(self, store: str, version: int, record: StoreRecord, found: list[str]) -> ConfigurationError:
         is_state = any(isinstance(one.declared, type) and one.name == store for one in self._app.actors.values())
         version_of, upgrades = ("state_version", "state_upgrades") if is_state else ("version", "upgrades")
+        remedy = (
+            f"Set {version_of} to {version + 1} and give {upgrades} a function for {version} that turns the old data "
+            "into the new, or undo the change of the type"
+        )
+        if store in self._windows:
+            remedy = "Undo the change of the type, or give the windows a store of another name"
         return ConfigurationError(
             f"store {store}: the type of its values doesn't fit those that are kept in topic {record.changelog}, and "
             f"its version is {version} as before: {'; '.join(found)}. The next write of a key would lose that for "
-            f"good. Set {version_of} to {version + 1} and give {upgrades} a function for {version} that turns the old "
-            "data into the new, or undo the change of the type"
+            f"good. {remedy}"
         )
 
     # --- a store that is gone --------------------------------------------------------------------------------------
@@ -539,16 +566,6 @@ _LEFT = (
         "let them be called, or remove them with `faust -A … parked drop {actor} KEY --all`",
     ),
 )
-
-
-def windows_of(app: DeclaredApp) -> dict[str, str]:
-    """Return the definitions of the app's window stores as text, by store."""
-    return {
-        store.name: f"{store.windows}, grace {store.grace_ms} ms, retention {store.retention_ms} ms"
-        for definition in app.actors.values()
-        for store in definition.windows
-        if isinstance(store, WindowStore)
-    }
 
 
 def record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:

@@ -53,7 +53,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
     `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
     happen. `copied_id` is the id of the topic whose records were copied into this one. `windows` is the definition of a
-    window store, for people, "" of other stores and where an earlier release wrote the record.
+    window store, for people, "" of other stores and where an earlier release wrote the record. `contents` is what the
+    rows are, as `actors._faust.startup.programs.contents_of` has it, "" where an earlier release wrote the record.
     """
 
     store: str
@@ -70,6 +71,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     is_given_up: bool = False
     partitions: int = 0
     windows: str = ""
+    contents: str = ""
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:

@@ -219,10 +219,21 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         end: int | None = self._consumer.highwater(partition)
         return end
 
+    def stable_offset(self, source: TopicPartition) -> int | None:
+        """Return how far records can be fetched, None if no fetch since `start_from` told."""
+        partition = KafkaPartition(*source)
+        if partition not in self._consumer.assignment():
+            return None
+        if self._settings.isolation_level != "read_committed":
+            return self.end_offset(source)
+        stable: int | None = self._consumer.last_stable_offset(partition)
+        return stable
+
     def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
         """Deliver records from `offset` on, of the topic with this id."""
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
+            self._consumer._subscription.subscription.assignment.state_value(partition).lso = None
             if self._fetches.set_id(partition, topic_id):
                 # Records that were fetched of another topic may have the same offset.
                 self._consumer._fetcher._records.pop(partition, None)

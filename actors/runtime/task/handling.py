@@ -80,7 +80,7 @@ class Handling:
         parked, sent = self.parked, len(state.outputs)
         if internal is not None and identity(state.source, record) in self.dropped:
             logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
-            self._consume(state, record, internal)
+            self._consume(state, record, internal, sent)
             state.scope.release()
             return
         if self.poisoned and identity(state.source, record) in self.poisoned:
@@ -216,6 +216,7 @@ class Handling:
             RecordError: it says stop, or the message is too large to be parked.
         """
         policy: OnError = self.spec.on_error
+        sent = len(state.outputs)
         if internal is not None:
             failed.internal = (self.spec.name, str(identity(state.source, record)))
         can_wait = internal is None or internal.handle is None
@@ -227,7 +228,7 @@ class Handling:
             self.parked.park(state, record, failed, attempts)
         else:
             self._skip(state, record, failed, attempts)
-        self._consume(state, record, internal)
+        self._consume(state, record, internal, sent)
         if self.spec.answers is not None:
             self.spec.answers.failed(state, record, failed.reason)
         state.scope.release()
@@ -269,17 +270,26 @@ class Handling:
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
     ) -> None:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
-        self._consume(state, record, internal)
+        self._consume(state, record, internal, len(state.outputs))
         if self.spec.answers is not None:
             self.spec.answers.rejected(state, record, str(rejected))
         logger.info("%s offset %d: rejected: %s", state.source, record.offset, rejected)
         state.scope.release()
 
-    @staticmethod
-    def _consume(state: TaskState, record: InputRecord, internal: InternalMessage | None) -> None:
-        if internal is not None:
-            ctx = Context(state, record, None, record.key or b"")
+    def _consume(self, state: TaskState, record: InputRecord, internal: InternalMessage | None, sent: int) -> None:
+        """Take an internal message's entry out of its store, though the message isn't handled.
+
+        Raises:
+            RecordError: it can't be taken out. The partition has to stop, since the message would come again.
+        """
+        if internal is None:
+            return
+        ctx = Context(state, record, None, record.key or b"")
+        try:
             internal.consume(ctx)
+        except Exception as error:
+            raise self.undone(state, record, error, sent) from error
+        finally:
             ctx._state = None
 
 

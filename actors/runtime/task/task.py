@@ -134,8 +134,10 @@ class Task:
 
         def has_more(index: int) -> bool:
             source = self.sources[index]
-            position, end = services.sink.position(source), services.sink.end_offset(source)
-            return position is not None and position < max(end or 0, self.meters.end_offsets.get(source.topic, 0))
+            position, end = services.sink.position(source), services.sink.stable_offset(source)
+            if end is None:
+                end = self.meters.end_offsets.get(source.topic, 0)
+            return position is not None and position < end
 
         return MergedInbox(
             settings.queue_records,

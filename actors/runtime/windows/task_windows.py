@@ -32,13 +32,14 @@ from actors.ports import Clock, InputRecord
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
 from actors.runtime.windows.removal import Removal
 from actors.runtime.windows.store import WindowStore
-from stores._core.windows import Progress
+from stores._core.windows import Progress, encode_progress
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -49,6 +50,9 @@ CLOSES_AT_ONCE = 100
 SECONDS_BEFORE_MS = 100_000_000_000
 """1973: a timestamp before that is likely one in seconds."""
 _ID_BYTES = 8
+LONG_ROW_BYTES = 16_384
+_GROWS_BYTES = 64
+"""How much longer numbers and marks in the row `m` may become."""
 
 
 @dataclass(slots=True)
@@ -227,8 +231,20 @@ class TaskWindows:
         late[store.name] = late.get(store.name, 0) + 1
 
     def expect(self, store: TimedStore, close_ms: int, row: bytes) -> None:
-        """Count on a window that closes at that stream time."""
+        """Count on a window that closes at that stream time.
+
+        Raises:
+            RecordTooLargeError: the row `m` couldn't say that its close was handled.
+        """
+        if len(row) > LONG_ROW_BYTES:
+            self._require_room(store, row)
         self._closings[store].expect(close_ms, row)
+
+    def _require_room(self, store: TimedStore, row: bytes) -> None:
+        closed = msgspec.structs.replace(self._progress(store), closed=row, layout=store.layout)
+        size, limit = len(encode_progress(closed)) + _GROWS_BYTES, self._state.max_record_bytes[store.name]
+        if not self._closings[store].closes.has_entries and size + RECORD_OVERHEAD_BYTES > limit:
+            raise too_large(f"changelog of store {store.name}", row, size, limit)
 
     def advance(self, to_ms: int) -> None:
         """Move stream time on without a record, for tests."""
@@ -457,7 +473,9 @@ class TaskWindows:
                 closing.expect(int(place[0]), row)
                 return False
         found.clear()
-        what = closing.closes.take(ctx._working("on_close"), row, found)
+        with self._reading(closing.store):
+            # Of an error that a policy skips, the row would be taken out once more.
+            what = closing.closes.take(ctx._working("on_close"), row, found)
         record = ctx._record
         if what and isinstance(record, InternalRecord):
             record.what = f"the close of {what} of store {closing.store.name}"

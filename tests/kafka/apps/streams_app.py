@@ -7,6 +7,8 @@ from datetime import timedelta
 from actors import App, Context, Hopping, Session, Sliding, Window, aggregates
 
 NAME = os.environ["APP_NAME"]
+# Two apps may read the same topics.
+INPUTS = os.environ.get("INPUTS", NAME)
 app = App(
     NAME,
     broker=os.environ["KAFKA_URL"],
@@ -16,7 +18,7 @@ app = App(
     broker_commit_interval=0.05,
     table_standby_replicas=int(os.environ.get("STANDBYS", "0")),
 )
-clicks = app.topic(f"{NAME}-clicks", key_type=str, value_type=int)
+clicks = app.topic(f"{INPUTS}-clicks", key_type=str, value_type=int)
 late = app.topic(f"{NAME}-late", key_type=str, value_type=int)
 finals = app.topic(f"{NAME}-finals", key_type=str, value_type=list)
 hops = app.window_store(
@@ -51,8 +53,8 @@ for store in (hops, near, visits):
     store.on_close(send_finals_of(store.name))
 
 
-ones = app.topic(f"{NAME}-ones", key_type=str, value_type=int)
-others = app.topic(f"{NAME}-others", key_type=str, value_type=int)
+ones = app.topic(f"{INPUTS}-ones", key_type=str, value_type=int)
+others = app.topic(f"{INPUTS}-others", key_type=str, value_type=int)
 pairs = app.topic(f"{NAME}-pairs", key_type=str, value_type=list)
 
 
@@ -62,8 +64,8 @@ async def paired(ctx: Context, one: int | None, other: int | None) -> None:
     ctx.send(pairs, key=ctx.key, value=[one, other])
 
 
-orders = app.table(app.topic(f"{NAME}-orders", key_type=str, value_type=list), name="orders")
-customers = app.table(app.topic(f"{NAME}-customers", key_type=str, value_type=int), name="customers")
+orders = app.table(app.topic(f"{INPUTS}-orders", key_type=str, value_type=list), name="orders")
+customers = app.table(app.topic(f"{INPUTS}-customers", key_type=str, value_type=int), name="customers")
 invoices = app.topic(f"{NAME}-invoices", key_type=str, value_type=list)
 totals = app.topic(f"{NAME}-totals", key_type=str, value_type=int)
 
@@ -85,7 +87,7 @@ async def invoiced(ctx: Context, order: list | None, customer: int | None) -> No
 
 
 left, right = (
-    app.table(app.topic(f"{NAME}-{side}", key_type=str, value_type=int), name=side) for side in ("left", "right")
+    app.table(app.topic(f"{INPUTS}-{side}", key_type=str, value_type=int), name=side) for side in ("left", "right")
 )
 merged = app.topic(f"{NAME}-merged", key_type=str, value_type=list)
 
@@ -96,7 +98,7 @@ async def both(ctx: Context, of_left: int | None, of_right: int | None) -> None:
     ctx.send(merged, key=ctx.key, value=None if of_left is of_right is None else [of_left, of_right])
 
 
-hits = app.topic(f"{NAME}-hits", key_type=str, value_type=int)
+hits = app.topic(f"{INPUTS}-hits", key_type=str, value_type=int)
 sums = app.topic(f"{NAME}-sums", key_type=str, value_type=list)
 side_by_side = app.window_store(
     "side-by-side",

@@ -208,6 +208,11 @@ class FakeSource:
         """See `actors.ports.Source.end_offset`."""
         return self._cluster.log(source).end if source in self._positions else None
 
+    def stable_offset(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.TaskSink.stable_offset`."""
+        log = self._cluster.log(source)
+        return log.last_stable if self._settings.reads_committed else log.end
+
     def check(self) -> None:
         """See `actors.ports.Source.check`."""
         membership = self._membership

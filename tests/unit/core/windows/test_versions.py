@@ -117,3 +117,32 @@ def test_versions_of_a_segment_share_a_row() -> None:
         for segment in (0, 1)
     }
     assert shown == {0: [(0, 3, b"0"), (3, 5, b"3")], 1: [(5, 12, b"5")]}
+
+
+def test_a_row_of_a_far_time_that_was_there_before_the_history_costs_few_looks() -> None:
+    looks = []
+
+    class Counted(Rows):
+        def get(self, row: bytes, default: bytes | None = None) -> bytes | None:  # type: ignore[override]
+            looks.append(row)
+            if len(looks) > 1_000:
+                raise AssertionError("it looks at every segment of time until then")
+            return super().get(row, default)
+
+    now_ms, far = 1_700_000_000_000, Latest(253_402_300_799_999, b"far")
+    rows = Counted()
+
+    def history() -> History:
+        raw = rows.get(MARK_KEY)
+        return History(rows, 3_600_000, None if raw is None else decode_mark(raw))
+
+    # A query, before the history has anything.
+    assert history().as_of(b"a", far, now_ms) is None
+    for number in range(5):
+        at_ms, value = now_ms + number * 1_000_000, b"%d" % number
+        now = history()
+        now.move_on(at_ms, 256)
+        assert not now.put(b"a", far, at_ms, value)
+        assert history().as_of(b"a", far, at_ms) == history().as_of(b"a", far, at_ms + 5) == value
+    assert history().as_of(b"a", far, now_ms + 1_500_000) == b"1"
+    assert history().as_of(b"a", far, far.start_ms) == b"far"

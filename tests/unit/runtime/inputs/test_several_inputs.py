@@ -86,6 +86,29 @@ def test_messages_go_in_the_order_of_their_timestamps_and_of_equal_ones_in_that_
         assert driver.get(world.state, "a") == [1, -1, 2, -2, -3, 3]
 
 
+def test_records_of_an_open_transaction_arent_waited_for() -> None:
+    world = World(max_task_idle=timedelta(seconds=10))
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        cluster, source = driver._cluster, TopicPartition("payments", 0)
+        epoch = cluster.transactions.init_producer_id("other", 900.0)
+
+        async def begin() -> None:
+            cluster.produce_in_transaction("other", epoch, source, [(b"a", b'{"type":"Payment","paid":1}', ())])
+
+        driver._run(begin())
+        for number in range(5):
+            driver.post(world.orders, key="a", value=Order(number))
+            driver.advance(1, settle=False)
+        assert [topic for topic, *_ in world.seen] == ["orders"] * 5
+
+        async def end() -> None:
+            cluster.transactions.end("other", epoch, commit=True)
+
+        driver._run(end())
+        driver.settle()
+        assert world.seen[-1][0] == "payments"
+
+
 def test_a_commit_has_the_offsets_of_all_inputs_with_marks_of_one_transaction() -> None:
     world = World()
     with ActorTestDriver(world.app, partitions=1) as driver:

@@ -201,3 +201,21 @@ def test_the_record_before_is_known_while_a_window_behind_it_is_open():
             driver.send(orders, key=key, value=amount, timestamp_ms=BEGIN_MS + at_ms)
     # It closes at 32.
     assert found[-1] == [((BEGIN_MS + 25, BEGIN_MS + 30), 4)]
+
+
+@pytest.mark.parametrize("kind", [Tumbling(seconds=10), Sliding(10 * SECOND), Session(10 * SECOND)], ids=str)
+def test_a_disk_keeps_its_windows_though_the_broker_has_deleted_the_whole_changelog(kind):
+    shop = Shop(kind)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for number in range(2):
+            shop.order(driver, "a", 1, 10 + number)
+        log = driver._cluster.log(TopicPartition(driver._setup.changelog_topic("sales"), 0))
+        log.delete_before(log.end)
+        driver.crash()
+        # Stream time is known too: this one is late.
+        shop.order(driver, "a", 5, -100)
+        shop.order(driver, "b", 1, 100)
+        found = shop.sent(driver)
+        assert {key for key, *_ in found} == {"a"}
+        assert max(total for *_, total in found) == 2
+        assert min(start_s for _, start_s, _, _ in found) >= 0
