@@ -400,6 +400,10 @@ class OwnerRecord:
         first = OwnerInput(self.topic, self.topic_id, self.input_offset, self.since, self.is_recreated)
         return (first, *self.more_inputs)
 
+    def is_of_another(self, topics: Sequence[str]) -> bool:
+        """Tell whether the task had one input, and the one that it has now is another topic."""
+        return len(topics) == len(self.inputs) == 1 and self.topic not in ("", topics[0])
+
 
 class Owners(Protocol):
     """The leader registry, a compacted topic."""

@@ -23,6 +23,7 @@ _VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
 _MODULE = Path(__file__).with_name("ivy.xml")
 _CACHE = Path("~/.cache/faust-actors")
 _FETCH_LIMIT_S = 600.0
+_LEAST_JAVA = 17
 
 
 def connector() -> str:
@@ -94,9 +95,27 @@ def require_java() -> str:
     if java is None:
         where = f"in JAVA_HOME={home}" if home else "on PATH"
         raise ToolMissingError(
-            f"Spark needs Java 17 and there is none {where}: apt-get install openjdk-17-jre-headless"
+            f"Spark needs Java {_LEAST_JAVA} or later, and there is none {where}: apt-get install "
+            f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
         )
     return java
+
+
+def require_newer_java() -> None:
+    """Refuse a Java that is too old for Spark. It starts one, so it is called when Spark hasn't started.
+
+    Raises:
+        ToolMissingError: It is, or it doesn't tell its version.
+    """
+    java = require_java()
+    said = _run([java, "-version"]).stdout
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None or int(found[1]) < _LEAST_JAVA:
+        has = "doesn't tell its version" if found is None else f"has version {found[1]}"
+        raise ToolMissingError(
+            f"Spark needs Java {_LEAST_JAVA} or later, and {java} {has}: apt-get install "
+            f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
+        )
 
 
 def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ReplayError, ToolMissingError
-from spark_replay.jars import ensure_jars, require_java
+from spark_replay.jars import ensure_jars, require_java, require_newer_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def spark_session(
         log: Where the JVM of a new session writes what it says on standard error; ours if None.
 
     Raises:
-        ToolMissingError: pyspark or Java is missing, or the connector is for another Spark.
+        ToolMissingError: pyspark or Java is missing, Java is too old, or the connector is for another Spark.
         ReplayError: The connector can't be fetched, or Spark doesn't start.
     """
     require_pyspark()
@@ -72,6 +72,7 @@ def spark_session(
         try:
             return builder.getOrCreate()
         except Exception as error:
+            require_newer_java()
             where = f"; its log is {log}" if log else ""
             raise ReplayError(f"Spark does not start: {first_line(error)}{where}") from error
 

@@ -535,5 +535,6 @@ def _explain(path: Path, error: Exception) -> StoreError:
     if text.startswith("Corruption") or "No such file or directory" in text:
         return StoreCorruptedError(path, text)
     if text.startswith("IO error") or "os error" in text:
-        return StoreUnavailableError(f"can't read or write the database at {path}: {text}")
+        remedy = ". Free some space: nothing is lost, and it goes on then" if "No space left" in text else ""
+        return StoreUnavailableError(f"can't read or write the database at {path}: {text}{remedy}")
     return StoreError(f"the database at {path}: {text}")

@@ -89,7 +89,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     def __init__(self, id: str, **options: Any) -> None:
         options, self.setting_origins = read_settings(options, self.Settings.SETTINGS)
-        self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS)
+        self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS, self.setting_origins)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
         self.value_types: dict[str, ValueType] = {}

@@ -22,6 +22,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import Replies
 from actors.runtime.spec import InputSpec
+from actors.runtime.task.identity import give_up_parked
 from actors.runtime.task.task import Task
 
 logger = escaping(logging.getLogger(__name__))
@@ -131,6 +132,27 @@ def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[s
             f"actor {definition.name}: the producers of its inputs place keys differently ({shown}), so that messages "
             "of one key would come to different tasks. Have all use one partitioner, and declare it"
         )
+
+
+async def check_parked(app: DeclaredApp, topics: Topics, inputs: Mapping[str, TopicInfo]) -> None:
+    """Refuse another number of partitions than what was parked lies by, of actors that have no other state.
+
+    Raises:
+        ConfigurationError: with what to do.
+    """
+    parked = {
+        changelog_topic(app, one.parked.name): one
+        for one in app.actors.values()
+        if one.parked is not None and one.stores == (one.parked,)
+    }
+    for name, info in (await topics.existing(parked)).items():
+        actor = parked[name]
+        count = inputs[actor.topic_name].partitions
+        if info.partitions != count:
+            raise ConfigurationError(
+                f"topic {actor.topic_name}, the input of actor {actor.name}, has {count} partitions, and had "
+                f"{info.partitions} before. {give_up_parked(actor.name, name)}"
+            )
 
 
 def check_aggregates(app: DeclaredApp) -> None:

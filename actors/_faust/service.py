@@ -13,7 +13,7 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.logs import escaping
-from actors._faust.inputs import ensure_repartitions, purge
+from actors._faust.inputs import check_parked, ensure_repartitions, purge
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -200,11 +200,12 @@ class ActorService(Service):  # type: ignore[misc]
         folder = self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
         topics = setup.topics(self._control)
         needs = topic_needs(setup)
-        await check_needs(setup, self._control, topics, needs)
-        await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
-        made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
-        # A broker that is asked next needn't know yet what another worker has just made.
-        found = made | await setup.check_topics(topics)
+        async with reminding("waiting for what the brokers say of the app's topics and permissions"):
+            await check_needs(setup, self._control, topics, needs)
+            await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
+            made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
+            # A broker that is asked next needn't know yet what another worker has just made.
+            found = made | await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
         own_id = setup.transactional_id(folder.id)
@@ -214,7 +215,8 @@ class ActorService(Service):  # type: ignore[misc]
             longest_rest_s=float(self.app.conf.broker_commit_interval),
         )
         # What a killed process of this data folder left open would hold back the registry.
-        await committer.fence()
+        async with reminding("waiting for the coordinator of this worker's transactions"):
+            await committer.fence()
         changelogs = await self._ensure_changelogs(
             setup, topics, found, StoreRegistry(setup, topics, logs, owners, self.app.actor_clock), owners
         )
@@ -274,6 +276,7 @@ class ActorService(Service):  # type: ignore[misc]
         async with reminding("waiting for the registry of the app's stores"):
             await settle_claims(self._control, owners, self._committer.new_log(), self.app.actor_clock)
             await registry.claim()
+        await check_parked(self.app, topics, inputs)
         changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings, kept_ms=setup.kept_ms())
         await registry.confirm(changelogs)
         return changelogs

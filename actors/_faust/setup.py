@@ -31,7 +31,7 @@ from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettin
 from actors._kafka.connection import Connection
 from actors._kafka.consume.membership import GroupSettings, check_timeouts
 from actors._kafka.produce.ordered import OrderedWriter
-from actors._kafka.produce.writer import TransactionWriter
+from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
@@ -501,7 +501,7 @@ class Setup:
             clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
         )
 
-    def writer(self, transactional_id: str | None, if_shared: str = "stop the other process") -> Writer:
+    def writer(self, transactional_id: str | None, if_shared: str = STOP_IT) -> Writer:
         """Return what commits, in transactions with this id, or at least once; `if_shared` is for its errors."""
         common: dict[str, Any] = {
             "connection": self.connection,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from actors._core.logs import escaping
 from actors._kafka.outage import Outages
-from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
+from actors._kafka.permissions import DESCRIBE, WRITE, Operation, lacking, principal
 from actors._kafka.tokens import PROVIDER, Tokens
 from actors.errors import BrokerUnavailableError
 from actors.runtime.cancellation import is_cancelled
@@ -109,6 +109,21 @@ async def started(client: Client, connection: Connection) -> Client:
         await release(client)
         raise
     return client
+
+
+@contextlib.asynccontextmanager
+async def producing(what: str, connection: Connection, role: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """Give a producer for some records beside the commits; `what` begins its errors, `options` are aiokafka's.
+
+    Raises:
+        BrokerUnavailableError: a record may not have been written.
+    """
+    with broker_errors(what, connection, WRITE):
+        producer = await started(AIOKafkaProducer(**connection.arguments(role), **options), connection)
+        try:
+            yield producer
+        finally:
+            await release(producer)
 
 
 async def release(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:

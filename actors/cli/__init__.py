@@ -9,6 +9,7 @@ coordination.py  the groups `locks` and `config`, whose commands are in `actors.
 project.py       the app of a folder, for commands without `-A`; an app that can't be imported, as one line
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
+nearest.py       what an unknown command may have meant
 output.py        tables
 progress.py      progress over partitions
 
@@ -16,6 +17,7 @@ Importing this package adds the commands to Faust's own. Every worker does so, t
 needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
+import click
 from faust.cli import base
 from faust.cli.faust import cli
 
@@ -23,6 +25,7 @@ from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
 from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
+from actors.cli.nearest import name_nearest
 from actors.cli.parked import parked
 from actors.cli.pausing import pause, resume
 from actors.cli.project import load_app
@@ -55,3 +58,5 @@ for command in (
     topics,
 ):
     cli.add_command(command)
+for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
+    name_nearest(group)

@@ -68,7 +68,7 @@ async def _reset(setup: Setup, scope: Scope, target: Any, *, deletes_state: bool
     async with ControlPlane.connect(setup.connection, setup.group) as control:
         if setup.owners_topic in await Topics(setup.connection, control).existing([setup.owners_topic]):
             owners = KafkaOwners(setup.owners_topic, KafkaLogs(setup.connection, control))
-            check_program(setup.app, await owners.all())
+            check_program(setup.app, await owners.all(), moved=[one.name for one in scope.actors])
         resetter = Resetter(setup, control, scope, target, deletes_state=deletes_state)
         return await (resetter.perform() if is_done else resetter.look())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from actors.declare.arguments import check_span, say_unknown
@@ -153,8 +155,62 @@ class ActorOptions:
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
 
 
-def split_options(given: dict[str, Any], faust_names: Collection[str]) -> tuple[ActorOptions, dict[str, Any]]:
+SECRETS = ("query_tokens", "admin_tokens", "worker_secret")
+_TEXTS = (str, Path, Sequence, Set, NoneType)
+_KINDS: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "bool": ((bool,), "True or False"),
+    "int": ((int,), "a whole number"),
+    "int | None": ((int, NoneType), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "a text"),
+    "str | None": ((str, NoneType), "a text"),
+    "Path | str | None": ((str, os.PathLike, NoneType), "a path"),
+    "Mapping[str, str]": ((Mapping,), "a mapping of texts, as {'orders': 'shop-orders'}"),
+    "Sequence[str]": (_TEXTS, "a list of texts"),
+    "Sequence[str] | Path | None": (_TEXTS, "a list of texts, or the Path of a file"),
+    "str | Path | Sequence[str] | None": (_TEXTS, "a text, a list of texts, or the Path of a file"),
+}
+"""By the annotation of a field of `ActorOptions`: the types of its values, and words for them."""
+_LEAST = {
+    "acceptable_recovery_lag": 0,
+    "changelog_min_insync_replicas": 1,
+    "commit_max_bytes": 1,
+    "max_warmup_replicas": 0,
+    "queries_per_second": 0,
+    "queue_records": 1,
+    "rocksdb_cache_bytes": 0,
+    "rocksdb_write_buffer_bytes": 1,
+}
+_CHOICES = {"log_format": ("text", "json")}
+_NOT_ZERO = ("checkpoint_refresh", "clock_skew_margin", "commit_deadline")
+
+
+def _check(place: str, name: str, kind: str, value: Any) -> None:
+    """Refuse a value of another type, or one that is too small.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    if kind == "timedelta":
+        check_span(place, name, value, may_be_zero=name not in _NOT_ZERO)
+        return
+    types, words = _KINDS[kind]
+    is_number = isinstance(value, bool) and bool not in types
+    if is_number or not isinstance(value, types):
+        shown = "…" if name in SECRETS else repr(value)
+        raise ConfigurationError(f"{place}: {name}={shown} can't be used: write {words}")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ConfigurationError(f"{place}: {name}={value!r} can't be used: write {' or '.join(_CHOICES[name])}")
+    if name in _LEAST and value is not None and value < _LEAST[name]:
+        raise ConfigurationError(f"{place}: {name}={value!r} can't be used: it has to be {_LEAST[name]} or more")
+
+
+def split_options(
+    given: dict[str, Any], faust_names: Collection[str], origins: Mapping[str, str] | None = None
+) -> tuple[ActorOptions, dict[str, Any]]:
     """Take ours out of the keyword arguments of `App`, and give what is left for Faust with our defaults.
+
+    `origins` says where settings come from that aren't arguments.
 
     Raises:
         ConfigurationError: one of them isn't known, or isn't what it has to be.
@@ -165,8 +221,8 @@ def split_options(given: dict[str, Any], faust_names: Collection[str]) -> tuple[
     if unknown:
         raise ConfigurationError(f"App(…): {say_unknown('setting', unknown, known)}")
     for one in fields(ActorOptions):
-        if one.name in given and one.type == "timedelta":
-            check_span("App(…)", one.name, given[one.name], may_be_zero=True)
+        if one.name in given:
+            _check((origins or {}).get(one.name, "App(…)"), one.name, str(one.type), given[one.name])
     options = ActorOptions(**{name: value for name, value in given.items() if name in ours})
     rest = {name: value for name, value in given.items() if name not in ours}
     return options, {**FAUST_DEFAULTS, **rest}

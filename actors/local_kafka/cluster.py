@@ -33,6 +33,7 @@ _DOWN_AND_DELETE_TIMEOUT_S = 1.0
 _KILL_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _LOCK_FILE = "lock"
+_FULL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Cluster:
             port: Of the first broker of a cluster that is made now; any free one by default.
 
         Raises:
-            ToolMissingError: There is no JDK or no Maven.
+            ToolMissingError: There is no JDK or no Maven, or the JDK is too old.
             ClusterStateError: The folder holds a cluster with another number of brokers, or another port; or the port
                 is taken.
             BrokerNotReadyError: A broker ended or was not ready in a minute; those started here are killed.
@@ -136,6 +137,12 @@ class Cluster:
     def address(self, broker_id: int) -> str:
         """Returns one broker's `127.0.0.1:port`."""
         return f"{HOST}:{_load(self.folder).broker(broker_id).port}"
+
+    def why_ended(self, broker_id: int) -> str:
+        """Returns why a broker ended, as far as its log says it, or the disk."""
+        if shutil.disk_usage(self.folder).free < _FULL_BYTES:
+            return f"the disk of {self.folder} is full: free some space"
+        return _why(self.folder, broker_id)
 
     def log_file(self, broker_id: int) -> Path:
         """Returns the path of a broker's log."""
@@ -274,6 +281,7 @@ def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
     results = [(broker, tool.communicate()[0], tool.returncode) for broker, tool in running]
     for broker, output, code in results:
         if code != 0:
+            jars.require_newer_java()
             why = _telling(output, last=False) or output.strip()[-300:]
             raise LocalKafkaError(f"the storage of broker {broker.id} could not be formatted: {why}")
 
@@ -311,6 +319,7 @@ def _await_ready(folder: Path, state: State, awaited: frozenset[int]) -> None:
     def ready() -> bool:
         for broker in brokers:
             if not broker.running():
+                jars.require_newer_java()
                 raise BrokerNotReadyError(f"broker {broker.id} ended while starting: {_why(folder, broker.id)}")
         waiting[:] = [broker for broker in waiting if not awaited <= _seen_by(broker)]
         return not waiting

@@ -1,6 +1,7 @@
 """Apache Kafka's jars, fetched once by Maven, and the Java commands that run from them."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,9 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
 _CACHE = Path("~/.cache/faust-actors/jars")
 _JAVA = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+LEAST_JAVA = 17
+_LEAST_OF_3 = 11
+_VERSION_S = 10.0
 _MAVEN = "apt-get install maven"
 # the first seconds of a JVM are compiling: the quick compiler alone halves them
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
@@ -44,6 +48,29 @@ def java() -> str:
     if not found:
         raise ToolMissingError(f"no Java here, which a Kafka broker needs: {_JAVA}")
     return found
+
+
+def java_version(path: str) -> int:
+    """Returns the major version of a Java, 0 if it does not tell."""
+    try:
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(found[1]) if found else 0
+
+
+def require_newer_java() -> None:
+    """Refuses a Java that is too old for Kafka. It starts one, so it is called when another start has failed.
+
+    Raises:
+        ToolMissingError: It is, or it does not tell its version.
+    """
+    path = java()
+    least, version = LEAST_JAVA if int(kafka_version().partition(".")[0]) >= 4 else _LEAST_OF_3, java_version(path)
+    if version < least:
+        said = f"has version {version}" if version else "does not tell its version"
+        raise ToolMissingError(f"Kafka {kafka_version()} needs Java {least} or later, and {path} {said}: {_JAVA}")
 
 
 def kafka_version() -> str:

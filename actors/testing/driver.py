@@ -17,7 +17,6 @@ from actors._core.windows.kinds import Window
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.views import copy_stores
-from actors.declare.publishing import published_stores
 from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import ActorReply, ActorRequest, Headers, Identity, TopicPartition, Writer
@@ -27,12 +26,12 @@ from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
 from actors.runtime.replicas.views import ViewParts
-from actors.runtime.requests.requests import REPLY_PARTITIONS, EncodedRequest, carry, deadline_header
+from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.windows.store import WindowStore
 from actors.runtime.worker import LateSource, Worker
-from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics
+from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics, make_topics
 from actors.testing.fakes.cluster import MemoryKafka
 from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.ports import (
@@ -379,11 +378,11 @@ class ActorTestDriver:
         self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:
-        """Restart the worker, with another version of the app if one is given; its actors have to be the same."""
+        """Restart the worker, with another version of the app if one is given: what is new in it begins empty."""
         self._kill()
         if app is not None:
             self._app, self._setup = app, Setup(app)
-        self._run(self._restart())
+        self._run(self._begin())
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -391,25 +390,8 @@ class ActorTestDriver:
         return self._loop.run(coroutine)
 
     async def _begin(self) -> None:
-        await self._make_topics()
+        make_topics(self._cluster, self._setup, self._partitions)
         await self._restart()
-
-    async def _make_topics(self) -> None:
-        app = self._app
-        inputs = {name for definition in app.actors.values() for name in definition.topic_names}
-        names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
-        compacted = {view.topic for view in app.views} | published_stores(self._setup).keys()
-        for name in sorted(names | inputs):
-            self._cluster.make_topic(name, self._partitions, is_compacted=name in compacted)
-        for name, partitions in self._setup.plain().items():
-            if name not in names | inputs:
-                self._cluster.make_topic(name, partitions)
-        if self._setup.answers:
-            self._cluster.make_topic(self._setup.reply_topic, REPLY_PARTITIONS)
-        self._cluster.make_topic(self._setup.owners_topic, 1, is_compacted=True)
-        for definition in app.actors.values():
-            for store in definition.stores:
-                self._cluster.make_topic(self._setup.changelog_topic(store.name), self._partitions, is_compacted=True)
 
     async def _restart(self, *, settle: bool = True) -> None:
         topics: Any = SimTopics(self._cluster)

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import TopicInfo
+from actors.declare.publishing import published_stores
 from actors.ports import TopicPartition
+from actors.runtime.requests.requests import REPLY_PARTITIONS
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import WorkerSettings
 from actors.testing.fakes.cluster import MemoryKafka
@@ -174,3 +177,26 @@ class SimTopics:
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the configuration of each."""
         return {name: dict(_TOPIC_CONFIG) for name in names}
+
+
+def make_topics(cluster: MemoryKafka, setup: Setup, partitions: int) -> None:
+    """Make the topics of an app that aren't there, each with so many partitions."""
+
+    def make(name: str, count: int = partitions, *, is_compacted: bool = False) -> None:
+        if cluster.find_topic(name) is None:
+            cluster.make_topic(name, count, is_compacted=is_compacted)
+
+    app = setup.app
+    inputs = {name for definition in app.actors.values() for name in definition.topic_names}
+    names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
+    compacted = {view.topic for view in app.views} | published_stores(setup).keys()
+    for name in sorted(names | inputs):
+        make(name, is_compacted=name in compacted)
+    for name, count in setup.plain().items():
+        make(name, count)
+    if setup.answers:
+        make(setup.reply_topic, REPLY_PARTITIONS)
+    make(setup.owners_topic, 1, is_compacted=True)
+    for definition in app.actors.values():
+        for store in definition.stores:
+            make(setup.changelog_topic(store.name), is_compacted=True)

@@ -21,6 +21,11 @@ class Record(NamedTuple):
     timestamp_ms: int = 0
 
 
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Return records by partition and offset."""
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
 class Placed(NamedTuple):
     """What Kafka's own consumer tells of a record."""
 
@@ -76,7 +81,7 @@ def check_run(run: Run, findings: Findings) -> Findings:
     seen: dict[tuple[str, int, int], int] = {}
     last: dict[tuple[str, int], int] = {}
     states: dict[tuple[int, bytes | None], State] = {}
-    for echo in sorted(run.echoes, key=_place):
+    for echo in in_order(run.echoes):
         told = json.loads(echo.value or b"{}")
         topic, offset, key = told.get("input", next(iter(run.inputs))), told["offset"], (echo.partition, echo.key)
         where = f"{topic}-{echo.partition}: input {offset}"
@@ -119,16 +124,12 @@ def check_readers(topic: str, ours: Iterable[Record], kafkas: Iterable[Placed], 
             findings.note(f"{topic}: only {who} {placed}")
 
 
-def _place(record: Record) -> tuple[int, int]:
-    return record.partition, record.offset
-
-
 def _check_state(
     wanted: Mapping[tuple[int, bytes | None], State], changelog: Iterable[Record], findings: Findings
 ) -> None:
     """The last committed write of each key is its state, in its inputs' partition."""
     state: dict[tuple[int, bytes | None], object] = {}
-    for record in sorted(changelog, key=_place):
+    for record in in_order(changelog):
         state[record.partition, record.key] = None if record.value is None else json.loads(record.value)
     for where in wanted.keys() | state.keys():
         if wanted.get(where) != state.get(where):

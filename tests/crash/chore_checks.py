@@ -10,12 +10,12 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
 from tests.crash import rules
-from tests.crash.checks import Record
+from tests.crash.checks import Record, in_order
 
 COUNTS = (
     "chores_lost",
@@ -92,11 +92,19 @@ class Evidence:
 
 @dataclass(slots=True)
 class ChoreFindings:
-    """How often something was wrong, by `COUNTS`; the first examples in words; how often what was checked happened."""
+    """How often something was wrong; the first examples in words; how often what was checked happened.
 
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    What is wrong in itself is lost, and something that nobody asked for.
+    """
+
+    counts: dict[str, int]
     examples: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, counts: Iterable[str]) -> Self:
+        """Return findings of nothing wrong by these names."""
+        return cls(dict.fromkeys(counts, 0))
 
     @property
     def clean(self) -> bool:
@@ -141,12 +149,12 @@ def read_lines(raw: bytes) -> list[Line]:
 
 def check_chores(evidence: Evidence) -> ChoreFindings:
     """Compare what happened with what the inputs ask for."""
-    findings = ChoreFindings()
+    findings = ChoreFindings.of(COUNTS)
     inputs = [
         Asked(record, msgspec.json.decode(record.value or b"", type=rules.Chore))
-        for record in sorted(evidence.inputs, key=_place)
+        for record in in_order(evidence.inputs)
     ]
-    happened = [_happened(record) for record in sorted(evidence.said, key=_place)]
+    happened = [_happened(record) for record in in_order(evidence.said)]
     findings.seen.update(event.what for event in happened)
     findings.seen["calls"] = len(evidence.lines)
     _check_inputs(inputs, happened, findings)
@@ -158,10 +166,6 @@ def check_chores(evidence: Evidence) -> ChoreFindings:
     for key in _held(evidence.effects):
         findings.note("outbox_left", f"the outbox still has {key!r}")
     return findings
-
-
-def _place(record: Record) -> tuple[int, int]:
-    return record.partition, record.offset
 
 
 def _happened(record: Record) -> Happened:
@@ -176,7 +180,7 @@ def _named(happened: Iterable[Happened], *whats: str) -> Counter[object]:
 
 def _held(changelog: Iterable[Record]) -> dict[bytes, bytes]:
     """Give what a changelog leaves, by key."""
-    last = {record.key or b"": record.value for record in sorted(changelog, key=_place)}
+    last = {record.key or b"": record.value for record in in_order(changelog)}
     return {key: value for key, value in last.items() if value is not None}
 
 

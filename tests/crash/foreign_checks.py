@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.crash.checks import Record
+from tests.crash.checks import Record, in_order
 from tests.crash.chore_checks import ChoreFindings
 
 COUNTS = ("deliveries_lost", "deliveries_doubled", "deliveries_unasked", "deliveries_out_of_order")
@@ -31,28 +31,21 @@ class ForeignEvidence:
     deliveries: Sequence[Record]
 
 
-@dataclass(slots=True)
-class ForeignFindings(ChoreFindings):
-    """How often something was wrong, by `COUNTS`."""
-
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-
-
-def check_deliveries(evidence: ForeignEvidence, *, is_paged: bool = False) -> ForeignFindings:
+def check_deliveries(evidence: ForeignEvidence, *, is_paged: bool = False) -> ChoreFindings:
     """Compare the results of the join with what both tables went through.
 
     If changes of a depot are told in pages, rows that are subscribed meanwhile may be told twice, and rows of later
     pages not at all if another change comes. Then all that is checked is that no result is older than the last one.
     """
-    findings = ForeignFindings()
+    findings = ChoreFindings.of(COUNTS)
     states: dict[str, list[int | None]] = defaultdict(lambda: [None])
-    for key, told in _in_order(evidence.depots):
+    for key, told in _told(evidence.depots):
         if told is not None or states[key][-1] is not None:
             states[key].append(None if told is None else told["number"])
     parcels: dict[str, _Parcel] = defaultdict(lambda: _Parcel(findings, states, is_paged=is_paged))
-    for key, told in _in_order(evidence.parcels):
+    for key, told in _told(evidence.parcels):
         parcels[key].rows.append((None, None) if told is None else (told["number"], told["depot"]))
-    for key, told in _in_order(evidence.deliveries):
+    for key, told in _told(evidence.deliveries):
         parcels[key].key = key
         parcels[key].take(told)
     for key, parcel in parcels.items():
@@ -61,9 +54,11 @@ def check_deliveries(evidence: ForeignEvidence, *, is_paged: bool = False) -> Fo
     return findings
 
 
-def _in_order(records: Sequence[Record]) -> list[tuple[str, Any]]:
-    ordered = sorted(records, key=lambda record: (record.partition, record.offset))
-    return [((one.key or b"").decode(), None if one.value is None else json.loads(one.value)) for one in ordered]
+def _told(records: Sequence[Record]) -> list[tuple[str, Any]]:
+    """Return keys and values."""
+    return [
+        ((one.key or b"").decode(), None if one.value is None else json.loads(one.value)) for one in in_order(records)
+    ]
 
 
 @dataclass(slots=True)
@@ -77,7 +72,7 @@ class _Parcel:
         states_at: the states of its depot that the last result may be of.
     """
 
-    findings: ForeignFindings
+    findings: ChoreFindings
     states: States
     is_paged: bool = False
     key: str = ""

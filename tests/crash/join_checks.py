@@ -12,13 +12,13 @@ import json
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from tests.crash import rules
-from tests.crash.checks import Record
+from tests.crash.checks import Record, in_order
 from tests.crash.chore_checks import ChoreFindings
 
 COUNTS = (
@@ -61,13 +61,6 @@ class JoinEvidence:
 
 
 @dataclass(slots=True)
-class JoinFindings(ChoreFindings):
-    """How often something was wrong, by `COUNTS`; a wrong call is one that is lost and one that nobody asked for."""
-
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-
-
-@dataclass(slots=True)
 class _Half:
     """An offer or a bid.
 
@@ -96,9 +89,9 @@ class _Half:
         return Call(self.partition, self.key, *numbers, self.at_ms)
 
 
-def check_joins(evidence: JoinEvidence) -> JoinFindings:
+def check_joins(evidence: JoinEvidence) -> ChoreFindings:
     """Compare what the join was called for with what the inputs ask for."""
-    findings = JoinFindings()
+    findings = ChoreFindings.of(COUNTS)
     halves = [*_halves(evidence.offers, OFFER), *_halves(evidence.bids, BID)]
     ends: dict[int, int] = {}
     for one in halves:
@@ -109,7 +102,7 @@ def check_joins(evidence: JoinEvidence) -> JoinFindings:
     }
     findings.once("late_halves", may_be_late, late)
     in_time = {one.number: one for one in halves if not late[one.number]}
-    said = [(_call(record), json.loads(record.value or b"")["stream_ms"]) for record in _sorted(evidence.called)]
+    said = [(_call(record), json.loads(record.value or b"")["stream_ms"]) for record in in_order(evidence.called)]
     pairs = [(call, stream_ms) for call, stream_ms in said if None not in (call.offer, call.bid)]
     lone = [(call, stream_ms) for call, stream_ms in said if None in (call.offer, call.bid)]
     findings.once("pairs", _pairs(in_time.values()), Counter(call for call, _ in pairs))
@@ -125,10 +118,6 @@ def check_joins(evidence: JoinEvidence) -> JoinFindings:
     return findings
 
 
-def _sorted(records: Sequence[Record]) -> list[Record]:
-    return sorted(records, key=lambda record: (record.partition, record.offset))
-
-
 def _call(record: Record) -> Call:
     told = json.loads(record.value or b"")
     return Call(record.partition, record.key or b"", told["offer"], told["bid"], told["at_ms"])
@@ -136,7 +125,7 @@ def _call(record: Record) -> Call:
 
 def _halves(records: Sequence[Record], side: int) -> Iterator[_Half]:
     streams: dict[int, int] = {}
-    for record in _sorted(records):
+    for record in in_order(records):
         told = msgspec.json.decode(record.value or b"", type=rules.Click)
         one = _Half(record.partition, record.key or b"", side, told.number, told.at_ms)
         stream_ms = streams[record.partition] = max(told.at_ms, streams.get(record.partition, -1))
@@ -164,7 +153,7 @@ def _pairs(halves: Iterable[_Half]) -> Iterator[Call]:
 
 
 def _check_pairs(
-    pairs: Sequence[tuple[Call, int]], halves: dict[int, _Half], ends: dict[int, int], findings: JoinFindings
+    pairs: Sequence[tuple[Call, int]], halves: dict[int, _Half], ends: dict[int, int], findings: ChoreFindings
 ) -> None:
     """See that pairs were called while one of both was in time, and in the order of stream time."""
     last: dict[int, int] = {}
@@ -180,7 +169,7 @@ def _check_pairs(
         last[call.partition] = max(stream_ms, last.get(call.partition, -1))
 
 
-def _check_lone(lone: Sequence[tuple[Call, int]], halves: dict[int, _Half], findings: JoinFindings) -> None:
+def _check_lone(lone: Sequence[tuple[Call, int]], halves: dict[int, _Half], findings: ChoreFindings) -> None:
     """See that records without a match were called as of the end of their windows, and in their order."""
     last: dict[int, int] = {}
     for call, stream_ms in lone:

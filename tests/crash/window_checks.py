@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from tests.crash import rules
-from tests.crash.checks import Record
+from tests.crash.checks import Record, in_order
 from tests.crash.chore_checks import ChoreFindings
 
 COUNTS = (
@@ -48,13 +48,6 @@ class WindowEvidence:
     clicks: Sequence[Record]
     finals: Sequence[Record]
     late: Sequence[Record]
-
-
-@dataclass(slots=True)
-class WindowFindings(ChoreFindings):
-    """How often something was wrong, by `COUNTS`; a wrong final is one that is lost and one that nobody asked for."""
-
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
 
 @dataclass(slots=True)
@@ -128,16 +121,16 @@ class _Partition:
                 self.finals.append(Final(self.partition, key, SPANS, start_ms, end_ms, len(numbers), sum(numbers)))
 
 
-def check_windows(evidence: WindowEvidence) -> WindowFindings:
+def check_windows(evidence: WindowEvidence) -> ChoreFindings:
     """Compare what was said of windows with what was in them: each final once, and in the order of their ends."""
-    findings = WindowFindings()
+    findings = ChoreFindings.of(COUNTS)
     partitions: dict[int, _Partition] = {}
-    for record in sorted(evidence.clicks, key=_place):
+    for record in in_order(evidence.clicks):
         part = partitions.setdefault(record.partition, _Partition(record.partition))
         part.take(record.key or b"", msgspec.json.decode(record.value or b"", type=rules.Click))
     for part in partitions.values():
         part.close_spans()
-    said = [_said(record) for record in sorted(evidence.finals, key=_place)]
+    said = [_said(record) for record in in_order(evidence.finals)]
     findings.once("finals", (final for part in partitions.values() for final in part.finals), Counter(said))
     late = [json.loads(record.value or b"")["number"] for record in evidence.late]
     findings.once("late", (number for part in partitions.values() for number in part.late), Counter(late))
@@ -147,10 +140,6 @@ def check_windows(evidence: WindowEvidence) -> WindowFindings:
     findings.seen["late"] = len(late)
     findings.seen["merged"] = sum(part.merged for part in partitions.values())
     return findings
-
-
-def _place(record: Record) -> tuple[int, int]:
-    return record.partition, record.offset
 
 
 def _said(record: Record) -> Final:

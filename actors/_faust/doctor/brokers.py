@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from actors._faust.doctor.report import Level, Result
+from actors._faust.doctor.report import Level, Result, counted
 from actors._faust.startup.needs import missing_needs, principal_of, spared_text, topic_needs
 from actors._faust.startup.open_files import why_few_files
 from actors._faust.startup.topic_settings import Finding, compare, told
@@ -151,7 +151,7 @@ async def clock(at: Brokers) -> AsyncIterator[Result]:
 async def group(at: Brokers) -> AsyncIterator[Result]:
     """Say which workers there are, and which members of the group aren't workers of this app."""
     members = await member_count(at.setup.connection, at.setup.group)
-    yield Result("group", Level.NOTE, f"group {at.setup.group} has {members} members")
+    yield Result("group", Level.NOTE, f"group {at.setup.group} has {counted(members, 'member')}")
     for trouble in (await KafkaCopies(at.control, at.setup.group).members()).troubles if members else ():
         remedy = "Stop that program, or give it a group of its own"
         yield Result("group", Level.WARNING, trouble, remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from actors._faust.doctor.report import Level, Result
 from actors._faust.startup.open_files import require_open_files
 from actors.errors import ActorsError
+from actors.local_kafka.jars import LEAST_JAVA, java_version
 from stores.errors import StoreError
 from stores.folder import DataFolder
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 LEAST_FREE_BYTES = 1 << 30
 LEAST_FREE = 0.05
 """As a part of the disk."""
-LEAST_JAVA = 17
-JAVA_S = 10.0
 MOUNTS = Path("/proc/self/mounts")
 _IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 _REMOTE = frozenset(
@@ -113,20 +111,10 @@ def java() -> Iterator[Result]:
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
         yield Result("java", Level.NOTE, f"{where}: {use}", remedy)
         return
-    version = _java_version(found)
+    version = java_version(found)
     if version < LEAST_JAVA:
         said = f"has version {version}" if version else "doesn't tell its version"
         yield Result("java", Level.NOTE, f"{found} {said}: {use}", remedy)
-
-
-def _java_version(path: str) -> int:
-    """Return the major version, 0 if it can't be told."""
-    try:
-        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=JAVA_S, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
-    return int(found[1]) if found else 0
 
 
 def file_system(path: Path) -> str:

@@ -19,6 +19,7 @@ from faust.types.settings import params
 
 from actors._faust.settings.values import OWN, Read, of_faust, path
 from actors.declare.arguments import say_unknown
+from actors.declare.options import SECRETS as SECRETS
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError
 from stores._core.printable import one_line
@@ -28,7 +29,6 @@ FILE = "pyproject.toml"
 TABLE = "[tool.faust-actors]"
 ARGUMENT = "App(…)"
 OBJECT = "app.config_from_object(…)"
-SECRETS = ("query_tokens", "admin_tokens", "worker_secret")
 """Settings that a file may have in their place: `query_tokens_file`."""
 HIDDEN = (*SECRETS, "broker_credentials")
 """Settings whose values are shown nowhere."""
@@ -190,7 +190,7 @@ def unusable(
         variable = param.env_name
         told = None if variable is None else getenv(variable)
         value = told if told is not None else given.get(name)
-        if value is None or isinstance(param, params.Path):
+        if value is None or (isinstance(param, params.Path) and isinstance(value, str | os.PathLike)):
             # A path is relative to others, and any text is one.
             continue
         try:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,9 @@ def of_faust(param: Any) -> Read:
             try:
                 param.prepare_set(None, found)
             except Exception as error:
-                raise ValueError(str(error)) from error
+                kind = type(param.default)
+                words = f"write {' or '.join(one.value for one in kind)}" if issubclass(kind, Enum) else str(error)
+                raise ValueError(words) from error
         return found
 
     return checked

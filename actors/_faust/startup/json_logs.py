@@ -13,7 +13,7 @@ from actors.ports import TopicPartition
 from actors.runtime.message.context import current_message
 from stores._core.printable import printable_json
 
-TEXT, JSON = "text", "json"
+JSON = "json"
 _OF_A_TASK = re.compile(r"actor (?P<actor>\S+) (?P<topic>[\w.\-]+)\[(?P<partition>\d+)\]")
 """The names of the runtime's tasks that run an actor on a partition."""
 
@@ -90,13 +90,3 @@ def log_as_json(worker: Any, app: Any) -> None:
     made = {"()": JsonFormatter, "app": str(app.conf.id)}
     worker.logging_config = {"version": 1, "merge": True, "formatters": {"colored": made, "default": made}}
     worker.spinner, worker.quiet = None, True
-
-
-def check_log_format(given: str) -> None:
-    """Refuse a format that isn't known.
-
-    Raises:
-        ConfigurationError: naming those that are.
-    """
-    if given not in (TEXT, JSON):
-        raise ConfigurationError(f"log_format={given!r}: use {TEXT!r} or {JSON!r}")

@@ -6,7 +6,7 @@ mean something else to another kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from actors._kafka.admin.owners import StoreRecord, newest_owners, taken_over_ms
@@ -14,6 +14,7 @@ from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.message.table import Table
+from actors.runtime.task.identity import another_input
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 _ANY_AGGREGATE = "windows of an aggregate"
 
 
-def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
+def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord], *, moved: Collection[str] = ()) -> None:
     """Refuse a program that has nothing of the one that has run under the app's id, or has its names otherwise.
+
+    Actors of `moved` may have another topic as their only input.
 
     Raises:
         ConfigurationError: it names both.
@@ -38,10 +41,9 @@ def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
     for definition in app.actors.values():
         name, topic = definition.name, definition.topic_name
         before = ran.get(name)
-        if before is not None and before.topic not in ("", topic):
-            raise _other_program(
-                app, before, f"the input of actor {name} is topic {before.topic}, and this program's {name} has {topic}"
-            )
+        is_moved = name in moved and before is not None and before.is_of_another(definition.topic_names)
+        if before is not None and before.topic not in ("", topic) and not is_moved:
+            raise _other_input(before, definition.topic_names)
         for topic in definition.topic_names:
             other = inputs.get(topic)
             if other is None or other.actor == name:
@@ -81,6 +83,20 @@ async def check_counts(setup: Setup, topics: Topics, known: Mapping[str, StoreRe
                 "with this setting again. When the changelog is whole, the state can be carried over to another number "
                 "of partitions (docs/how-to/snapshots.md)"
             )
+
+
+def _other_input(owner: OwnerRecord, topics: Sequence[str]) -> ConfigurationError:
+    name, before = owner.actor, [one.topic for one in owner.inputs]
+    if owner.is_of_another(topics):
+        remedy = another_input(name, before[0], topics[0])
+    else:
+        remedy = "Declare the inputs in the former order, and new ones behind them"
+    return ConfigurationError(
+        f"actor {name} reads topic {', '.join(topics)} now, and read {', '.join(before)} when worker {owner.worker} "
+        f"took over its partition {owner.partition} last, at {moment(owner.at_ms)}: its offsets are those of the "
+        f"former topics. {remedy}. If this is another actor, give it a name of its own, @app.actor(..., "
+        'name="NAME"); if it is another program, give that an id of its own, App("ID")'
+    )
 
 
 def _other_program(app: DeclaredApp, owner: OwnerRecord, what: str) -> ConfigurationError:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka import AIOKafkaProducer
-
-from actors._kafka.connection import Connection, broker_errors, release, started
-from actors._kafka.permissions import WRITE
+from actors._kafka.connection import Connection, producing
 
 BROKER_TIME = "message.timestamp.type"
 BROKER_TIME_CONFIG = {BROKER_TIME: "LogAppendTime"}
@@ -20,11 +17,7 @@ async def broker_time_ms(connection: Connection, topic: str) -> int | None:
     Raises:
         BrokerUnavailableError: no broker answers.
     """
-    with broker_errors(f"asking for the time with a record in {topic}", connection, WRITE):
-        producer = await started(AIOKafkaProducer(**connection.arguments("clock")), connection)
-        try:
-            written = await producer.send_and_wait(topic, None, KEY, partition=0)
-        finally:
-            await release(producer)
+    async with producing(f"asking for the time with a record in {topic}", connection, "clock") as producer:
+        written = await producer.send_and_wait(topic, None, KEY, partition=0)
     has_its_time = written.timestamp_type == 1
     return int(written.timestamp) if has_its_time else None

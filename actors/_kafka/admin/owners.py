@@ -15,14 +15,12 @@ from dataclasses import asdict
 from typing import Any
 
 import msgspec
-from aiokafka import AIOKafkaProducer
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._core.task.pauses import PREFIX, Pause, Pauses, pause_key
 from actors._kafka.admin.asking import SharedRead
-from actors._kafka.connection import Connection, broker_errors, release, started
-from actors._kafka.permissions import WRITE
+from actors._kafka.connection import Connection, producing
 from actors.errors import UnreadableLogError, show_bytes
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
 
@@ -261,13 +259,9 @@ async def forget_owners(
 
 
 async def _write(connection: Connection, topic: str, values: Mapping[bytes, bytes | None]) -> None:
-    with broker_errors(f"writing into {topic}", connection, WRITE):
-        producer = await started(AIOKafkaProducer(**connection.arguments("registry"), acks="all"), connection)
-        try:
-            for key, value in values.items():
-                await producer.send_and_wait(topic, value, key, partition=0)
-        finally:
-            await release(producer)
+    async with producing(f"writing into {topic}", connection, "registry", acks="all") as producer:
+        for key, value in values.items():
+            await producer.send_and_wait(topic, value, key, partition=0)
 
 
 def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:

@@ -72,6 +72,7 @@ ANSWER_S = 5.0
 """How long one broker of several is waited for."""
 INIT_S = 60.0
 """How long a producer id is asked for before somebody has to be told; the caller asks again."""
+STOP_IT = "stop the other process"
 _FEATURE, _VERSION_2 = "transaction.version", 2
 _OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
@@ -96,7 +97,7 @@ class BatchWriter(ABC):
     compression: str | None
     commit_deadline_s: float
     wall_ms: Callable[[], int] = machine_ms
-    if_shared: str = "stop the other process"
+    if_shared: str = STOP_IT
     _client: AIOKafkaClient | None = field(default=None, init=False)
     _throttle: Throttle | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-from aiokafka import AIOKafkaProducer
 
 from actors._kafka.admin.control import ControlPlane
-from actors._kafka.connection import broker_errors, release
-from actors._kafka.permissions import WRITE
+from actors._kafka.connection import producing
 from actors.admin.host import Setup
 from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader
 from actors.ports import TopicPartition
@@ -119,22 +117,17 @@ async def send_commands(setup: Setup, control: ControlPlane, addressed: Sequence
     """
     sources = {one.source for one in addressed}
     topics = await control.topics(source.topic for source in sources)
-    producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
-    setup.connection.outages.watch(producer.client)
-    try:
-        with broker_errors("sending commands", setup.connection, WRITE):
-            await producer.start()
-            # As late as can be: what is written to the inputs from here on isn't what the commands are about.
-            ends = {source: (await control.bounds(source)).end for source in sources}
-            sent = []
-            for one in addressed:
-                (topic, partition), before = one.source, one.least if one.is_exact else max(ends[one.source], one.least)
-                told = msgspec.json.encode(msgspec.structs.replace(one.command, before=before))
-                headers = setup.command_key(topic, topics[topic]).headers(partition, one.key, told)
-                sent.append(await producer.send(topic, told, one.key, partition=partition, headers=headers))
-            return [int(written.offset) for written in await asyncio.gather(*sent)]
-    finally:
-        await release(producer)
+    options = {"acks": "all", "enable_idempotence": True}
+    async with producing("sending commands", setup.connection, "parked", **options) as producer:
+        # As late as can be: what is written to the inputs from here on isn't what the commands are about.
+        ends = {source: (await control.bounds(source)).end for source in sources}
+        sent = []
+        for one in addressed:
+            (topic, partition), before = one.source, one.least if one.is_exact else max(ends[one.source], one.least)
+            told = msgspec.json.encode(msgspec.structs.replace(one.command, before=before))
+            headers = setup.command_key(topic, topics[topic]).headers(partition, one.key, told)
+            sent.append(await producer.send(topic, told, one.key, partition=partition, headers=headers))
+        return [int(written.offset) for written in await asyncio.gather(*sent)]
 
 
 async def retry(admin_command: AdminCommand) -> None:

@@ -82,24 +82,34 @@ def marked(
 
 
 def reowned(
-    owner: OwnerRecord, actor: ActorDefinition, epoch: int, offsets: Mapping[str, int], ids: Mapping[str, str]
+    owner: OwnerRecord,
+    actor: ActorDefinition,
+    epoch: int,
+    offsets: Mapping[str, int],
+    *,
+    inputs: Mapping[str, str],
+    ids: Mapping[str, str],
 ) -> OwnerRecord:
     """Return a task's record of the registry for its new offsets, as a takeover would have written it.
 
-    `offsets` has those of its inputs that were moved, `ids` the changelogs' ids if they are new.
+    `offsets` has those of its inputs that were moved, `inputs` the ids of their topics, `ids` the changelogs' ids if
+    they are new.
     """
-    inputs = [
+    if owner.is_of_another(actor.topic_names):
+        topic = actor.topic_name
+        owner = replace(owner, topic=topic, topic_id=inputs[topic], input_offset=None, since=0, is_recreated=False)
+    moved = [
         OwnerInput(one.topic, one.topic_id, offsets.get(one.topic, one.input_offset), epoch, one.is_recreated)
         if one.topic in offsets
         else one
         for one in owner.inputs
     ]
-    first = inputs[0]
+    first = moved[0]
     return replace(
         owner,
         epoch=epoch,
         input_offset=first.input_offset,
         since=first.since,
-        more_inputs=tuple(inputs[1:]),
+        more_inputs=tuple(moved[1:]),
         changelog_ids={**owner.changelog_ids, **{store.name: ids[store.name] for store in actor.stores if ids}},
     )

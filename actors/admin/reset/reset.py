@@ -24,7 +24,7 @@ import msgspec
 
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_owners, write_stores
+from actors._kafka.admin.owners import KafkaOwners, StoreRecord, forget_owners, write_owners, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.backfill import chunks
@@ -84,6 +84,8 @@ class Resetter:
         """
         inputs = await self._inputs()
         self._check_stated(inputs)
+        if not self._deletes_state:
+            await self._check_counts(inputs)
         questions = asyncio.Semaphore(MAX_QUESTIONS)
 
         async def look(actor: str, source: TopicPartition) -> Move | None:
@@ -125,6 +127,7 @@ class Resetter:
                 # What a killed worker left open would change the offsets after this.
                 await settled_offset(self._control, self._log, self._setup.app.actor_clock, source, owner)
             moves = await self.look()
+            self._check_replaced(moves, owners, await self._inputs())
             ids = await self._begin_state() if self._deletes_state else {}
             epochs, offsets = await self._marks(moves, owners, ids)
             await self._control.commit(offsets)
@@ -170,6 +173,37 @@ class Resetter:
         if missing and (self._deletes_state or self._scope.made):
             why = "state is deleted" if self._deletes_state else "records are read by another key"
             raise ConfigurationError(f"{why}, so each partition needs an offset: {', '.join(missing)} have none")
+
+    async def _check_counts(self, inputs: Mapping[str, TopicInfo]) -> None:
+        """Refuse to keep state whose actor's input has another number of partitions."""
+        by_topic = {self._setup.changelog_topic(store.name): (actor, store) for actor, store in self._scope.stores}
+        for name, info in (await self._topics.existing(by_topic)).items():
+            actor, store = by_topic[name]
+            count = inputs[actor.topic_name].partitions
+            if info.partitions != count:
+                raise ConfigurationError(
+                    f"store {store.name}: topic {name}, its changelog, has {info.partitions} partitions, and topic "
+                    f"{actor.topic_name}, the input of actor {actor.name}, has {count}: keys would be looked for in "
+                    "the wrong partition. Delete the state too (--state delete), or carry it over to the new number "
+                    "(docs/how-to/snapshots.md)"
+                )
+
+    def _check_replaced(
+        self,
+        moves: Sequence[Move],
+        owners: Mapping[tuple[str, int], OwnerRecord],
+        inputs: Mapping[str, TopicInfo],
+    ) -> None:
+        """See that each partition of an input that takes another one's place gets an offset."""
+        moved = {move.source for move in moves}
+        for name in {one.actor for one in self._replaced(owners)}:
+            topic = self._setup.app.actors[name].topic_name
+            wanted = {TopicPartition(topic, number) for number in range(inputs[topic].partitions)}
+            if missing := sorted(map(str, wanted - moved)):
+                raise ConfigurationError(
+                    f"topic {topic} takes the place of another input of actor {name}, so each partition needs an "
+                    f"offset: {', '.join(missing)} have none"
+                )
 
     async def _offset(self, source: TopicPartition, bounds: LogBounds) -> int | None:
         """Return where an input partition goes, None if it stays."""
@@ -272,6 +306,11 @@ class Resetter:
             for chunk in chunks(nulls, self._setup.app.actor_options.commit_max_bytes):
                 await self._log.commit(CommitBatch(0, {}, outputs=chunk))
 
+    def _replaced(self, owners: Mapping[tuple[str, int], OwnerRecord]) -> list[OwnerRecord]:
+        """Return the tasks' records whose actor has another topic as its only input now."""
+        topics = {one.name: one.topic_names for one in self._scope.actors}
+        return [one for one in owners.values() if one.actor in topics and one.is_of_another(topics[one.actor])]
+
     async def _record(
         self,
         moves: Sequence[Move],
@@ -285,12 +324,17 @@ class Resetter:
         offsets: dict[tuple[str, int], dict[str, int]] = {}
         for move in moves:
             offsets.setdefault((move.actor, move.source.partition), {})[move.source.topic] = move.offset
+        inputs = {topic: str(info.topic_id) for topic, info in (await self._inputs()).items()}
+        actors = self._setup.app.actors
         records = [
-            reowned(owner, self._setup.app.actors[task[0]], epochs[task], offsets[task], ids)
+            reowned(owner, actors[task[0]], epochs[task], offsets[task], inputs=inputs, ids=ids)
             for task, owner in owners.items()
             if task in epochs
         ]
         await write_owners(self._setup.connection, self._setup.owners_topic, records)
+        # Of partitions that a former input had, and the new one doesn't have.
+        gone = [owner for owner in self._replaced(owners) if (owner.actor, owner.partition) not in epochs]
+        await forget_owners(self._setup.connection, self._setup.owners_topic, gone, ())
         known = await self._owners.stores()
         if written := {store: self._begun(known[store], topic_id) for store, topic_id in ids.items() if store in known}:
             await write_stores(self._setup.connection, self._setup.owners_topic, written)

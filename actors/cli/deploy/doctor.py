@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 
 from actors._faust.doctor.examine import CHECKS, examine
-from actors._faust.doctor.report import Level, exit_code
+from actors._faust.doctor.report import Level, Result, counted, exit_code
 from actors.cli.session import Session, with_session
+
+
+def _count(level: Level, results: Sequence[Result]) -> str:
+    count = sum(one.level is level for one in results)
+    return f"{count} unknown" if level is Level.UNKNOWN else counted(count, level.value)
 
 
 @click.command("doctor")
@@ -30,7 +36,6 @@ def doctor(session: Session) -> None:
     else:
         for one in results:
             session.say(str(one))
-        counts = ", ".join(f"{sum(one.level is level for one in results)} {level.value}s" for level in Level)
-        session.say(f"{len(CHECKS)} checks: {counts.replace('unknowns', 'unknown')}")
+        session.say(f"{len(CHECKS)} checks: {', '.join(_count(level, results) for level in Level)}")
     if code := exit_code(results):
         raise click.exceptions.Exit(code)

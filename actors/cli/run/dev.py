@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -22,8 +22,12 @@ from actors.cli.run.reload import changed, look
 from actors.cli.run.spawned import Spawned, ending, say, signalled
 from actors.runtime.cancellation import end
 
+if TYPE_CHECKING:
+    from actors.local_kafka.cluster import Cluster
+
 BROKER_PORT = 9092
 WEB_PORT = 6066
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +77,17 @@ def dev(context: click.Context, broker: str | None, port: int | None, web_port: 
 
     try:
         with _folder(plan.keep) as folder:
+            _require_free(plan.web_port)
             if broker is None:
                 _fetch_jars()
             asyncio.run(_run(plan, folder))
     except LocalKafkaError as error:
         remedy = "Or use a broker that runs: --broker HOST:PORT"
         raise click.ClickException(f"{' '.join(str(error).split())}. {remedy}") from error
+    except OSError as error:
+        where = tempfile.gettempdir() if plan.keep is None else plan.keep
+        remedy = "Free some space, or choose another folder with --keep DIR"
+        raise click.ClickException(f"the data can't be written below {where}: {error}. {remedy}") from error
 
 
 @contextlib.contextmanager
@@ -105,6 +114,16 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _require_free(web_port: int) -> None:
+    """Refuse a port that the worker couldn't listen at: it would wait for a change of a file."""
+    from actors.local_kafka.ports import is_free
+
+    if not is_free(web_port):
+        raise click.ClickException(
+            f"port {web_port} is taken: choose another one for the dashboard with --web-port PORT"
+        )
+
+
 def _fetch_jars() -> None:
     from actors.local_kafka.jars import ensure_jars, jars_folder, kafka_version
 
@@ -117,23 +136,29 @@ async def _run(plan: Plan, folder: Path) -> None:
     stopping = signalled(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     from actors.local_kafka.errors import LocalKafkaError
 
+    why_ended = ""
     try:
-        async with _broker(plan, folder) as bootstrap:
+        async with _broker(plan, folder) as (bootstrap, cluster):
             if not stopping.is_set():
+                watching = asyncio.create_task(_end_of(cluster, stopping))
                 await _work(plan, folder, bootstrap, stopping)
+                why_ended = watching.result() if watching.done() else ""
+                await end(watching)
     except LocalKafkaError:
         # Ctrl-C in a terminal ends the broker's tools too.
         if not stopping.is_set():
             raise
+    if why_ended:
+        raise LocalKafkaError(f"the broker ended: {why_ended}")
     if plan.keep is not None:
         say(f"the data is in {folder}")
 
 
 @contextlib.asynccontextmanager
-async def _broker(plan: Plan, folder: Path) -> AsyncIterator[str]:
-    """Give the addresses of a broker, and end it if it was started here."""
+async def _broker(plan: Plan, folder: Path) -> AsyncIterator[tuple[str, Cluster | None]]:
+    """Give the addresses of a broker, and the broker if it was started here: then it is ended."""
     if plan.broker is not None:
-        yield plan.broker
+        yield plan.broker, None
         return
     from actors.local_kafka.cluster import Cluster
     from actors.local_kafka.errors import LocalKafkaError
@@ -149,10 +174,20 @@ async def _broker(plan: Plan, folder: Path) -> AsyncIterator[str]:
     # In a thread and to its end: a broker that is half started would be left behind.
     cluster = await asyncio.to_thread(Cluster.up, home, port=port)
     try:
-        yield cluster.bootstrap
+        yield cluster.bootstrap, cluster
     finally:
         say("the broker is ending")
         await asyncio.to_thread(cluster.down, delete=plan.keep is None)
+
+
+async def _end_of(cluster: Cluster | None, stopping: asyncio.Event) -> str:
+    """Wait for the broker's end, set `stopping`, and say why it ended."""
+    while cluster is None or await asyncio.to_thread(cluster.pid, 1) is not None:  # noqa: ASYNC110  no event tells it
+        await asyncio.sleep(_LOOK_S)
+    if not stopping.is_set():
+        stopping.set()
+        return await asyncio.to_thread(cluster.why_ended, 1)
+    return ""
 
 
 async def _work(plan: Plan, folder: Path, bootstrap: str, stopping: asyncio.Event) -> None:

@@ -13,7 +13,7 @@ from faust.cli.base import option
 from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has the command's name
 from faust.exceptions import AlreadyConfiguredWarning
 
-from actors._faust.startup.json_logs import JSON, check_log_format, log_as_json
+from actors._faust.startup.json_logs import JSON, log_as_json
 from actors.cli.project import name_app
 from actors.cli.run.child import Assignment, apply, take_assignment
 from actors.cli.session import one_line_errors
@@ -73,11 +73,9 @@ class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has th
     def on_worker_created(self, worker: Any) -> None:
         """Print the banner, once for all processes, unless all that is printed has to be JSON."""
         options = getattr(self.app, "actor_options", None)
-        if options is not None:
-            check_log_format(options.log_format)
-            if options.log_format == JSON:
-                log_as_json(worker, self.app)
-                return
+        if options is not None and options.log_format == JSON:
+            log_as_json(worker, self.app)
+            return
         if self._assignment is None or self._assignment.index == 0:
             super().on_worker_created(worker)
 

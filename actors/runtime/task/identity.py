@@ -86,10 +86,23 @@ def grown_error(spec: ActorSpec, topic: str, count: int, handled: str = "") -> I
             f"{was}: keys have other partitions now than in its other inputs, {others}. {stopped}Have all inputs "
             "with one number of partitions, and restart all workers"
         )
+    if spec.parked is not None and spec.stores == (spec.parked,):
+        changelog = spec.changelogs[spec.parked.name].topic
+        return InputGrownError(f"{was}. {stopped}{give_up_parked(spec.name, changelog)}")
     return InputGrownError(
         f"{was}: keys have other partitions now than their state. {stopped}Stop all workers, then carry the state over "
         f"to {count} partitions, with a new input topic and app id: see docs/how-to/snapshots.md, 'Another cluster, "
         "another number of partitions'"
+    )
+
+
+def give_up_parked(actor: str, changelog: str) -> str:
+    """Say what may be done about an actor whose input was given partitions, and which has parked messages only."""
+    return (
+        f"What actor {actor} has parked lies by the former partitions in topic {changelog}, and can't be retried: note "
+        "it, if there is any (`faust -A … parked list`, `faust -A … parked show`), and send it again later. Then "
+        f"stop all workers, delete the topic (kafka-topics.sh --bootstrap-server BROKER --delete --topic {changelog}), "
+        "and start them once with LOST_CHANGELOG=rebuild"
     )
 
 
@@ -174,6 +187,15 @@ def _input_of(owner: OwnerRecord, topic: str) -> OwnerInput | None:
     return next((one for one in owner.inputs if one.topic in ("", topic)), None)
 
 
+def another_input(actor: str, before: str, now: str) -> str:
+    """Say what may be done about an actor whose only input was replaced by another topic."""
+    return (
+        f"To go on with topic {now}, stop all workers and choose where it begins: `faust -A … reset --to earliest "
+        f"--actor {actor} --yes` keeps the state, with `--state delete` the actor begins without it. To read both "
+        f"topics, declare the new one behind the former one: @app.actor({before}, {now})"
+    )
+
+
 def check_order(spec: ActorSpec, owner: OwnerRecord | None) -> None:
     """Check that the inputs have the places that they had: write metadata and positions name them by place.
 
@@ -185,9 +207,13 @@ def check_order(spec: ActorSpec, owner: OwnerRecord | None) -> None:
     before, now = [one.topic for one in owner.inputs], list(spec.topics)
     if all(former == topic for former, topic in zip(before, now, strict=False)):
         return
-    if len(before) == len(now) == 1:
-        # Another topic: its offsets are told apart by its id.
-        return
+    if owner.is_of_another(now):
+        if not spec.stores:
+            return
+        raise TakeoverRefusedError(
+            f"actor {spec.name} reads {now[0]} now, and read {before[0]} before: its state has what came from there. "
+            f"{another_input(spec.name, before[0], now[0])}"
+        )
     raise TakeoverRefusedError(
         f"actor {spec.name} reads {', '.join(now)} now, and read {', '.join(before)} before: its state names an input "
         "by its place. Declare the inputs in the former order, and new ones behind them"

@@ -1,18 +1,9 @@
 """Accounts that move between branches, and what each branch has."""
 
-import os
+from actors import Context
+from tests.kafka.apps.quick import NAME, quick_app
 
-from actors import App, Context
-
-NAME = os.environ["APP_NAME"]
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-)
+app = quick_app()
 results = app.topic(f"{NAME}-results", key_type=str, value_type=list)
 accounts = app.table(app.topic(f"{NAME}-accounts", key_type=str, value_type=list), name="accounts")
 

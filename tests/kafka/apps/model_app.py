@@ -1,22 +1,14 @@
 """Timers, and handlers side by side that wait: what a kill must not lose or repeat."""
 
 import asyncio
-import os
 from datetime import timedelta
 
 import msgspec
 
-from actors import Actor, App, Context, receive
+from actors import Actor, Context, receive
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-)
+app = quick_app()
 
 
 class Wind(msgspec.Struct, tag="wind"):

@@ -1,20 +1,11 @@
 """An outer join within 10 s whose pairs, and records without a match, are sent."""
 
-import os
 from datetime import timedelta
 
-from actors import App, Context
+from actors import Context
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-    table_standby_replicas=int(os.environ.get("STANDBYS", "0")),
-)
+app = quick_app()
 left = app.topic(f"{NAME}-left", key_type=str, value_type=int)
 right = app.topic(f"{NAME}-right", key_type=str, value_type=int)
 results = app.topic(f"{NAME}-out", key_type=str, value_type=list)

@@ -21,7 +21,10 @@ def order_of(payment: dict[str, Any]) -> str | None:
     return order
 
 
-@app.actor(payments, by=order_of, stores=[counts], on_error=OnError(then="skip", dead_letters=True))
+on_error = "park" if "PARKS" in os.environ else OnError(then="skip", dead_letters=True)
+
+
+@app.actor(payments, by=order_of, stores=[counts], on_error=on_error)
 async def add_up(ctx: Context, payment: dict[str, Any]) -> None:
     """Count a payment."""
     count = counts.get(ctx.key, 0) + 1

@@ -7,10 +7,10 @@ from typing import Any
 from actors import App, Context
 
 
-def make(name: str, **options: Any) -> App:
-    """Make it. Values are counted by another actor, which reads them by another key."""
+def make(name: str, read: str = "in", **options: Any) -> App:
+    """Make it. Values are counted by another actor, which reads them by another key; `read` is what is counted."""
     app = App(name, broker_commit_interval=0.05, broker_session_timeout=6.0, broker_heartbeat_interval=0.5, **options)
-    inputs = app.topic(f"{name}-in", key_type=str, value_type=str)
+    inputs = app.topic(f"{name}-{read}", key_type=str, value_type=str)
     values = app.topic(f"{name}-values", key_type=str, value_type=str)
     out = app.topic(f"{name}-out", key_type=str, value_type=int)
     model = app.topic(f"{name}-model", key_type=str, value_type=int)
@@ -34,4 +34,4 @@ def make(name: str, **options: Any) -> App:
 
 
 if "APP_NAME" in os.environ:
-    app = make(os.environ["APP_NAME"], broker=os.environ["KAFKA_URL"])
+    app = make(os.environ["APP_NAME"], os.environ.get("APP_READS", "in"), broker=os.environ["KAFKA_URL"])

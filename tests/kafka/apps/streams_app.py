@@ -4,20 +4,12 @@ import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from actors import App, Context, Hopping, Session, Sliding, Window, aggregates
+from actors import Context, Hopping, Session, Sliding, Window, aggregates
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
 # Two apps may read the same topics.
 INPUTS = os.environ.get("INPUTS", NAME)
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-    table_standby_replicas=int(os.environ.get("STANDBYS", "0")),
-)
+app = quick_app()
 clicks = app.topic(f"{INPUTS}-clicks", key_type=str, value_type=int)
 late = app.topic(f"{NAME}-late", key_type=str, value_type=int)
 finals = app.topic(f"{NAME}-finals", key_type=str, value_type=list)

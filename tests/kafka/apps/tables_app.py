@@ -1,21 +1,11 @@
 """Orders that get their customers as of their time, and a join of two tables."""
 
-import os
 from datetime import timedelta
 
-from actors import App, Context
+from actors import Context
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-    table_standby_replicas=int(os.environ.get("STANDBYS", "0")),
-    processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
-)
+app = quick_app()
 orders = app.topic(f"{NAME}-orders", key_type=str, value_type=int)
 enriched = app.topic(f"{NAME}-enriched", key_type=str, value_type=list)
 results = app.topic(f"{NAME}-results", key_type=str, value_type=list)

@@ -3,19 +3,12 @@
 import os
 from datetime import timedelta
 
-from actors import Actor, App, Context, receive
+from actors import Actor, Context, receive
 from actors.runtime.handlers import expiry
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
 expiry.PASS_REST_S = 0.3
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-)
+app = quick_app()
 pages = app.topic(f"{NAME}-in", key_type=str, value_type=str)
 visits = app.topic(f"{NAME}-out", key_type=str, value_type=list)
 payments = app.topic(f"{NAME}-payments", key_type=str, value_type=int)

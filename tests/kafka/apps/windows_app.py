@@ -3,18 +3,10 @@
 import os
 from datetime import timedelta
 
-from actors import App, Context, Tumbling, Window, aggregates
+from actors import Context, Tumbling, Window, aggregates
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_max_poll_records=50,
-    broker_commit_interval=0.05,
-    table_standby_replicas=int(os.environ.get("STANDBYS", "0")),
-)
+app = quick_app()
 orders = app.topic(f"{NAME}-in", key_type=str, value_type=int)
 finals = app.topic(f"{NAME}-out", key_type=str, value_type=list)
 sales = app.window_store(

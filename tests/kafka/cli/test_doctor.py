@@ -177,7 +177,7 @@ async def test_the_command_beside_a_worker(brokers: str, tmp_path: Path) -> None
     done = await asyncio.to_thread(forked.faust, *arguments, environment=environment)
     assert done.stderr == ""
     said = json.loads(done.stdout)
-    assert [row["what"] for row in said["results"] if row["check"] == "group"] == [f"group {name}-actors has 1 members"]
+    assert [row["what"] for row in said["results"] if row["check"] == "group"] == [f"group {name}-actors has 1 member"]
     assert [row for row in said["results"] if row["level"] in ("error", "unknown")] == []
     assert done.returncode == said["exit_code"]
     assert done.returncode in (0, 1)

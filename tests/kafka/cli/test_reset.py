@@ -41,9 +41,15 @@ class Operator:
         self.folder = folder
         self.worker: WorkerProcess | None = None
         self.starts = 0
+        self.reads = "in"
 
     def setup(self) -> Setup:
-        return Setup(make(self.name, broker=f"kafka://{self.brokers}", datadir=str(self.folder / "command")))
+        return Setup(
+            make(self.name, self.reads, broker=f"kafka://{self.brokers}", datadir=str(self.folder / "command"))
+        )
+
+    def environment(self) -> dict[str, str]:
+        return {"APP_NAME": self.name, "APP_READS": self.reads}
 
     async def prepare(self) -> None:
         """Have each of `KEYS` counted once, by both actors, and stop the worker."""
@@ -55,7 +61,7 @@ class Operator:
         await self.stop()
 
     async def start(self) -> None:
-        self.worker = WorkerProcess(MODULE, self.brokers, self.folder / "data", APP_NAME=self.name)
+        self.worker = WorkerProcess(MODULE, self.brokers, self.folder / "data", **self.environment())
         self.starts += 1
         self.worker.log_file = self.folder / f"{self.starts}.log"
         self.worker.start()
@@ -84,7 +90,7 @@ class Operator:
         assert text in self.worker.log()
 
     async def faust(self, *arguments: str) -> CompletedProcess[str]:
-        environment = {"APP_NAME": self.name, "KAFKA_URL": f"kafka://{self.brokers}"}
+        environment = {**self.environment(), "KAFKA_URL": f"kafka://{self.brokers}"}
         command = ("-A", MODULE, "-D", str(self.folder / "command"), *arguments)
         return await asyncio.to_thread(forked.faust, *command, environment=environment)
 
@@ -260,3 +266,34 @@ async def test_names_with_a_typo(operator: Operator) -> None:
     assert "there is no actor 'cuont', did you mean count?" in wrong.stderr
     assert "did you mean earliest?" in (await operator.faust("reset", "--to", "earlyest")).stderr
     assert (await operator.faust("reset", "--yes")).returncode == 2
+
+
+async def test_another_topic_as_the_only_input(operator: Operator) -> None:
+    """The errors say what happened, and what they offer works."""
+    name, count = operator.name, len(KEYS)
+    for number, (read, partitions) in enumerate((("other", PARTITIONS), ("third", PARTITIONS + 1))):
+        before, operator.reads = operator.reads, read
+        await make_topics(operator.brokers, f"{name}-{read}", partitions=partitions)
+        await send(operator.brokers, f"{name}-{read}", [(key, b"x") for key in KEYS], partitions=partitions)
+        await operator.refused(f"actor count reads topic {name}-{read} now, and read {name}-{before} when worker ")
+        log = operator.worker.log() if operator.worker is not None else ""
+        assert "`faust -A … reset --to earliest --actor count --yes` keeps the state" in log
+        if number:
+            kept = await operator.faust("reset", "--to", "earliest", "--actor", "count", "--yes")
+            assert (kept.returncode, kept.stderr.count("\n")) == (1, 1)
+            assert (
+                f"has {PARTITIONS} partitions, and topic {name}-third, the input of actor count, has 3" in kept.stderr
+            )
+        some = await operator.faust("reset", "--to", f"{name}-{read}:0=0", "--actor", "count", "--yes")
+        assert some.returncode == 1
+        await operator.reset(
+            "--to", "earliest", "--actor", "count", "--yes", *(["--state", "delete"] if number else [])
+        )
+        await operator.start()
+        await operator.said({1: 3 * count, 2: count} if number else {1: 2 * count, 2: count})
+        await operator.stop()
+    # It goes on like any other.
+    await operator.start()
+    await send(operator.brokers, f"{name}-third", [(KEYS[0], b"x")], partitions=PARTITIONS + 1)
+    await operator.said({1: 3 * count, 2: count + 1})
+    await operator.stop()

@@ -238,3 +238,46 @@ async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys
     third = worker(MISSING_OFFSET="earliest")
     await eventually(lambda: is_counted([1, 1], [2, 2], [3, 3]), what=third.log)
     assert third.terminate() == 0
+
+
+async def test_what_is_parked_holds_the_number_of_partitions_and_can_be_given_up_as_the_errors_say(
+    brokers: str, tmp_path: Path
+) -> None:
+    name = unique("rekey")
+    topic, changelog = f"{name}-payments", f"{name}-{name}-payments-repartition-parked-changelog"
+    await make_topics(brokers, topic, f"{name}-out", partitions=PARTITIONS)
+    environment = {"APP_NAME": name, "PARKS": "1"}
+    worker = WorkerProcess("tests.kafka.apps.rekey_app", brokers, tmp_path / "data", **environment).start()
+
+    async def counted() -> list[list[int]]:
+        return sorted(json.loads(record.value) for record in await read_all(brokers, f"{name}-out"))
+
+    await send(brokers, topic, [(b"a", b'{"number": 1}'), (b"b", b'{"number": 2, "order": "x"}')])
+
+    async def is_counted(*wanted: list[int]) -> bool:
+        return await counted() == list(wanted)
+
+    await eventually(lambda: is_counted([1, 2]), what=worker.log)
+    await add_partitions(brokers, topic, total=PARTITIONS + 1)
+    lies = f"What actor {topic}-repartition has parked lies by the former partitions in topic {changelog}"
+    await eventually(
+        lambda: f"was given more partitions than {PARTITIONS}, it has 3. " in worker.log(), what=worker.log
+    )
+    assert lies in worker.log()
+    assert worker.terminate() == 0
+    worker.start()
+    assert await asyncio.to_thread(worker.wait) == 1
+    assert f"has 3 partitions, and had {PARTITIONS} before. {lies}" in worker.log()
+    listed = await asyncio.to_thread(
+        forked.faust,
+        *("-A", "tests.kafka.apps.rekey_app", "--json", "parked", "list"),
+        environment={**environment, "KAFKA_URL": f"kafka://{brokers}"},
+    )
+    assert (listed.returncode, json.loads(listed.stdout)[0]["key"]) == (0, "a"), listed
+    await delete(brokers, changelog)
+    worker.start(LOST_CHANGELOG="rebuild")
+    async with producing(brokers) as producer:
+        value = b'{"number": 3, "order": "x"}'
+        await producer.send_and_wait(topic, value, b"c", partition=PARTITIONS)
+    await eventually(lambda: is_counted([1, 2], [2, 3]), what=worker.log)
+    assert worker.terminate() == 0

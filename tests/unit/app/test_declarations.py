@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from actors import Actor, App, ConfigurationError, Context, HandlerFailedError, OnError, query, receive
+from actors.declare.options import ActorOptions, split_options
 from actors.testing import ActorTestDriver
 
 
@@ -192,7 +193,7 @@ def test_unknown_settings_and_arguments_name_the_nearest() -> None:
     ("declare", "said"),
     [
         (lambda app: app_of(revoke_timeout=3), r"revoke_timeout=3 has to be a timedelta: write revoke_timeout=timede"),
-        (lambda app: app_of(commit_deadline=timedelta(-1)), r"commit_deadline=-1 day, 0:00:00 has to be 0 or more"),
+        (lambda app: app_of(commit_deadline=timedelta(-1)), r"commit_deadline=-1 day, 0:00:00 has to be more than 0"),
         (lambda app: app.store("x", ttl=60), r"store x: ttl=60 has to be a timedelta: write ttl=timedelta\(seconds=60"),
         (lambda app: app.store("x", ttl=timedelta(0)), "ttl=0:00:00 has to be more than 0"),
         (lambda app: app.store("x", ttl="1h"), r"ttl='1h' has to be a timedelta, as timedelta\(seconds=60\)"),
@@ -262,3 +263,31 @@ def test_a_write_with_a_ttl_that_is_no_timedelta_says_what_to_write() -> None:
 
     with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=r"write ttl=timedelta\(seconds=60\)"):
         driver.send(topic, key="a", value=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"commit_max_bytes": "1kb"}, "commit_max_bytes='1kb' can't be used: write a whole number"),
+        ({"commit_max_bytes": True}, "commit_max_bytes=True can't be used: write a whole number"),
+        ({"create_topics": "no"}, "create_topics='no' can't be used: write True or False"),
+        ({"queries_per_second": None}, "queries_per_second=None can't be used: write a number"),
+        ({"web_key": 5}, "web_key=5 can't be used: write a path"),
+        ({"changelogs": ["a"]}, "changelogs=['a'] can't be used: write a mapping of texts"),
+        ({"worker_secret": 5}, "worker_secret=… can't be used: write a text, a list of texts, or the Path of a file"),
+        ({"queue_records": 0}, "queue_records=0 can't be used: it has to be 1 or more"),
+        ({"rocksdb_cache_bytes": -1}, "rocksdb_cache_bytes=-1 can't be used: it has to be 0 or more"),
+        ({"log_format": "jsn"}, "log_format='jsn' can't be used: write text or json"),
+        ({"clock_skew_margin": timedelta(0)}, "clock_skew_margin=0:00:00 has to be more than 0"),
+        ({"processing_guarantee": "twice"}, "can't be used: write at_least_once or exactly_once"),
+        ({"datadir": 5}, "datadir=5 can't be used: write a text in quotes"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else next(iter(one)),
+)
+def test_an_argument_of_another_type_or_size_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        App("shop", broker="kafka://127.0.0.1:1", **options).conf  # noqa: B018  reads the settings
+
+
+def test_every_setting_of_an_app_has_a_kind_that_its_default_is_of() -> None:
+    split_options({one.name: getattr(ActorOptions(), one.name) for one in fields(ActorOptions)}, ())

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from actors import App
 from actors._faust.doctor import machine
-from actors._faust.doctor.report import Level, Result, exit_code, sort
+from actors._faust.doctor.report import Level, Result, counted, exit_code, sort
 from actors._faust.setup import Setup
 from actors.cli import cli
 
@@ -139,3 +139,7 @@ def test_without_a_broker_it_cannot_tell(caplog: pytest.LogCaptureFixture) -> No
     (one,) = [one for one in found["results"] if one["level"] == "unknown"]
     assert (one["check"], "no broker answers at 127.0.0.1:1" in one["what"]) == ("brokers", True)
     assert found["exit_code"] == 2
+
+
+def test_counts_are_written_as_people_say_them() -> None:
+    assert [counted(number, "member") for number in (0, 1, 2)] == ["0 members", "1 member", "2 members"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ from actors.cli import cli
 from actors.cli.run.reload import changed, look
 from actors.cli.run.supervisor import front_sockets
 from actors.errors import ConfigurationError
+from actors.local_kafka import jars
+from actors.local_kafka.ports import free_port
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two"])
@@ -52,3 +55,67 @@ async def test_only_a_projects_own_python_files_are_looked_at(tmp_path: Path) ->
     (tmp_path / "inner" / "cart.py").unlink()
     (tmp_path / "new.py").write_text("")
     assert await changed(tmp_path, seen) == ["inner/cart.py", "new.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(["wroker"], "worker"), (["parked", "lits"], "list"), (["state", "gte"], "get"), (["zzzz"], "")],
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
+)
+def test_an_unknown_command_names_the_nearest(words: list[str], near: str) -> None:
+    done = CliRunner().invoke(cli, words)
+    last = done.output.splitlines()[-1]
+    assert (done.exit_code, last.startswith(f"Error: No such command '{words[-1]}'.")) == (2, True), done.output
+    assert last.endswith(f"Did you mean {near}?" if near else "'.")
+
+
+def faust_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """Call `faust dev` where it can't start; give the one line that it ends with."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adder.py").write_text('from actors import App\n\napp = App("adder")\n')
+    port = str(free_port())
+    done = CliRunner().invoke(cli, ["dev", "--web-port", port, *words])
+    last = done.output.splitlines()[-1]
+    assert (done.exit_code, done.output.count("Error"), last[:7]) == (1, 1, "Error: "), done.output
+    return last
+
+
+def test_dev_says_which_port_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = faust_dev(tmp_path, monkeypatch, "--web-port", str(port))
+        assert f"port {port} is taken: choose another one for the dashboard with --web-port PORT" in said
+
+
+def test_dev_says_that_there_is_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    said = faust_dev(tmp_path, monkeypatch)
+    assert "no Java here, which a Kafka broker needs" in said
+    assert said.endswith("or set JAVA_HOME. Or use a broker that runs: --broker HOST:PORT")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "needs Java 17 or later, and {java} has version 11"),
+        ("nothing", "needs Java 17 or later, and {java} does not tell its version"),
+    ],
+)
+def test_dev_says_that_java_is_too_old(line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{line}' >&2\n[ \"$1\" = -version ]\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.delenv("KAFKA_VERSION", raising=False)
+    monkeypatch.setattr(jars, "jars_of", lambda pom, name: tmp_path)
+    assert said.format(java=java) in faust_dev(tmp_path, monkeypatch, "--port", str(free_port()))
+
+
+def test_dev_says_that_the_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = faust_dev(tmp_path, monkeypatch, "--keep", "/proc/nowhere")
+    assert "the data can't be written below /proc/nowhere: " in said
+    assert "'/proc/nowhere'. Free some space, or choose another folder with --keep DIR" in said

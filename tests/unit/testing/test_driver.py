@@ -14,6 +14,7 @@ from actors import (
     HandlerFailedError,
     OnError,
     UndecodableRecordError,
+    aggregates,
     query,
     receive,
 )
@@ -230,6 +231,43 @@ def test_crashes_take_no_virtual_time_however_many(keep_disk: bool, settle: bool
         driver.restart()
         assert driver.now_s < 1
         assert driver.items(world.counts) == {"a": 1}
+
+
+class Rows:
+    """A table; in the newer version with an aggregate, and with an actor that answers."""
+
+    def __init__(self, *, is_newer: bool) -> None:
+        self.app = an_app()
+        self.rows = self.app.table(self.app.topic("rows", key_type=str, value_type=str))
+
+        if is_newer:
+            self.counts = self.rows.aggregate("counts", by=lambda row: row, aggregate=aggregates.count())
+
+        @self.app.actor(self.rows.topic, stores=[self.rows], on_error="park" if is_newer else "stop")
+        async def keep(ctx: Context, row: str | None) -> None: ...
+
+        if not is_newer:
+            return
+        self.seen = self.app.store("seen", key_type=str, value_type=int)
+
+        @self.app.actor(self.app.topic("more", key_type=str), stores=[self.seen])
+        async def see(ctx: Context, number: int) -> int:
+            self.seen.set(ctx.key, number)
+            return number + 1
+
+
+def test_what_is_new_in_a_newer_app_begins_empty_and_the_rest_goes_on():
+    one, two = Rows(is_newer=False), Rows(is_newer=True)
+    with ActorTestDriver(one.app) as driver:
+        driver.send(one.rows.topic, key="a", value="x")
+        driver.restart(two.app)
+        driver.send(two.rows.topic, key="b", value="x")
+        assert driver.items(two.rows) == {"a": "x", "b": "x"}
+        assert driver.ask("see", "c", 1) == 2
+        assert driver.items(two.seen) == {"c": 1}
+        # The row that was there is counted when its partition gets a record.
+        driver.send(two.rows.topic, key="a", value="x")
+        assert driver.items(two.counts) == {"x": 2}
 
 
 def test_a_store_has_the_subscripts_of_a_dict():

@@ -66,6 +66,7 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
         topic_names=["input", *(changelog.topic for changelog in changelogs.values())],
         concurrency=1,
         event_times={},
+        parked=None,
     )
 
 
