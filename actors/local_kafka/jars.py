@@ -12,7 +12,6 @@ from actors.local_kafka.files import locked
 
 BROKER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
-DUMP_LOG_SEGMENTS = "kafka.tools.DumpLogSegments"
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
