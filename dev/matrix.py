@@ -25,6 +25,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from dev import REPOSITORY
@@ -263,7 +264,8 @@ def require_bounds(declared: Mapping[str, str], resolved: str) -> None:
     Raises:
         BoundError: Some are higher: another dependency needs them, or the declared version was never released.
     """
-    versions = {canonicalize_name(it.name): it.specifier for it in map(Requirement, resolved.split("\n"))}
+    lines = map(Requirement, resolved.split("\n"))
+    versions: dict[str, SpecifierSet] = {canonicalize_name(line.name): line.specifier for line in lines}
     wrong = [f"{name}>={low} ({versions[name]})" for name, low in declared.items() if not versions[name].contains(low)]
     if wrong:
         raise BoundError(f"no installation has these lower bounds, but the version in brackets: {', '.join(wrong)}")
