@@ -55,7 +55,7 @@ nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows 
 nightly-tests: $(READY) deploy-tools
 	$(BIN)/python -m pytest -m nightly -n 2 --dist loadfile
 
-nightly-brokers: $(READY)  ## brokers with transactions of version 1, and the newest
+nightly-brokers: $(READY)  ## brokers with transactions of version 1, and of an earlier minor release
 	for version in 3.9.1 4.3.1; do \
 		KAFKA_VERSION=$$version $(BIN)/python -m pytest -n 2 --dist loadfile \
 			tests/kafka/wire tests/contract tests/kafka/runtime/test_exactly_once.py \

@@ -27,11 +27,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from numpy.typing import NDArray
 
 from actors._core.partitioner import partitions_for
 from benchmarks.peers.broker import producing
-from dev.kafka import CONFIG_COMMAND, Cluster, run_tool
+from dev.kafka import Cluster
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
 from stores._core.record import METADATA_HEADER, METADATA_VERSION, NEVER, Position, pack_metadata
 
@@ -186,15 +187,12 @@ async def write_changelog(cluster: Cluster, topic: str, shape: Shape) -> None:
         RuntimeError: The topic can't be made, or compaction doesn't come in two minutes.
     """
     segment = shape.records * _RECORD_BYTES // (PARTITIONS * _COMPACTED_SHARE * 4)
-    await _make_topic(
-        cluster.bootstrap,
-        topic,
-        {
-            "cleanup.policy": "compact",
-            "min.cleanable.dirty.ratio": "0.0",
-            "segment.bytes": str(min(max(segment, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)),
-        },
-    )
+    settings = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.0",
+        "segment.bytes": str(min(max(segment, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)),
+    }
+    await _make_topic(cluster.bootstrap, topic, settings)
     homes = np.array(partitions_for(list(map(_key, range(shape.names))), PARTITIONS), dtype=np.int8)
     writer = _Writer(topic, shape, homes)
     transactions = -(-shape.records // TRANSACTION)
@@ -202,7 +200,7 @@ async def write_changelog(cluster: Cluster, topic: str, shape: Shape) -> None:
     async with _producing(cluster.bootstrap, topic) as producer:
         await writer.write(producer, range(compacted))
         await _wait_for(lambda: _is_cleaned(cluster, topic), f"no compaction of {topic}")
-        await asyncio.to_thread(_alter, cluster.bootstrap, topic, f"min.compaction.lag.ms={_FOREVER_MS}")
+        await _set_topic(cluster.bootstrap, topic, settings | {"min.compaction.lag.ms": str(_FOREVER_MS)})
         await writer.write(producer, range(compacted, transactions))
 
 
@@ -306,20 +304,29 @@ async def _producing(brokers: str, topic: str) -> AsyncIterator[AIOKafkaProducer
         yield producer
 
 
-async def _make_topic(brokers: str, topic: str, config: dict[str, str]) -> None:
+async def _make_topic(brokers: str, topic: str, settings: dict[str, str]) -> None:
+    async with _admin(brokers) as admin:
+        answer = await admin.create_topics([NewTopic(topic, PARTITIONS, 1, topic_configs=settings)])
+    if any(error[1] for error in answer.topic_errors):
+        raise RuntimeError(f"{topic} can't be made: {answer.topic_errors}")
+
+
+async def _set_topic(brokers: str, topic: str, settings: dict[str, str]) -> None:
+    """Give a topic these settings, and no others."""
+    async with _admin(brokers) as admin:
+        (answer,) = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+    if any(error[0] for error in answer.resources):
+        raise RuntimeError(f"{topic} can't be set: {answer.resources}")
+
+
+@asynccontextmanager
+async def _admin(brokers: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     try:
-        answer = await admin.create_topics([NewTopic(topic, PARTITIONS, 1, topic_configs=config)])
-        if any(error[1] for error in answer.topic_errors):
-            raise RuntimeError(f"{topic} can't be made: {answer.topic_errors}")
+        yield admin
     finally:
         await admin.close()
-
-
-def _alter(brokers: str, topic: str, setting: str) -> None:
-    where = ["--bootstrap-server", brokers, "--entity-type", "topics", "--entity-name", topic]
-    run_tool(CONFIG_COMMAND, *where, "--alter", "--add-config", setting)
 
 
 def _is_cleaned(cluster: Cluster, topic: str) -> bool:

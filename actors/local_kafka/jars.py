@@ -13,16 +13,12 @@ from actors.local_kafka.files import locked
 
 BROKER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
-DUMP_LOG_SEGMENTS = "kafka.tools.DumpLogSegments"
-CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GET_OFFSET_SHELL = "org.apache.kafka.tools.GetOffsetShell"
 CONSUMER_GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 LOG_DIRS_COMMAND = "org.apache.kafka.tools.LogDirsCommand"
-TRANSACTIONS_COMMAND = "org.apache.kafka.tools.TransactionsCommand"
-METADATA_QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
@@ -75,7 +71,7 @@ def require_newer_java() -> None:
 
 def kafka_version() -> str:
     """Returns the version of Kafka that runs: `KAFKA_VERSION` of the environment, or the one that the tests use."""
-    return os.environ.get("KAFKA_VERSION", "4.1.0")
+    return os.environ.get("KAFKA_VERSION", "4.4.0")
 
 
 def jars_folder() -> Path:

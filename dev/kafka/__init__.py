@@ -3,16 +3,12 @@
 from actors.local_kafka.cluster import BrokerStatus, Cluster
 from actors.local_kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError, ToolMissingError
 from actors.local_kafka.jars import (
-    CONFIG_COMMAND,
     CONSOLE_CONSUMER,
     CONSOLE_PRODUCER,
     CONSUMER_GROUP_COMMAND,
-    DUMP_LOG_SEGMENTS,
     GET_OFFSET_SHELL,
     LOG_DIRS_COMMAND,
-    METADATA_QUORUM_COMMAND,
     TOPIC_COMMAND,
-    TRANSACTIONS_COMMAND,
     ensure_jars,
     kafka_version,
     run_tool,
@@ -24,16 +20,12 @@ from actors.local_kafka.settings import Secure
 from dev.kafka.existing import existing_brokers
 
 __all__ = [
-    "CONFIG_COMMAND",
     "CONSOLE_CONSUMER",
     "CONSOLE_PRODUCER",
     "CONSUMER_GROUP_COMMAND",
-    "DUMP_LOG_SEGMENTS",
     "GET_OFFSET_SHELL",
     "LOG_DIRS_COMMAND",
-    "METADATA_QUORUM_COMMAND",
     "TOPIC_COMMAND",
-    "TRANSACTIONS_COMMAND",
     "BrokerNotReadyError",
     "BrokerStatus",
     "Cluster",

@@ -231,4 +231,4 @@ def test_the_environment_chooses_the_version(monkeypatch):
     monkeypatch.setenv("KAFKA_VERSION", "9.8.7")
     assert "kafka-9.8.7/*" in tool_command(TOPIC_COMMAND)
     monkeypatch.delenv("KAFKA_VERSION")
-    assert "kafka-4.1.0/*" in tool_command(TOPIC_COMMAND)
+    assert "kafka-4.4.0/*" in tool_command(TOPIC_COMMAND)

@@ -158,7 +158,7 @@ def test_a_sample_on_the_command_line(spark: SparkSession, brokers: str, log: Lo
     server.answer = web.json_response({"title": "Unknown store", "detail": "there is no store"}, status=404)
     done = CliRunner().invoke(main, [*rest, "--live", server.url])
     assert done.exit_code == 2
-    assert "answered 404: Unknown store: there is no store" in done.stderr
+    assert "answered 404: Unknown store: there is no store" in done.output
 
 
 def test_answers_that_are_none(server: Server):

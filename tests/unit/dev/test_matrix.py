@@ -27,7 +27,11 @@ def test_cells_are_chosen_by_column_or_version() -> None:
 
 
 def test_every_test_that_a_cell_runs_is_there() -> None:
-    assert [path for paths in matrix.TESTS.values() for path in paths if not (REPOSITORY / path).exists()] == []
+    for paths in matrix.TESTS.values():
+        for path in paths:
+            file, _, name = path.partition("[")[0].partition("::")
+            assert (REPOSITORY / file).exists(), path
+            assert not name or f"def {name}(" in (REPOSITORY / file).read_text(), path
 
 
 def test_tests_are_counted_and_a_missing_report_is_none(tmp_path: Path) -> None:
@@ -54,42 +58,69 @@ def test_a_cell_without_a_test_that_passed_has_failed(
     assert (outcome.result, (outcome.passed, outcome.failed, outcome.skipped)) == (result, numbers)
 
 
-def test_what_cannot_be_had_is_not_tried_and_what_failed_gives_the_exit_code(
+def test_what_cannot_be_had_is_no_pass_and_what_failed_gives_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned("def test_a(): assert False", tmp_path, monkeypatch)
 
-    def environment(cell: matrix.Cell) -> Path:
+    def environment(cell: matrix.Cell) -> tuple[Path, str]:
+        if cell.version == "3.11":
+            return Path(sys.executable), "Python 3.11.7"
         if cell.version == "3.13":
             raise matrix.NotHadError("no python3.13 on PATH")
-        if cell.version == "3.14":
-            raise subprocess.CalledProcessError(1, "pip", output="ERROR: nothing fits\n[notice] a newer pip\n")
-        return Path(sys.executable)
+        raise subprocess.CalledProcessError(
+            1, "uv", output="  \N{MULTIPLICATION SIGN} No solution found:\n  ╰─▶ Because there is no\n  it==1\n"
+        )
 
-    monkeypatch.setattr(matrix, "_environment", environment)
+    monkeypatch.setattr(matrix, "environment", environment)
     assert matrix.main(["python=3.13"]) == 0
     assert matrix.main(["python"]) == 1
-    *_, first, second, third, last = capsys.readouterr().out.splitlines()
-    assert "failed" in first
+    *_, head, first, second, third, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["what", "version", "result", "seconds", "passed", "failed", "skipped", "ran", "with"]
+    assert first.split()[:3] == ["python", "3.11", "failed"]
+    assert first.endswith("Python 3.11.7; see python-3.11.log")
+    assert "not to be had" in second
     assert second.endswith("no python3.13 on PATH")
-    assert "not tried" in second
-    assert third.endswith("can't be installed: ERROR: nothing fits")
+    assert third.endswith("can't be installed: No solution found: Because there is no it==1")
     totals = json.loads(last)
-    assert (totals["passed"], totals["failed"], totals["not tried"]) == (0, 2, 1)
+    assert (totals["passed"], totals["failed"], totals["not to be had"]) == (0, 2, 1)
 
 
-def test_the_lowest_versions_are_the_bounds_of_the_package_and_tools_are_pinned() -> None:
-    pyproject = """[project]
-        dependencies = ["aiohttp>=3.14.4,<4", "Rich>=13"]
-        [project.optional-dependencies]
-        compression = ["aiohttp[speedups]"]
-        fastapi = []
-        parquet = ["pyarrow>=18"]
-        spark = []
-        tracing = []
-        dev = ["pytest>=8", "pyarrow>=19"]"""
-    pins = "aiohttp==3.14.5\npyarrow==26.0.1\npytest==9.2.0\nyarl==1.25.1"
-    assert matrix.lowest(pyproject, pins) == ["aiohttp==3.14.4", "rich==13", "pyarrow==18", "pytest==9.2.0"]
+PYPROJECT = """[project]
+    name = "it"
+    dependencies = ["aiohttp>=3.14.4,<4", "Rich>=13"]
+    [project.optional-dependencies]
+    compression = ["aiohttp[speedups]"]
+    parquet = ["pyarrow>=18"]
+    all = ["it[compression,parquet]"]
+    docs = ["mkdocs>=1.6"]
+    dev = ["opentelemetry-sdk>=1.27", "pytest>=8", "ruff>=0.8"]"""
+
+
+def test_the_lowest_versions_are_the_bounds_of_dependencies_and_extras() -> None:
+    assert matrix.bounds(PYPROJECT) == {"aiohttp": "3.14.4", "rich": "13", "pyarrow": "18"}
+
+
+def test_what_tests_import_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "_TOOLS", ("opentelemetry-sdk", "pytest"))
+    pins = "aiohttp==3.14.5\nopentelemetry-sdk==1.45.2\npytest==9.2.0\nruff==0.17.5"
+    assert matrix.tools(PYPROJECT, pins) == ["opentelemetry-sdk>=1.27", "pytest==9.2.0"]
+
+
+def test_a_lower_bound_that_no_installation_has_fails_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned("def test_a(): pass", tmp_path, monkeypatch)
+    declared = {"aiohttp": "3.14.4", "rich": "13", "opentelemetry-distro": "0.48b0", "yarl": "1.9"}
+    resolved = "aiohttp==3.14.4\nOpentelemetry_Distro==0.48b0\nrich==13.0.0\nsix==1.17.0\nyarl==1.{}"
+
+    def environment(cell: matrix.Cell) -> tuple[Path, str]:
+        matrix.require_bounds(declared, resolved.format(cell.version))
+        return Path(sys.executable), ""
+
+    monkeypatch.setattr(matrix, "environment", environment)
+    assert matrix.try_cell(matrix.Cell("python", "9")).result == "passed"
+    outcome = matrix.try_cell(matrix.Cell("python", "25.1"))
+    assert outcome.result == "failed"
+    assert outcome.why.endswith("in brackets: yarl>=1.9 (==1.25.1)")
 
 
 def planned(test: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,4 +129,4 @@ def planned(test: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "REPOSITORY", folder)
     monkeypatch.setattr(matrix, "_WORK", folder)
     monkeypatch.setattr(matrix, "TESTS", {"python": ["test_it.py"]})
-    monkeypatch.setattr(matrix, "_environment", lambda cell: Path(sys.executable))
+    monkeypatch.setattr(matrix, "environment", lambda cell: (Path(sys.executable), ""))
