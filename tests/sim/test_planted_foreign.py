@@ -80,7 +80,7 @@ PLANTED = (
     Planted(end_what_has_no_result, "foreign", **FOREIGN),
     Planted(remember_results_in_memory, "foreign", first_seed=20, **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **FOREIGN),
-    Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE),
+    Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE, first_seed=2),
     Planted(stop_behind_a_page, "foreign", first_seed=22, **FOREIGN),
     Planted(answer_twice, "foreign", **WITH_INPUTS),
     Planted(subscribe_once, "foreign", **FOREIGN),
