@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Most tests wait most of the time: four processes keep two cores busy.
 JOBS ?= 4
 READY := $(VENV)/.ready
+# Each process of the tests, and each worker that they start, would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
 
@@ -25,7 +27,7 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m dev.tidy
 
-test: check  ## every kind of test, on a real broker and a real Spark; long repetitions are in `make nightly`
+test: check  ## every kind of test, on a real broker and a real Spark: at most 12 minutes on two cores; the long ones are in `make nightly`
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
@@ -49,15 +51,15 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the lowest of all dependencies; CELLS="python broker=4.4.0"
 	$(BIN)/python -m dev.matrix $(CELLS)
 
-nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows a failure runs too
+nightly: $(READY)  ## everything that is long: about NNN minutes on two cores; what follows a failure runs too
 	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
 
 nightly-tests: $(READY) deploy-tools
-	$(BIN)/python -m pytest -m nightly -n 2 --dist loadfile
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or hypothesis" -n $(JOBS) --dist loadfile
 
 nightly-brokers: $(READY)  ## brokers with transactions of version 1, and of an earlier minor release
 	for version in 3.9.1 4.3.1; do \
-		KAFKA_VERSION=$$version $(BIN)/python -m pytest -n 2 --dist loadfile \
+		KAFKA_VERSION=$$version $(BIN)/python -m pytest -m "" -n $(JOBS) --dist loadfile \
 			tests/kafka/wire tests/contract tests/kafka/runtime/test_exactly_once.py \
 			tests/kafka/runtime/test_several_inputs.py tests/kafka/runtime/test_repartition.py \
 			tests/kafka/takeover/test_rebalances.py || exit 1; \

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
 from actors._core import logs
@@ -15,10 +13,9 @@ from actors.local_kafka.settings import STATE_FILE
 from dev.kafka import Cluster, existing_brokers
 from dev.kafka.archive import ensure_archive
 from tests import balance, skips
+from tests.examples import load_profile
 
-hypothesis.settings.register_profile("dev", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+load_profile()
 
 KAFKA = "kafka-of-all-tests"
 

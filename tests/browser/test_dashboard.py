@@ -105,6 +105,7 @@ async def test_who_is_not_allowed_to_does_nothing(shop: Shop) -> None:
                 assert answer.status == status, await answer.text()
 
 
+@pytest.mark.nightly
 async def test_the_dashboard_of_two_workers_through_trouble(shop: Shop, browser) -> None:
     await shop.send(
         ("ada", {"name": "a0", "poison": True}),

@@ -76,7 +76,15 @@ async def site() -> AsyncIterator[tuple[Site, str]]:
     await runner.cleanup()
 
 
-@pytest.mark.parametrize("of", ["quiet", "busy", "many", "copied", "joined", "windowed", "nasty"])
+@pytest.mark.parametrize(
+    "of",
+    [
+        "busy",
+        "windowed",
+        "nasty",
+        *(pytest.param(of, marks=pytest.mark.nightly) for of in ("quiet", "many", "copied", "joined")),
+    ],
+)
 async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[Site, str], of: str) -> None:
     paths = [f"/dashboard?of={of}", f"/dashboard/actor?of={of}&name=take_order"]
     for path in paths[: 1 if of == "many" else 2]:

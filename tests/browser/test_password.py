@@ -44,7 +44,7 @@ async def browser() -> AsyncIterator[Any]:
         yield opened
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("host", ["localhost", pytest.param("127.0.0.1", marks=pytest.mark.nightly)])
 async def test_other_sites_cant_use_the_password_that_a_browser_has(browser: Any, host: str) -> None:
     """Chromium itself doesn't send the password for another host's page, but does for one of another port."""
     seen: list[tuple[str, str, str]] = []

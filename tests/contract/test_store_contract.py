@@ -15,6 +15,7 @@ from stores.errors import SnapshotError, StoreClosedError
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
 from stores.tables import write_tables
+from tests.examples import examples
 from tests.sim.fakes.disk import Disk
 from tests.sim.fakes.loop import Process, VirtualLoop
 
@@ -212,7 +213,7 @@ def test_a_closed_store_says_so(store, call):
         call(store)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     batches=st.lists(WRITES, max_size=4),
     start=BOUNDS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,10 @@ from tests.equivalence.generate import BATCH, KINDS, batches
 from tests.equivalence.judge import Judge
 from tests.equivalence.suite import run
 
-CASES = 500
+CASES = 100
 SEED = 24
 FOUND_WITHIN = 100
 """Cases of the kinds that a mistake is in."""
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    """Kafka Streams, for all tests."""
-    with Judge.start() as started:
-        yield started
 
 
 def test_windows_equal_those_of_kafka_streams(judge: Judge) -> None:

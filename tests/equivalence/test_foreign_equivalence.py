@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +14,6 @@ from tests.equivalence.table_cases import GROUP_COUNT, NO_GROUP
 
 CASES = 60
 SEED = 24
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    """Kafka Streams, for all tests."""
-    with Judge.start() as started:
-        yield started
 
 
 def test_joins_by_a_foreign_key_equal_those_of_kafka_streams(judge: Judge) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,10 @@ from tests.equivalence.join_cases import BATCH, KINDS, LEFT, RIGHT, batches
 from tests.equivalence.joins import AFTERWARDS, AT_ONCE, BOUND, LATE, run
 from tests.equivalence.judge import Judge
 
-CASES = 300
+CASES = 100
 SEED = 24
 FOUND_WITHIN = 200
 """Cases of the kinds that a mistake is in."""
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    """Kafka Streams, for all tests."""
-    with Judge.start() as started:
-        yield started
 
 
 def test_joins_equal_those_of_kafka_streams(judge: Judge) -> None:

@@ -27,13 +27,6 @@ CASES = 160
 SEED = 24
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    """Kafka Streams, for all tests."""
-    with Judge.start() as started:
-        yield started
-
-
 def test_joins_and_aggregates_equal_those_of_kafka_streams(judge: Judge) -> None:
     """Each case is equal, or differs by the known difference alone."""
     outcome = run_tables(judge, table_batches(SEED, CASES))

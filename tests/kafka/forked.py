@@ -32,10 +32,12 @@ _server.set_forkserver_preload(["actors", "actors._faust.service", "faust.cli.fa
 class Fork:
     """A running `python -m faust ARGUMENTS`, with as much of `subprocess.Popen` as the tests need."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> None:
-        """Start it in the repository's root, with `files` as its standard input, output and error."""
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int], *, folder: Path = ROOT
+    ) -> None:
+        """Start it in `folder`, with `files` as its standard input, output and error."""
         descriptors = tuple(_Descriptor(number) for number in files)
-        self._process = _server.Process(target=_run, args=(arguments, environment, descriptors), daemon=True)
+        self._process = _server.Process(target=_run, args=(arguments, environment, descriptors, folder), daemon=True)
         with _polled:
             self._process.start()
         assert self._process.pid is not None
@@ -60,13 +62,14 @@ class Fork:
 
 
 def faust(
-    *arguments: str, environment: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 60.0
+    *arguments: str, environment: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 60.0, folder: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m faust ARGUMENTS`, with `environment` added to this process's; blocks until it ends."""
+    """Run `python -m faust ARGUMENTS` in `folder`, with `environment` added to this process's; blocks until it ends."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         given.write(stdin)
         given.seek(0)
-        process = Fork(arguments, {**os.environ, **environment}, [file.fileno() for file in (given, out, errors)])
+        files = [file.fileno() for file in (given, out, errors)]
+        process = Fork(arguments, {**os.environ, **environment}, files, folder=folder)
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -92,11 +95,11 @@ def _detach(copy: Any) -> int:
     return number
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> None:
+def _run(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int], folder: Path) -> None:
     from faust.cli.faust import cli
 
     os.setsid()
-    os.chdir(ROOT)
+    os.chdir(folder)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -12,6 +12,7 @@ from tests.locks.harness import run
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.nightly
 async def test_no_two_hold_a_lock_while_owners_and_clients_fail(brokers: str, tmp_path: Path) -> None:
     outcome = await run(brokers, tmp_path, QUICK, seed=1)
     assert outcome.complaints == [], outcome

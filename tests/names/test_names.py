@@ -11,6 +11,7 @@ from tests.names.faults import impostor, recreate_changelog, recreate_input, res
 from tests.names.harness import run
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 async def test_nothing_is_lost_or_doubled_when_names_change_their_meaning(tmp_path: Path) -> None:
     with Cluster.up(tmp_path / "kafka") as cluster:

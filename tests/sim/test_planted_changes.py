@@ -118,20 +118,28 @@ def believe_any_offset(patch: Patch) -> None:
 
 
 PLANTED = (
-    Planted(take_a_name_for_a_topic, "exactly once", ("recreate_input",), features=("recreate",)),
-    Planted(fetch_by_name, "exactly once", ("recreate_input",), features=("recreate",)),
-    Planted(count_the_state_of_the_former_input, "progress", ("recreate_input", "crash"), features=("recreate",)),
-    Planted(name_messages_by_topic_and_offset, "ids", ("recreate_input",), features=("recreate",)),
-    Planted(forget_that_the_input_was_re_created, "ids", ("recreate_input", "crash"), features=("recreate",)),
+    Planted(take_a_name_for_a_topic, "exactly once", ("recreate_input",), first_seed=16, features=("recreate",)),
+    Planted(fetch_by_name, "exactly once", ("recreate_input",), first_seed=23, features=("recreate",)),
+    Planted(
+        count_the_state_of_the_former_input,
+        "progress",
+        ("recreate_input", "crash"),
+        first_seed=103,
+        features=("recreate",),
+    ),
+    Planted(name_messages_by_topic_and_offset, "ids", ("recreate_input",), first_seed=2, features=("recreate",)),
+    Planted(
+        forget_that_the_input_was_re_created, "ids", ("recreate_input", "crash"), first_seed=9, features=("recreate",)
+    ),
     Planted(handle_what_is_misplaced, "home", features=("grow",)),
-    Planted(believe_any_offset, "exactly once", ("reset_offset",), features=("operator",)),
-    Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), features=("queries",)),
-    Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=24, features=("queries",)),
-    Planted(take_a_newer_value_for_a_failure, "offender", features=("versions",)),
-    Planted(take_a_newer_value_for_a_failure, "versions", features=("park", "versions")),
+    Planted(believe_any_offset, "exactly once", ("reset_offset",), first_seed=4, features=("operator",)),
+    Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), first_seed=2, features=("queries",)),
+    Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=73, features=("queries",)),
+    Planted(take_a_newer_value_for_a_failure, "offender", first_seed=25, features=("versions",)),
+    Planted(take_a_newer_value_for_a_failure, "versions", first_seed=25, features=("park", "versions")),
     Planted(write_over_newer_values, "versions", features=("versions",)),
-    Planted(let_the_handler_go_on, "versions", features=("versions",)),
-    Planted(forget_that_there_was_an_offset, "exactly once", ("expire_offsets",), features=("expired",)),
+    Planted(let_the_handler_go_on, "versions", first_seed=25, features=("versions",)),
+    Planted(forget_that_there_was_an_offset, "exactly once", ("expire_offsets",), first_seed=2, features=("expired",)),
     Planted(begin_again_on_top_of_state, "operator", ("expire_offsets",), features=("expired",)),
 )
 

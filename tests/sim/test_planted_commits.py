@@ -68,10 +68,10 @@ def count_what_came_after(patch: Patch) -> None:
 
 PLANTED = (
     Planted(settle_before_the_receipt, "exactly once"),
-    Planted(overtake, ""),
+    Planted(overtake, "", first_seed=7),
     Planted(store_where_the_task_is, "disk ahead"),
     Planted(store_where_the_task_is, "disk ahead", features=("parallel",)),
-    Planted(refresh_during_a_commit, ""),
+    Planted(refresh_during_a_commit, "", first_seed=53),
     Planted(count_what_came_after, "effects", features=("effects",)),
 )
 

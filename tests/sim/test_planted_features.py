@@ -167,7 +167,7 @@ def send_at_the_commits_time(patch: Patch) -> None:
 
 
 PLANTED = (
-    Planted(number_questions_by_call, "asks", features=("asks",)),
+    Planted(number_questions_by_call, "asks", first_seed=2, features=("asks",)),
     Planted(keep_no_answer, "asks", features=("asks",)),
     Planted(answer_before_the_commit, "asks", ("cut_off", "unknown_outcome"), first_seed=48, features=("asks",)),
     Planted(give_an_answer_to_all, "asks", features=("asks",)),
@@ -183,7 +183,7 @@ PLANTED = (
     Planted(share_ids_between_keys, "dedupe", features=("dedupe",)),
     Planted(blame_all_stores, "kept", features=("views",)),
     Planted(blame_no_store, "progress", features=("views",)),
-    Planted(show_what_was_read_first, "views", features=("views",)),
+    Planted(show_what_was_read_first, "views", first_seed=3, features=("views",)),
     Planted(send_at_the_commits_time, "times"),
     Planted(send_at_the_commits_time, "times", features=("timers",)),
 )

@@ -102,7 +102,7 @@ PLANTED = (
     Planted(end_what_has_no_result, "foreign", **FOREIGN),
     Planted(remember_results_in_memory, "foreign", first_seed=20, **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **FOREIGN),
-    Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE),
+    Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE, first_seed=2),
     Planted(know_who_is_subscribed_in_memory_only, "foreign", **FOREIGN),
     Planted(stop_behind_a_page, "foreign", first_seed=22, **FOREIGN),
     Planted(answer_twice, "foreign", **WITH_INPUTS),

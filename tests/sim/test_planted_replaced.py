@@ -53,7 +53,7 @@ def write_any_copy_back(patch: Patch) -> None:
 
 PLANTED = (
     Planted(wipe_what_is_of_another_topic, "exactly once", faults=FAULTS, features=("replaced",)),
-    Planted(believe_the_store_alone, "exactly once", faults=FAULTS, features=("replaced",)),
+    Planted(believe_the_store_alone, "exactly once", faults=FAULTS, first_seed=3, features=("replaced",)),
     Planted(look_at_no_ids_while_running, "", faults=FAULTS, first_seed=13, features=("replaced",)),
     Planted(write_any_copy_back, "exactly once", faults=FAULTS, features=("replaced",)),
 )

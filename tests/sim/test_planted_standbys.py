@@ -23,6 +23,8 @@ def copies_go_on(patch: Patch) -> None:
     patch.setattr(Standbys, "release", release)
 
 
-@pytest.mark.parametrize("planted", [Planted(copies_go_on, "one writer", features=("standbys",))], ids=str)
+@pytest.mark.parametrize(
+    "planted", [Planted(copies_go_on, "one writer", first_seed=10, features=("standbys",))], ids=str
+)
 def test_damage_breaks_its_invariant(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert planted.seed(monkeypatch) is not None, f"no seed of {MAX_SEEDS} shows it"

@@ -34,7 +34,7 @@ PLANTED = (
     Planted(stand_still_while_ahead, "timers", ("clock_step",), first_seed=186, features=FEATURES),
     Planted(forget_the_time, "expiry", first_seed=316, features=FEATURES),
     Planted(believe_the_machine, "timers", ("clock_step",), features=FEATURES),
-    Planted(believe_the_machine, "timers", features=(*FEATURES, "standbys")),
+    Planted(believe_the_machine, "timers", first_seed=3, features=(*FEATURES, "standbys")),
 )
 
 

@@ -90,10 +90,10 @@ def handle_late_ones_as_if_in_time(patch: Patch) -> None:
 
 WINDOWS: dict[str, Any] = {"features": ("windows",)}
 PLANTED = (
-    Planted(close_without_the_cursor, "windows", **WINDOWS),
-    Planted(forget_stream_time, "windows", first_seed=18, **WINDOWS),
-    Planted(remove_entries_when_they_are_taken, "windows", **WINDOWS),
-    Planted(forget_one_side_of_a_merge, "windows", first_seed=18, **WINDOWS),
+    Planted(close_without_the_cursor, "windows", **WINDOWS, first_seed=4),
+    Planted(forget_stream_time, "windows", first_seed=21, **WINDOWS),
+    Planted(remove_entries_when_they_are_taken, "windows", **WINDOWS, first_seed=3),
+    Planted(forget_one_side_of_a_merge, "windows", first_seed=21, **WINDOWS),
     Planted(drop_what_waits_for_its_close, "windows", **WINDOWS),
     Planted(close_in_any_order, "windows", **WINDOWS),
     Planted(ignore_grace, "windows", **WINDOWS),

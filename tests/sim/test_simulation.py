@@ -1,7 +1,8 @@
 """The runtime under faults, in virtual time.
 
 `SEED=n` replays one seed with its trace (`FAULTS=crash,pause` restricts it, `FEATURES=poison,static` or `none` replaces
-what the seed has), `SIM_SEEDS=n` runs n of them (100 by default, 5000 in `make nightly`).
+what the seed has), `SIM_SEEDS=n` runs n of them (30 by default, 5000 in `make nightly`) and
+a twentieth of that of each further kind.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from tests.sim.fakes.loop import Process, VirtualLoop
 from tests.sim.nemesis import STEPS
 from tests.sim.simulation import FEATURES, MODEL, check, features_of, simulate
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "100"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "30"))
+OTHERS = max(SEEDS // 20, 7)
+"""Seeds of each kind of runs after the first, which has all features: at least one for each of its variants."""
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
 NAMED = os.environ.get("FEATURES")
@@ -111,55 +114,57 @@ def test_every_invariant_holds_under_faults(seed: int, faults: tuple[str, ...], 
     check(seed, faults=faults, features=features, print_trace=REPLAYED is not None)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_invariant_holds_with_standbys(seed: int) -> None:
     check(seed, features=mixed(seed, "standbys"))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_window_closes_once_under_faults(seed: int) -> None:
     more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("static",))[seed % 5]
     check(seed, features=("windows", *more))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_pair_and_every_lone_record_is_called_once_under_faults(seed: int) -> None:
     more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("windows",))[seed % 5]
     check(seed, features=("joins", *more))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_results_of_a_foreign_key_follow_both_tables_under_faults(seed: int) -> None:
     more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "static", "timers"), ("joins", "windows"))
     check(seed, features=("foreign", *more[seed % len(more)]))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_invariant_holds_beside_workers_of_an_earlier_release(seed: int) -> None:
     check(seed, features=mixed(seed, "earlier"))
 
 
 def test_tasks_are_kept_and_held_back() -> None:
     left = {"kept", "StaleGenerationError", "handed over"}
-    for seed in range(50):
+    for seed in (31, *range(50)):
         left -= simulate(seed, faults=("rebalance", "quick_restart", "crash")).counted.keys()
-    assert not left
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_nothing_is_handled_while_it_is_paused_and_nothing_lost_after(seed: int) -> None:
     more = ((), ("standbys",), ("parallel",), ("static",), ("timers",), ("inputs",), ("at_least_once",))[seed % 7]
     check(seed, features=("pauses", *more))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", range(2 * OTHERS))
 def test_every_invariant_holds_with_two_inputs(seed: int) -> None:
     more = ("inputs", ("standbys", "recreate", "retention", "parallel")[seed % 4])
     features = [feature for feature in features_of(seed) if feature not in NOT_WITH_INPUTS]
     check(seed, features=more if more[1] == "recreate" else (*features, *more))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_nothing_of_two_inputs_is_lost_at_least_once(seed: int) -> None:
     more = (("standbys",), ("parallel",), ("retention", "static"))[seed % 3]
     check(seed, features=("at_least_once", "inputs", *more))
@@ -175,7 +180,7 @@ def test_nothing_of_two_inputs_is_lost_at_least_once(seed: int) -> None:
         ("inputs", "replaced", "parallel"),
     ],
 )
-@pytest.mark.parametrize("seed", range(SEEDS // 10))
+@pytest.mark.parametrize("seed", range(OTHERS // 2))
 def test_nothing_is_lost_or_doubled_when_changelogs_are_replaced(seed: int, features: tuple[str, ...]) -> None:
     """Unless its partition stands still, because no store has all that was committed."""
     check(seed, faults=REPLACED, features=features)
@@ -188,7 +193,7 @@ def test_most_replaced_changelogs_are_written_back() -> None:
     assert sum(not report.counted["given up"] for report in replaced) > len(replaced) / 2
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_invariant_holds_while_clocks_are_set(seed: int) -> None:
     more = ("expiry", "steps", "timers", "standbys")
     check(seed, features=mixed(seed, *more[: 4 if seed % 2 else 3]))
@@ -197,7 +202,7 @@ def test_every_invariant_holds_while_clocks_are_set(seed: int) -> None:
 SWAPPED = ("swap_folders", "crash", "rebalance")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 15))
+@pytest.mark.parametrize("seed", range(OTHERS // 3))
 def test_every_invariant_holds_with_swapped_folders(seed: int) -> None:
     check(seed, faults=SWAPPED, features=("standbys",) if seed % 2 else ())
 
@@ -208,9 +213,11 @@ def test_swapped_folders_stop_partitions() -> None:
 
 def test_inputs_that_grow_stop_partitions_at_a_takeover_or_in_front_of_a_record() -> None:
     left = {"InputGrownError", "MisplacedRecordError"}
-    for seed in range(50):
+    for seed in (22, 27, *range(50)):
         left -= simulate(seed, features=("grow",)).counted.keys()
-    assert not left
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
 
 
 def test_a_seed_is_one_run() -> None:
@@ -242,7 +249,7 @@ def test_every_feature_comes() -> None:
         "lost membership",
         "mended",
     }
-    for seed in range(200):
+    for seed in (0, 19, 53, *range(200)):
         left -= simulate(seed, features=("operator", "retention", "poison", "refused", "static")).counted.keys()
         if not left:
             return
@@ -295,7 +302,7 @@ def test_every_part_of_the_model_comes() -> None:
         "view damaged",
         "store damaged",
     }
-    for seed in range(50):
+    for seed in (10, 15, *range(50)):
         left -= simulate(seed, features=MODEL).counted.keys()
         if not left:
             return
@@ -323,7 +330,7 @@ def test_joins_call_pairs_and_lone_records() -> None:
         "join matched when it was due",
         "joins retried",
     }
-    for seed in range(50):
+    for seed in (0, 21, *range(50)):
         left -= simulate(seed, features=("joins",)).counted.keys()
         if not left:
             return

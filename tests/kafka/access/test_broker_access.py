@@ -149,6 +149,7 @@ def trusting(site: Site, name: str | None = None) -> Any:
     return site.authority.trust(None if name is None else (files / f"{name}.pem", files / f"{name}.key"))
 
 
+@pytest.mark.nightly
 async def test_workers_answer_each_others_questions(site: Site) -> None:
     clients = [
         StateClient(url, ssl=trusting(site, name), token=token, follow_owners=follows)

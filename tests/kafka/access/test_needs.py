@@ -174,6 +174,7 @@ async def test_an_actor_runs_with_what_its_refused_start_asks_for_and_no_more(si
         worker.kill()
 
 
+@pytest.mark.nightly
 async def test_all_features_run_with_what_the_table_has(site: Site) -> None:
     name = unique("all")
     needs, wanted = needed(name, FEATURES)
@@ -196,6 +197,7 @@ async def test_all_features_run_with_what_the_table_has(site: Site) -> None:
     assert all(line[line.index("max.message") :].strip() in found for line in warned)
 
 
+@pytest.mark.nightly
 async def test_at_least_once_takes_no_transactional_ids(site: Site) -> None:
     name = unique("once")
     needs, wanted = needed(name, ["store"], processing_guarantee="at_least_once")
@@ -209,6 +211,7 @@ async def test_at_least_once_takes_no_transactional_ids(site: Site) -> None:
         worker.kill()
 
 
+@pytest.mark.nightly
 async def test_topics_that_may_not_be_made_are_all_named(site: Site) -> None:
     name = unique("maker")
     needs, wanted = needed(name, FEATURES)

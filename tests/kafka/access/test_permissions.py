@@ -97,6 +97,7 @@ async def site(secure_cluster: tuple[Cluster, Authority], tmp_path: Path, worker
     return Site(name, cluster.bootstrap, lists, worker)
 
 
+@pytest.mark.nightly
 async def test_a_worker_waits_for_a_permission_that_is_withdrawn_and_blames_no_message(site: Site) -> None:
     name = site.name
     await site.send()

@@ -104,6 +104,7 @@ async def app_in(folder: Path, brokers: str, *, after: str = "", with_topic: boo
         await make_topics(brokers, f"{name}-accounts", partitions=4)
 
 
+@pytest.mark.nightly
 async def test_two_servers_share_the_partitions_and_hand_them_over(
     brokers: str, tmp_path: Path, servers: list[Server]
 ) -> None:
@@ -151,7 +152,7 @@ async def test_two_servers_share_the_partitions_and_hand_them_over(
     assert "stopping took longer" not in first.log()
 
 
-@pytest.mark.parametrize("what", ["no broker", "no topic"])
+@pytest.mark.parametrize("what", ["no broker", pytest.param("no topic", marks=pytest.mark.nightly)])
 async def test_a_worker_that_cannot_start_fails_the_lifespan_with_its_reason(
     brokers: str, tmp_path: Path, servers: list[Server], what: str
 ) -> None:

@@ -16,7 +16,7 @@ FAUSTS_OWN_CRASH = "Not in the middle of a transaction"
 that it hasn't begun, and ends the worker. The next worker reads those records again; actors are not concerned."""
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.nightly)])
 async def test_an_agent_consumes_what_an_actor_sends(brokers: str, tmp_path: Path, guarantee: str) -> None:
     name = unique("mixed")
     await make_topics(brokers, f"{name}-orders", f"{name}-accepted", f"{name}-totals")

@@ -36,6 +36,7 @@ def test_has_the_same_one(kafka):
 """
 
 
+@pytest.mark.nightly
 def test_a_session_has_a_broker_and_leaves_none(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makepyfile(SUITE)

@@ -111,6 +111,7 @@ async def ended(process: asyncio.subprocess.Process, by: signal.Signals) -> int:
         return await process.wait()
 
 
+@pytest.mark.nightly
 async def test_a_message_reaches_the_worker_which_is_reloaded_and_nothing_is_left(tmp_path):
     folder = Folder(tmp_path)
     async with folder.dev("--port", str(folder.port)) as dev:
@@ -147,6 +148,7 @@ async def test_a_message_reaches_the_worker_which_is_reloaded_and_nothing_is_lef
     assert is_free(folder.web_port)
 
 
+@pytest.mark.nightly
 async def test_kept_data_is_there_the_next_time_also_after_a_kill(tmp_path):
     folder = Folder(tmp_path)
     kept = ("--keep", str(tmp_path / "kept"))
@@ -179,7 +181,7 @@ async def test_a_broker_that_runs_is_used_and_goes_on(tmp_path, brokers):
     assert not is_free(folder.port)
 
 
-@pytest.mark.parametrize("missing", ["java", "maven"])
+@pytest.mark.parametrize("missing", ["java", pytest.param("maven", marks=pytest.mark.nightly)])
 async def test_a_missing_tool_is_one_line_with_its_remedy(tmp_path, missing):
     folder = Folder(tmp_path)
     tools = tmp_path / "tools"

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -101,6 +102,7 @@ async def test_from_the_first_deploy_to_a_program_that_lost_a_store(brokers: str
     assert await topic_id(brokers, f"{name}-extra-changelog") is None
 
 
+@pytest.mark.nightly
 async def test_settings_partitions_and_a_changelog_that_was_deleted(brokers: str, tmp_path: Path) -> None:
     name = unique("drift")
     await make_topics(brokers, f"{name}-in")

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from actors.local_kafka.ports import is_free
 from dev.kafka import free_port
@@ -89,6 +90,7 @@ async def count_all(brokers: str, name: str) -> None:
     await send(brokers, f"{name}-in", [(key.encode(), b'"x"') for key in KEYS], partitions=PARTITIONS)
 
 
+@pytest.mark.nightly
 async def test_two_workers_share_a_port_and_survive_kills_and_replacements(tmp_path, brokers):
     worker, name = await supervised(brokers, tmp_path, INSTANCE_ID="host")
     await eventually(lambda: len(worker.ready()) == 2, deadline_s=READY_S, what=worker.log)
@@ -154,6 +156,7 @@ async def test_workers_end_with_a_supervisor_that_is_killed(tmp_path, brokers):
     assert worker.log().count("Closing event loop") == 2
 
 
+@pytest.mark.nightly
 async def test_a_start_that_is_refused_ends_all(tmp_path, brokers):
     name = unique("none")
     worker = Supervised(

@@ -161,6 +161,7 @@ async def test_on_top_of_the_state(operator: Operator) -> None:
     await operator.stop()
 
 
+@pytest.mark.nightly
 async def test_without_the_state(operator: Operator) -> None:
     ids = await operator.ids()
     seen = await operator.reset("--to", "earliest", "--state", "delete")
@@ -183,6 +184,7 @@ async def test_without_the_state(operator: Operator) -> None:
 DEATHS = ("changelog", "read model", "offsets", "owners", "registry")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", DEATHS)
 async def test_a_death_in_the_middle(operator: Operator, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
@@ -241,6 +243,7 @@ async def test_where_offsets_go(operator: Operator) -> None:
             await found(wrong)
 
 
+@pytest.mark.nightly
 async def test_a_worker_that_joins_meanwhile(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     before = await operator.committed()
     marks = Resetter._marks
@@ -260,6 +263,7 @@ async def test_a_worker_that_joins_meanwhile(operator: Operator, monkeypatch: py
     await operator.stop()
 
 
+@pytest.mark.nightly
 async def test_names_with_a_typo(operator: Operator) -> None:
     wrong = await operator.faust("reset", "--to", "earliest", "--actor", "cuont")
     assert wrong.returncode == 1

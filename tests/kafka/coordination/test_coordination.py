@@ -109,6 +109,7 @@ async def test_a_client_that_is_closed_ends_what_waits_at_once(brokers: str, ser
         await asyncio.wait_for(kept.lost.wait(), 10)
 
 
+@pytest.mark.nightly
 async def test_many_watch_something_large_and_nobody_loses_its_lease(brokers: str, service: str) -> None:
     async with Coordination(brokers, app=service) as client, Coordination(brokers, app=service) as other:
         await client.put("n", "small")

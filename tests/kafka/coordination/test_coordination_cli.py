@@ -366,6 +366,7 @@ class Terminal:
         os.close(self._end)
 
 
+@pytest.mark.nightly
 async def test_break_asks_on_a_terminal(service: Service) -> None:
     held = await service.client.acquire("ask-first", ttl=120, owner="ada", data="room 4")
     with contextlib.closing(Terminal(service, "locks", "break", "ask-first")) as terminal:
@@ -505,6 +506,7 @@ async def test_watch_ends_after_a_count_and_speaks_json(service: Service) -> Non
 # --- without a worker ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_without_a_worker_what_is_committed_is_shown_and_what_asks_ends_in_time(service: Service) -> None:
     client = service.client
     short = await client.acquire("idle-short", ttl=1, owner="gone")

@@ -113,7 +113,7 @@ class Guarded:
     content: Callable[[], Awaitable[list[tuple[int, str]]]]
 
 
-@pytest.fixture(params=["sqlite", "topic"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.nightly), "topic"])
 def guarded(request: pytest.FixtureRequest, brokers: str, service: str, tmp_path: Path) -> Guarded:
     """Depends on the service, which has a name of its own for each run, so that the topic has too."""
     path, topic = tmp_path / "ledger.db", unique("lines")
@@ -154,6 +154,7 @@ async def test_a_holder_that_was_stopped_past_its_lease_is_refused(guarded: Guar
     assert "first wrote 1 " not in holders[0].said()
 
 
+@pytest.mark.nightly
 async def test_a_writer_without_the_fence_gets_into_what_cannot_check_for_itself(
     guarded: Guarded, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

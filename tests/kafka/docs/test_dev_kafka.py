@@ -71,6 +71,7 @@ def sleeper():
         process.kill()
 
 
+@pytest.mark.nightly
 def test_a_cluster_from_up_to_down(tmp_path):
     folder = tmp_path / "with a spáce"
     port = free_port()

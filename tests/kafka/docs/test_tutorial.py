@@ -109,6 +109,7 @@ def reader(tmp_path: Path, brokers: str) -> Iterator[Reader]:
     made.stop()
 
 
+@pytest.mark.nightly
 async def test_the_tutorial_from_the_first_line_to_the_audit(reader: Reader) -> None:
     blocks: list[Any] = documents.blocks_of(PAGE)
     program, test = [block for block in blocks if block.language == "python"]

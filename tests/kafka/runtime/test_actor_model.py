@@ -6,6 +6,7 @@ import collections
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -28,6 +29,7 @@ def logs(workers: list[WorkerProcess]) -> str:
     return "\n---\n".join(worker.log()[-2000:] for worker in workers)
 
 
+@pytest.mark.nightly
 async def test_each_timer_fires_once_whoever_is_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -78,6 +80,7 @@ async def test_each_timer_fires_once_whoever_is_killed(
     assert any(b"cancelled" in record.value for record in records)
 
 
+@pytest.mark.nightly
 async def test_messages_side_by_side_are_handled_once_and_in_order_whoever_is_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

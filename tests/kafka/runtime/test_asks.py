@@ -114,7 +114,8 @@ async def test_between_accounts_also_of_one_partition(
     assert worker.terminate() == 0, worker.log()
 
 
-@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("parts", [2, 4])
 async def test_no_money_is_lost_or_made_by_kill_9(
     brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path, parts: int
 ) -> None:
@@ -149,6 +150,7 @@ async def test_no_money_is_lost_or_made_by_kill_9(
     assert "skipped after" not in one.log() + two.log()
 
 
+@pytest.mark.nightly
 async def test_branches_that_ask_in_another_order_after_kill_9_book_once(
     brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path
 ) -> None:

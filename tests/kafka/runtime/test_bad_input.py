@@ -220,7 +220,12 @@ async def test_a_commit_is_cut_to_what_its_topics_take(brokers: str, tmp_path: P
     ("topic", "config", "refused"),
     [
         ("small", {"max.message.bytes": "5000"}, (b'{"do": "to small"}', None)),
-        ("out", {"message.timestamp.after.max.ms": "3600000"}, (b'{"do": "write"}', 1 << 50)),
+        pytest.param(
+            "out",
+            {"message.timestamp.after.max.ms": "3600000"},
+            (b'{"do": "write"}', 1 << 50),
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 async def test_a_record_that_the_broker_refuses_is_found_and_named(
@@ -272,6 +277,7 @@ async def set_topic(brokers: str, topic: str, config: dict[str, str]) -> None:
         await admin.close()
 
 
+@pytest.mark.nightly
 async def test_an_output_that_is_deleted_holds_up_the_message_that_needs_it_alone(brokers: str, tmp_path: Path) -> None:
     name = unique("bad")
     await make_topics(brokers, f"{name}-in", partitions=2)
@@ -311,6 +317,7 @@ async def test_an_output_that_is_deleted_holds_up_the_message_that_needs_it_alon
         assert worker.terminate() == 0
 
 
+@pytest.mark.nightly
 async def test_more_partitions_are_taken_up_without_state_and_stop_an_actor_with_state(
     brokers: str, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.stepping_app"
@@ -12,6 +14,7 @@ HOUR_MS = 3_600_000
 TIMERS = 60
 
 
+@pytest.mark.nightly
 async def test_no_timer_hangs_whenever_the_clock_is_an_hour_ahead(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -16,6 +16,7 @@ PARTITIONS = 16
 FOR_EACH_BROKER = 5
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", [1, 3])
 async def test_a_worker_has_at_most_five_connections_to_each_broker(
     tmp_path: Path, workers: list[WorkerProcess], count: int

@@ -95,6 +95,7 @@ async def shop(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> Sh
     return Shop(name, brokers, tmp_path, workers)
 
 
+@pytest.mark.nightly
 async def test_effects_happen_in_order_with_one_id_and_their_results_once_whoever_is_killed(shop: Shop) -> None:
     await shop.begin(2)
     payments = [(key, 10 * each + place) for each in range(EACH) for place, key in enumerate(KEYS)]

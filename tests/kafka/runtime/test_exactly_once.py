@@ -149,6 +149,7 @@ async def test_rebalances_between_workers_lose_and_double_nothing(
     assert two.terminate() == 0
 
 
+@pytest.mark.nightly
 async def test_a_paused_worker_that_wakes_up_changes_nothing(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

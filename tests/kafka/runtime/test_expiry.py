@@ -7,6 +7,7 @@ import collections
 from pathlib import Path
 
 import orjson
+import pytest
 
 from actors._core.partitioner import partition_for
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
@@ -16,6 +17,7 @@ VISITORS = 400
 TOPICS = ("in", "out", "payments", "booked")
 
 
+@pytest.mark.nightly
 async def test_each_visit_is_given_out_once_whoever_is_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -57,6 +59,7 @@ async def test_each_visit_is_given_out_once_whoever_is_killed(
     assert await given() == wanted
 
 
+@pytest.mark.nightly
 async def test_a_payment_that_comes_twice_is_booked_once_whoever_is_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from actors._core.partitioner import partition_for
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, unique
@@ -78,6 +79,7 @@ def in_order(records: list[Any]) -> Mapping[bytes, Any]:
     return {key: list(result) for key, result in held.items()}
 
 
+@pytest.mark.nightly
 async def test_results_follow_both_tables_in_order(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     name = unique("foreign")
     for topic, partitions in PARTITIONS.items():

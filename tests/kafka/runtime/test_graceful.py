@@ -8,6 +8,7 @@ import re
 import time
 from pathlib import Path
 
+import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from dev.kafka import Cluster
@@ -104,6 +105,7 @@ async def test_a_handler_that_blocks_its_thread_doesnt_hold_the_stop(
     stopped_within(worker, EXIT_S)
 
 
+@pytest.mark.nightly
 async def test_a_rolling_restart_with_static_membership_moves_no_partition(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -173,6 +175,7 @@ async def test_a_handler_that_holds_the_loop_is_named_before_the_session_is_over
     assert len(_takeovers(worker)) == 2, "the session wasn't lost"
 
 
+@pytest.mark.nightly
 async def test_a_broker_that_is_away_is_said_once_per_interval(tmp_path: Path, workers: list[WorkerProcess]) -> None:
     with Cluster.up(tmp_path / "kafka") as cluster:
         name = await begin(cluster.bootstrap)

@@ -57,6 +57,7 @@ def wanted(rounds: int) -> Results:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("standbys", ["0", "1"])
 async def test_each_result_is_sent_once_whoever_is_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess], standbys: str

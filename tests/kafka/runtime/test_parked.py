@@ -114,6 +114,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
         assert part in line
 
 
+@pytest.mark.nightly
 async def test_a_line_waits_through_a_kill_until_it_is_retried_in_order_exactly_once(shop: Shop) -> None:
     worker = shop.worker()
     orders = [("a", named("a0", poison=True)), ("a", named("a1")), ("a", named("a2"))]
@@ -195,6 +196,7 @@ async def test_drops_and_what_does_not_decode(shop: Shop) -> None:
     await shop.until_parked()
 
 
+@pytest.mark.nightly
 async def test_parked_effects_are_called_again_or_dropped(shop: Shop) -> None:
     worker = shop.worker()
     await shop.send(("a", named("a0", ship=True)), ("a", named("a1", ship=True)), ("b", named("b0", ship=True)))
@@ -217,6 +219,7 @@ async def test_parked_effects_are_called_again_or_dropped(shop: Shop) -> None:
     assert (told["left"], told["error"]) == ([], None)
 
 
+@pytest.mark.nightly
 async def test_a_large_record_is_parked_and_retried_and_no_producer_can_drop_it(shop: Shop) -> None:
     worker = shop.worker()
     large = named("a0", poison=True, text="x" * 900_000)
@@ -240,6 +243,7 @@ async def test_a_large_record_is_parked_and_retried_and_no_producer_can_drop_it(
     assert [order for order, _, _ in await shop.done("a")] == ["a0", "a1"]
 
 
+@pytest.mark.nightly
 async def test_many_keys_are_retried_or_dropped_by_one_command(shop: Shop) -> None:
     worker = shop.worker()
     keys = ["a", "b", "c", "d"]

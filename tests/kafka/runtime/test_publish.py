@@ -199,6 +199,7 @@ async def test_a_topic_that_doesnt_keep_values_is_refused(
     assert f"topic {name}-readers, to which store counts is published, has cleanup.policy=delete" in worker.log()
 
 
+@pytest.mark.nightly
 async def test_the_example(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     await make_topics(brokers, "parcel-scans")
     worker = WorkerProcess("examples.read_model", brokers, tmp_path / "data")

@@ -8,6 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kafka import forked
 from tests.kafka.helpers import (
     WorkerProcess,
@@ -155,6 +157,7 @@ async def has_each_key_once(brokers: str, name: str, sent: int) -> None:
         assert sorted(number for _, is_payment, number in seen if is_payment) == wanted
 
 
+@pytest.mark.nightly
 async def test_a_topic_is_read_by_two_keys_beside_inputs_with_other_numbers_of_partitions(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -199,6 +202,7 @@ async def test_a_topic_is_read_by_two_keys_beside_inputs_with_other_numbers_of_p
             assert len(await producer.partitions_for(topic)) == partitions
 
 
+@pytest.mark.nightly
 async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys_is_told(
     brokers: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
 from tests.kafka import forked
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -20,6 +22,7 @@ def records(first: int, count: int) -> list[tuple[bytes, bytes]]:
     return [(KEYS[number % len(KEYS)], b"%d" % number) for number in range(first, first + count)]
 
 
+@pytest.mark.nightly
 async def test_messages_of_two_inputs_are_counted_once_although_workers_are_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -81,6 +84,7 @@ async def test_messages_of_two_inputs_are_counted_once_although_workers_are_kill
             assert [value for _, from_, value in found[key] if from_ == side] == wanted
 
 
+@pytest.mark.nightly
 async def test_the_example(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     await make_topics(brokers, "orders", "payments", "settled", partitions=PARTITIONS)
     keys = [b"o%d" % number for number in range(40)]

@@ -62,6 +62,7 @@ def worker_of(brokers: str, folder: Path, name: str, **environment: str) -> Work
     return WorkerProcess(MODULE, brokers, folder, APP_NAME=name, **environment)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("standbys", ["0", "1"])
 async def test_each_order_meets_the_row_of_its_time_once(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess], standbys: str
@@ -106,7 +107,7 @@ async def test_each_order_meets_the_row_of_its_time_once(
     assert await enriched(brokers, name) == expected
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.nightly)])
 async def test_the_last_result_of_a_join_is_that_of_both_tables(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess], guarantee: str
 ) -> None:

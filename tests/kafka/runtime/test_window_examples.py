@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all
 
 MINUTE_MS = 60_000
@@ -52,6 +54,7 @@ class Example:
         self._worker.start()
 
 
+@pytest.mark.nightly
 async def test_sales_per_minute(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     await make_topics(brokers, "sales", "late-sales", "sales-per-minute", partitions=1)
     first_ms = begin_ms()

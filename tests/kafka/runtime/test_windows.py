@@ -71,6 +71,7 @@ async def config_of(brokers: str, topic: str) -> dict[str, str]:
     return {entry[0]: entry[1] for *_, entries in response.resources for entry in entries}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("standbys", ["0", "1"])
 async def test_each_final_is_sent_once_whoever_is_killed(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess], standbys: str

@@ -198,6 +198,7 @@ def operator(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> Oper
     return Operator(brokers, tmp_path, workers)
 
 
+@pytest.mark.nightly
 async def test_a_changelog_that_was_deleted(operator: Operator) -> None:
     title = "A changelog was deleted"
     await operator.make()
@@ -261,6 +262,7 @@ def remedies(log: str) -> dict[str, str]:
     return dict(re.findall(r"--topic \S+:(\d+) --reset-offsets --execute --to-offset (\d+)", log))
 
 
+@pytest.mark.nightly
 async def test_offsets_that_are_wrong(operator: Operator) -> None:
     title = "The offsets are wrong"
     await operator.make()
@@ -286,6 +288,7 @@ async def test_offsets_that_are_wrong(operator: Operator) -> None:
     await operator.holds(6)
 
 
+@pytest.mark.nightly
 async def test_a_cluster_that_is_lost(operator: Operator, tmp_path: Path) -> None:
     title, here = "The cluster is lost", operator.brokers
     with Cluster.up(tmp_path / "lost") as lost:
@@ -316,6 +319,7 @@ async def test_a_cluster_that_is_lost(operator: Operator, tmp_path: Path) -> Non
     assert "key-1" in await operator.give("faust --json -A $MODULE -D $DATA state get $STORE key-1")
 
 
+@pytest.mark.nightly
 async def test_backups(operator: Operator) -> None:
     title = "Back up"
     await operator.make()

@@ -75,9 +75,8 @@ async def said(worker: WorkerProcess, *texts: str) -> None:
     await eventually(lambda: all(text in worker.log() for text in texts), what=lambda: worker.log()[-3000:])
 
 
-@pytest.mark.parametrize(
-    ("kind", "rounds"), [("copy", 1), ("seen", 1), pytest.param("seen", 2, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "rounds"), [("copy", 1), ("seen", 2)])
 async def test_an_input_re_created_under_a_busy_worker_stops_until_somebody_chooses(
     brokers: str, start: Start, kind: str, rounds: int
 ) -> None:
@@ -119,6 +118,7 @@ async def _has(brokers: str, name: str, round_: str, count: int) -> bool:
     return len(await handled(brokers, name, round_)) >= count
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["copy", "seen"])
 async def test_an_offset_that_was_set_by_hand_is_refused_unless_it_is_wanted(
     brokers: str, start: Start, kind: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from dev.kafka import Cluster
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -47,6 +49,7 @@ async def run(worker: WorkerProcess, *texts: str) -> None:
         await asyncio.to_thread(worker.terminate)
 
 
+@pytest.mark.nightly
 async def test_what_a_changelog_lost_is_in_the_store_until_somebody_chooses(tmp_path: Path) -> None:
     with Cluster.up(tmp_path / "kafka") as cluster:
         brokers, name = cluster.bootstrap, unique("lost")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from actors._core.partitioner import partition_for
 from tests.kafka.helpers import (
     WorkerProcess,
@@ -64,6 +66,7 @@ async def test_repeats_that_are_placed_by_more_partitions_run_nowhere_as_the_fir
         assert worker.terminate() == 0
 
 
+@pytest.mark.nightly
 async def test_swapped_folders_stop_their_partitions_until_they_are_moved_back(brokers: str, tmp_path: Path) -> None:
     name, data = unique("swapped"), tmp_path / "data"
     await make_topics(brokers, f"{name}-in", partitions=2)

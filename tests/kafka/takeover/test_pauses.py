@@ -76,6 +76,7 @@ class Group:
             )
 
 
+@pytest.mark.nightly
 async def test_a_pause_outlives_a_kill_and_a_takeover_and_nothing_is_lost(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

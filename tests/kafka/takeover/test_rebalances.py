@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaConsumer
 
 from actors._core.partitioner import partition_for
@@ -120,6 +121,7 @@ class Flow:
         )
 
 
+@pytest.mark.nightly
 async def test_a_partition_that_stays_goes_on_while_a_worker_joins_leaves_and_dies(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -65,6 +65,7 @@ async def forget_offset(brokers: str, name: str) -> None:
         assert response.error_code == 0
 
 
+@pytest.mark.nightly
 async def test_a_stateless_actor_whose_offsets_expired_stops_until_somebody_chooses(brokers: str, start: Start) -> None:
     name = await new_app(brokers)
     first = start(name)
@@ -154,6 +155,7 @@ async def test_two_apps_whose_names_come_to_one_changelog_never_share_it(brokers
     assert len(await read_all(brokers, shared)) == len(await read_all(brokers, f"{shop_eu}-own-changelog")) == 1
 
 
+@pytest.mark.nightly
 async def test_a_store_that_is_given_another_changelog_takes_its_state_with_it(
     brokers: str, start: Start, tmp_path: Path
 ) -> None:
@@ -208,6 +210,7 @@ async def test_a_program_with_another_actor_for_the_input_is_refused_while_the_f
     assert await outputs(brokers, name) == [b"0", b"1"]
 
 
+@pytest.mark.nightly
 async def test_a_renamed_store_keeps_its_state_or_is_given_up(brokers: str, start: Start, tmp_path: Path) -> None:
     name = await new_app(brokers)
     first = start(name, APP_KIND="orders")

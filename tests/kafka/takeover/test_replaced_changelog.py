@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.helpers import (
     WorkerProcess,
     delete,
@@ -150,6 +152,7 @@ async def test_a_changelog_that_is_created_again_under_a_busy_worker_is_written_
         assert await asyncio.to_thread(later.terminate) == 0
 
 
+@pytest.mark.nightly
 async def test_a_changelog_that_is_deleted_under_a_busy_worker_is_not_replaced_by_an_empty_one(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

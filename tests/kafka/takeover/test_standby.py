@@ -293,6 +293,7 @@ async def grow_to_three(group: Group) -> None:
         assert restored(worker.log()) < 500
 
 
+@pytest.mark.nightly
 async def test_three_share_without_a_long_pause_and_a_lost_disk_is_nobodys_wait(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, unique
@@ -48,6 +49,7 @@ async def open_transaction(brokers: str, *names: str) -> AsyncIterator[None]:
         await producer.stop()
 
 
+@pytest.mark.nightly
 async def test_a_restore_logs_its_progress(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     name = await begin(brokers)
     worker = WorkerProcess(MODULE, brokers, tmp_path / "lines", APP_NAME=name)

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from openapi_spec_validator import validate
 from yarl import URL
 
 from actors.client import StateClient, StateRequestError, StateUnavailableError, SyncStateClient
@@ -296,6 +295,9 @@ async def test_a_question_that_was_passed_on_isnt_passed_on_again(asked: Asked) 
 
 
 async def test_the_description_is_valid_and_has_all_routes(asked: Asked) -> None:
+    # Its import takes seconds of CPU time, which each process of a test run would pay.
+    from openapi_spec_validator import validate
+
     _, said = await asked.get("/actors/openapi.json")
     validate(said)
     assert {path.partition("/_ask")[0] for path in said["paths"]} >= {"/actors", "/actors/{store}", "/actors/count"}

@@ -172,9 +172,9 @@ class Examination:
         return Question("page", f"/actors/counts?prefix={prefix}", read=read, start=prefix, end=f"{prefix}~", limit=40)
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.nightly)])
-async def test_any_worker_answers_right_while_one_is_killed_and_another_started(farm: Farm, count: int) -> None:
-    """So many different keys are asked for through three workers in turn; one is killed, another one is started.
+@pytest.mark.nightly
+async def test_any_worker_answers_right_while_one_is_killed_and_another_started(farm: Farm) -> None:
+    """10,000 different keys are asked for through three workers in turn; one is killed, another one is started.
 
     Each key is asked for alone; among these questions are many keys at once, ranges, the whole store a page at a time,
     exact counts and an actor's query, of owners and, at the same time, with `read=standby`. Right means:
@@ -190,7 +190,7 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
       may be unreachable.
     """
     witness = Witness()
-    test = Examination(farm, witness, count)
+    test = Examination(farm, witness, 10_000)
     fleet = [farm.start(TABLE_STANDBY_REPLICAS="1") for _ in range(3)]
     test.urls = [url for _, url in fleet]
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as test.session:
@@ -200,7 +200,7 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
         async with counting_up(farm.brokers, farm.name, witness, test.messages(), partitions=PARTITIONS, pause_s=0.005):
 
             async def disturb() -> None:
-                await eventually(lambda: test.asked > count * 0.3, what=farm.log)
+                await eventually(lambda: test.asked > test.count * 0.3, what=farm.log)
                 killed, url = fleet[0]
                 lost = await farm.partitions_of(test.session, url)
                 witness.silent.add(url)
@@ -242,7 +242,7 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
     assert max(witness.least.values()) > 1
 
 
-@pytest.mark.parametrize("plant", ["", "no-lease"])
+@pytest.mark.parametrize("plant", ["", pytest.param("no-lease", marks=pytest.mark.nightly)])
 async def test_a_worker_that_stood_still_doesnt_answer_for_what_others_own_by_now(farm: Farm, plant: str) -> None:
     """Its questions wait in front of it while it stands still, and are the first that it sees."""
     judge = Judge()
@@ -273,7 +273,7 @@ async def test_a_worker_that_stood_still_doesnt_answer_for_what_others_own_by_no
     assert bool(judge.wrong) == bool(plant), judge.wrong[:5]
 
 
-@pytest.mark.parametrize("plant", ["", "no-wait"])
+@pytest.mark.parametrize("plant", ["", pytest.param("no-wait", marks=pytest.mark.nightly)])
 async def test_what_was_seen_in_an_output_is_in_the_answer(farm: Farm, plant: str) -> None:
     """The transaction's end, which shows its outputs, and RocksDB are 0.3 s apart here."""
     judge = Judge()
@@ -290,6 +290,7 @@ async def test_what_was_seen_in_an_output_is_in_the_answer(farm: Farm, plant: st
     assert bool(judge.wrong) == bool(plant), judge.wrong[:5]
 
 
+@pytest.mark.nightly
 async def test_the_client_goes_on_over_a_killed_worker(farm: Farm) -> None:
     judge, keys = Judge(), [f"key {number}" for number in range(60)]
     fleet = [farm.start() for _ in range(2)]

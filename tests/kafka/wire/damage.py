@@ -26,8 +26,12 @@ Damage = Callable[[Patch, World], None]
 
 
 def with_and_without(*rules: Damage) -> pytest.MarkDecorator:
-    """Run a test with the product as it is, and without each of the rules: `removed` is None, or takes one away."""
-    return pytest.mark.parametrize("removed", [None, *rules], ids=["kept", *(rule.__name__ for rule in rules)])
+    """Run a test with the product as it is, and without each of the rules: `removed` is None, or takes one away.
+
+    What a test finds without a rule shows that it can fail: that is nightly.
+    """
+    without = (pytest.param(rule, id=rule.__name__, marks=pytest.mark.nightly) for rule in rules)
+    return pytest.mark.parametrize("removed", [pytest.param(None, id="kept"), *without])
 
 
 def remove(rule: Damage | None, patch: Patch, world: World) -> None:

@@ -221,6 +221,7 @@ async def test_a_topic_that_is_deleted_is_noticed(reader: Reader, brokers: str, 
     assert reader.got == reader.sent
 
 
+@pytest.mark.nightly
 async def test_leaders_that_move_and_brokers_that_come_back(tmp_path: Path) -> None:
     with await asyncio.to_thread(Cluster.up, tmp_path / "kafka", brokers=3) as cluster:
         reader = Reader(unique("log"), cluster.bootstrap)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, unique
@@ -15,6 +16,7 @@ from tests.kafka.wire.proxy import Api, WireProxy, lose_request
 PARTITIONS = 2
 
 
+@pytest.mark.nightly
 async def test_a_worker_is_ready_only_while_the_group_and_the_leaders_answer(
     brokers: str, proxy: WireProxy, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -155,8 +155,8 @@ async def test_a_worker_that_lost_its_partition_appends_nothing(
     [
         (Api.END_TXN, None),
         (Api.PRODUCE, None),
-        (Api.END_TXN, damage.unstable_offsets),
-        (Api.PRODUCE, damage.bounds_before_the_offset),
+        pytest.param(Api.END_TXN, damage.unstable_offsets, marks=pytest.mark.nightly),
+        pytest.param(Api.PRODUCE, damage.bounds_before_the_offset, marks=pytest.mark.nightly),
     ],
 )
 async def test_a_takeover_waits_for_a_former_owners_open_transaction(
@@ -267,7 +267,10 @@ async def test_fenced_is_no_proof_of_another_owner(world: World, monkeypatch: Pa
     assert removed or owner.running.epoch > epoch
 
 
-@pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.HEARTBEAT, Api.OFFSET_FETCH, Api.END_TXN])
+@pytest.mark.parametrize(
+    "api",
+    [Api.INIT_PRODUCER_ID, Api.HEARTBEAT, Api.OFFSET_FETCH, pytest.param(Api.END_TXN, marks=pytest.mark.nightly)],
+)
 async def test_a_takeover_that_is_overtaken_gives_way(world: World, api: Api) -> None:
     """A stands still in its takeover while B, of the same member, takes over and works; then A goes on."""
     await world.add_inputs(4)

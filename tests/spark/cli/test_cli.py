@@ -197,6 +197,7 @@ def test_missing_tool(brokers: str, tmp_path: Path, prepare: str, text: str):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_a_comparison_of_nothing_is_no_success(spark: SparkSession, brokers: str, tmp_path: Path):
     empty = write_log(brokers, [Transaction((put("a", "1"), put("a", None)))])
     exports = Export.of(empty).write(tmp_path / "exports")

@@ -100,6 +100,7 @@ def test_plans_of_what_cannot_be_done(spark: SparkSession, brokers: str, log: Lo
     assert "has no topic no-such-topic" in one_error(run("archive", *rest, "--to", tmp_path / "to"))
 
 
+@pytest.mark.nightly
 def test_rebuild_of_an_archive_without_a_broker(spark: SparkSession, log: Log, archived: Path, tmp_path: Path):
     result = run("rebuild", "--archive", archived, "--changelog", log.topic, "--to", tmp_path / "to")
     assert result.exit_code == 0, result.output
@@ -113,6 +114,7 @@ def test_rebuild_of_an_archive_without_a_broker(spark: SparkSession, log: Log, a
     assert (found.exit_code, last_json(found.stdout)["equal"]) == (0, 2)
 
 
+@pytest.mark.nightly
 def test_unknown_keys_are_told(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(
         brokers, [Transaction((put("a", "1"), put("late", "1")))], config={"cleanup.policy": "compact,delete"}
@@ -167,6 +169,7 @@ def test_topic_that_is_no_changelog(spark: SparkSession, brokers: str, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_damaged_archive(spark: SparkSession, log: Log, archived: Path, tmp_path: Path):
     common = ["--archive", archived, "--changelog", log.topic, "--to", tmp_path / "to"]
     assert run("rebuild", *common).exit_code == 0

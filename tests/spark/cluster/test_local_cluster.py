@@ -127,6 +127,7 @@ def submitted(brokers: str, log: Log, tmp_path_factory: pytest.TempPathFactory) 
     return Submitted(folder, json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.nightly
 def test_rebuild_and_validate_on_a_cluster(log: Log, submitted: Submitted):
     result = submitted.result
     assert (result["master"], result["executors"]) == ("local-cluster[2,1,1024]", 2)
@@ -138,6 +139,7 @@ def test_rebuild_and_validate_on_a_cluster(log: Log, submitted: Submitted):
     assert (result["python_by_replay"], result["python_by_udf"]) == (False, True)
 
 
+@pytest.mark.nightly
 def test_executors_that_see_another_folder(log: Log, submitted: Submitted):
     if "apart" not in submitted.result:
         pytest.skip("this machine makes no mount namespaces")

@@ -62,6 +62,7 @@ def causes(report: Report) -> dict[str, str]:
     return {example.key: example.cause for examples in report.examples.values() for example in examples}
 
 
+@pytest.mark.nightly
 def test_a_worker_that_followed_the_log_is_clean(world: World, worker: Worker):
     report = validate_exports(world.source, against=worker.path)
     assert (report.mismatches, report.causes, report.examples, report.is_clean) == (0, {}, {}, True)
@@ -71,6 +72,7 @@ def test_a_worker_that_followed_the_log_is_clean(world: World, worker: Worker):
     assert (report.app, report.store) == (worker.app, "store")
 
 
+@pytest.mark.nightly
 def test_each_damage_of_a_live_database_has_its_cause(world: World, worker: Worker):
     for damage in world.damages:
         worker.plant(damage.partition, damage.key.encode(), damage.plant)
@@ -111,6 +113,7 @@ def planted(export: Export, partition: int, key: bytes, write: Write | None) -> 
         rows.append(write)
 
 
+@pytest.mark.nightly
 def test_a_rebuild_that_was_changed(world: World, tmp_path: Path):
     folder = tmp_path / "rebuilt"
     write_rebuild(world.source, to=folder)
@@ -141,6 +144,7 @@ def flip(folder: Path, key: bytes) -> int:
     return changed
 
 
+@pytest.mark.nightly
 def test_damage_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
     """What the store holds is right, and the log has a record without write metadata, or one in a wrong partition."""
     log = named_log(brokers)
@@ -150,6 +154,7 @@ def test_damage_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
     assert causes(report) == {"lost": "wrong_partition", "bare": "record_without_metadata"}
 
 
+@pytest.mark.nightly
 def test_what_compaction_took_is_unknown(spark: SparkSession, brokers: str, tmp_path: Path):
     """The log as compaction leaves it: of each key the last write, and of a deleted key nothing."""
     log = write_log(
@@ -167,6 +172,7 @@ def test_what_compaction_took_is_unknown(spark: SparkSession, brokers: str, tmp_
     assert causes(report) == {"kept": "committed_write_missing", "gone": "unknown", "fine": "never_committed"}
 
 
+@pytest.mark.nightly
 def test_two_copies_that_go_on(world: World, tmp_path: Path):
     """The newer owner's copy counts; that the older one's goes further is a finding."""
     newer, older = Export.of(world.log, epoch=NEW), Export.of(world.log, epoch=OLD)
@@ -183,6 +189,7 @@ def test_two_copies_that_go_on(world: World, tmp_path: Path):
     assert not report.is_clean
 
 
+@pytest.mark.nightly
 def test_a_partition_that_nobody_holds(world: World, tmp_path: Path):
     export = Export.of(world.log)
     lost = len(export.rows.pop(1))
@@ -190,6 +197,7 @@ def test_a_partition_that_nobody_holds(world: World, tmp_path: Path):
     assert report.causes == {"partition_not_held": lost}
 
 
+@pytest.mark.nightly
 def test_a_folder_of_something_else(world: World, worker: Worker, tmp_path: Path, spark: SparkSession, brokers: str):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ExportError, match=r"no manifest.json in .*, no worker.json"):

@@ -63,6 +63,7 @@ def in_three_batches(spark: SparkSession, brokers: str, tmp_path_factory: pytest
     return archive(spark, to, log.topic)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", [lose_last, lose_second, lose_a_line])
 def test_an_entry_that_the_list_of_files_has_lost(
     in_three_batches: ArchiveSource, tmp_path: Path, damage: Callable[[Path], None]
@@ -119,6 +120,7 @@ def test_a_state_is_not_published_when_deletes_may_have_escaped_the_read(spark: 
         publish_state(kafka(spark, brokers, log.topic), kafka(spark, brokers, unique("app-new-changelog")))
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_is_older_than_the_list_of_files(spark: SparkSession, brokers: str, tmp_path: Path):
     """Spark leaves out a batch whose number is on the list, whatever it has in it now."""
     log = write_log(brokers, random_transactions(36, count=20, keys=40))
@@ -134,6 +136,7 @@ def test_a_checkpoint_that_is_older_than_the_list_of_files(spark: SparkSession, 
             archive_topics(spark, wanted, to=tmp_path / "to")
 
 
+@pytest.mark.nightly
 def test_deletes_that_may_have_escaped_an_archive_are_told(spark: SparkSession, brokers: str, tmp_path: Path):
     config = {"cleanup.policy": "compact", "delete.retention.ms": "1"}
     log = write_log(brokers, random_transactions(37, count=20, keys=40), config=config)

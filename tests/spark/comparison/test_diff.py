@@ -71,11 +71,13 @@ def test_a_mirror(spark: SparkSession, brokers: str, clusters: Clusters):
     assert validate_states(here, here).is_clean
 
 
+@pytest.mark.nightly
 def test_a_mirror_with_other_partitions(spark: SparkSession, brokers: str, clusters: Clusters):
     here, wider = (kafka(spark, brokers, log.topic) for log in (clusters.here, clusters.wider))
     assert causes(validate_states(here, wider)) == {"fine-3": "only_first", "fine-4": "other_value"}
 
 
+@pytest.mark.nightly
 def test_two_points(brokers: str, spark: SparkSession, clusters: Clusters):
     point = "offset:" + ",".join(f"{number}={offset}" for number, offset in enumerate(clusters.before))
     rest = ["validate", "--brokers", brokers, "--changelog", clusters.here.topic]
@@ -87,6 +89,7 @@ def test_two_points(brokers: str, spark: SparkSession, clusters: Clusters):
     assert run(*rest, "--as-of", point, "--against-as-of", point).exit_code == 0
 
 
+@pytest.mark.nightly
 def test_a_folder_and_a_log_on_the_command_line(brokers: str, spark: SparkSession, clusters: Clusters, tmp_path: Path):
     rest = ["--brokers", brokers, "--changelog", clusters.here.topic]
     worker = Worker.of(clusters.here, tmp_path / "data", clusters.here.ends)
@@ -104,6 +107,9 @@ def test_a_folder_and_a_log_on_the_command_line(brokers: str, spark: SparkSessio
     checks = [finding["check"] for finding in json.loads((tmp_path / "fine.json").read_text())["findings"]]
     assert checks == ["epochs", "source_offsets", "metadata", "partitioner"]
 
+
+def test_a_check_on_the_command_line(brokers: str, spark: SparkSession, clusters: Clusters, tmp_path: Path):
+    rest = ["--brokers", brokers, "--changelog", clusters.here.topic]
     done = run("check", *rest, "--put-if-absent", "--json", tmp_path / "check.json")
     assert done.exit_code == 1, done.output
     assert (last_json(done)["violations"], last_json(done)["put_if_absent"], last_json(done)["epochs"]) == (1, 1, 0)

@@ -97,7 +97,7 @@ def test_offsets_of_each_input_grow_and_an_example_names_the_input(spark: SparkS
     )
 
 
-@pytest.mark.parametrize("reaches_back", [True, False])
+@pytest.mark.parametrize("reaches_back", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_outputs_without_an_input(spark: SparkSession, brokers: str, reaches_back: bool):
     """Of a compacted input nobody knows what it had; outputs of before its first record aren't judged."""
     log, inputs, outputs = named_log(brokers), unique("inputs"), unique("outputs")

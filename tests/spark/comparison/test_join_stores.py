@@ -131,6 +131,7 @@ def test_a_disk_is_equal_to_its_log(world: World, tmp_path: Path) -> None:
     assert report.counts["equal"] == report.keys > len(KEYS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", ["different", "missing"])
 def test_planted_damage_of_records_that_are_kept_is_found(world: World, tmp_path: Path, damage: str) -> None:
     file = world.export("pairs", tmp_path)[0]
@@ -151,6 +152,7 @@ def test_planted_damage_of_records_that_are_kept_is_found(world: World, tmp_path
         assert example.export["value"] == f"{moment(5)}: 9"
 
 
+@pytest.mark.nightly
 def test_records_in_another_partition_than_their_keys_are_found(world: World, tmp_path: Path) -> None:
     move(world.export("pairs", tmp_path), b"j")
     report = validate_exports(world.log("pairs"), against=tmp_path)
@@ -160,6 +162,7 @@ def test_records_in_another_partition_than_their_keys_are_found(world: World, tm
     assert example.seen == "belongs in partition 0, found in 1 in the export"
 
 
+@pytest.mark.nightly
 def test_records_that_are_past_their_retention_may_be_held_still(world: World, tmp_path: Path) -> None:
     file = world.export("pairs", tmp_path)[0]
     rows = pq.ParquetFile(file).read().to_pylist()
@@ -169,6 +172,7 @@ def test_records_that_are_past_their_retention_may_be_held_still(world: World, t
     assert report.over > 0
 
 
+@pytest.mark.nightly
 def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_path: Path) -> None:
     rebuilt = write_rebuild(world.log("pairs"), to=tmp_path / "pairs", app=world.module())
     rows = rebuild_state(world.log("pairs"), app=world.module()).collect()
@@ -187,12 +191,14 @@ def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_pa
     assert report.is_clean, report.as_json
 
 
+@pytest.mark.nightly
 def test_the_checks_of_a_log_know_where_records_belong(world: World) -> None:
     log = world.log("pairs")
     found = {finding.check: finding.count for finding in find_violations(log, log.describe(), Asked())}
     assert found == dict.fromkeys(("epochs", "source_offsets", "metadata", "partitioner"), 0)
 
 
+@pytest.mark.nightly
 def test_the_inputs_lead_to_the_same_records_and_pairs(world: World) -> None:
     found = recomputed(world, world.module())
     kinds = {store: {kind for kind, count in counts.items() if count} for store, counts in found.by_store.items()}

@@ -113,6 +113,7 @@ def server(log: Log, tmp_path: Path) -> Iterator[Server]:
         server.close()
 
 
+@pytest.mark.nightly
 def test_live_workers(spark: SparkSession, brokers: str, log: Log, server: Server):
     """A key that is written after the log was read is no mismatch; each damage has its cause."""
     source = kafka(spark, brokers, log.topic)

@@ -48,6 +48,7 @@ def running(brokers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             worker.kill()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("store", "placement", "keys"), [("counts", "key", KEYS), ("anywhere", "task", 4 * KEYS)])
 def test_workers_answer_what_their_changelogs_say(
     spark: SparkSession, brokers: str, running: tuple[str, list[str]], store: str, placement: str, keys: int

@@ -81,6 +81,7 @@ def test_an_export_of_what_the_log_holds_is_equal(check: Validate, log: Log, ali
     assert (report.examples, report.partitions_without_export, report.stale_copies) == ({}, [], [])
 
 
+@pytest.mark.nightly
 def test_an_export_at_an_older_position(check: Validate, log: Log):
     positions = [end // 2 for end in log.ends]
     report = check(Export.of(log, positions=positions))
@@ -185,6 +186,7 @@ def test_row_that_claims_another_partition_than_its_file(damaged: Report):
     )
 
 
+@pytest.mark.nightly
 def test_placement_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
     stray = replace(put("stray", "1"), partition=(home(b"stray") + 1) % PARTITIONS)
     log = write_log(brokers, [Transaction((stray, put("fine", "2")))])
@@ -197,6 +199,7 @@ def test_placement_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path)
     assert (found.counts["equal"], found.mismatches) == (2, 0)
 
 
+@pytest.mark.nightly
 def test_a_record_without_metadata_in_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
     bare = replace(put("bare", "1"), headers=())
     rest = (put("fine", "2"), replace(put("mended", "3"), headers=()), put("mended", "4"))
@@ -210,6 +213,7 @@ def test_a_record_without_metadata_in_the_log(spark: SparkSession, brokers: str,
     assert set(causes) == {"bare", "mended"}
 
 
+@pytest.mark.nightly
 def test_write_that_compaction_removed_is_not_judged(spark: SparkSession, brokers: str, tmp_path: Path):
     """The log as compaction leaves it: of a key that was written before the position, the later write only."""
     log = write_log(brokers, [Transaction((put("fine", "1"),)), Transaction((put("busy", "late", source_offset=9),))])
@@ -240,6 +244,7 @@ def test_the_owners_copy_counts(check: Validate, log: Log, alive: int):
     assert len(report.stale_copies) == 2 * PARTITIONS
 
 
+@pytest.mark.nightly
 def test_a_stale_copy_that_is_the_only_one_is_found(check: Validate, log: Log, alive: int):
     export = Export.of(log)
     export.worker = "host:6066 [a]"
@@ -247,6 +252,7 @@ def test_a_stale_copy_that_is_the_only_one_is_found(check: Validate, log: Log, a
     only(check(export), "different", equal=alive - 1)
 
 
+@pytest.mark.nightly
 def test_partition_that_no_export_holds(check: Validate, log: Log, alive: int):
     export = Export.of(log)
     place = home(b"victim")
@@ -285,6 +291,7 @@ def test_export_of_a_topic_that_was_made_anew(check: Validate, log: Log):
         check(export)
 
 
+@pytest.mark.nightly
 def test_every_mismatch_is_named_up_to_ten(check: Validate, log: Log):
     """Two missing keys are two names, whatever their hashes are."""
     export = Export.of(log)
@@ -383,6 +390,7 @@ def test_an_export_of_an_actor_with_two_inputs_is_equal(
     assert (report.mismatches, report.counts["equal"]) == (0, 40)
 
 
+@pytest.mark.nightly
 def test_the_same_offset_of_another_input_is_another_write(
     spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path
 ):

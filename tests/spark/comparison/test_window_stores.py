@@ -195,7 +195,7 @@ def rows_of(file: Path) -> dict[bytes, bytes]:
     return dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ["sums", "visits", pytest.param("near", marks=pytest.mark.nightly)])
 def test_a_disk_is_equal_to_its_log(world: World, tmp_path: Path, store: str):
     log, removed = asyncio.run(last_values(world, store)), 0
     for number, file in world.export(store, tmp_path).items():
@@ -209,7 +209,7 @@ def test_a_disk_is_equal_to_its_log(world: World, tmp_path: Path, store: str):
     assert report.counts["equal"] == report.keys > 10
 
 
-@pytest.mark.parametrize("damage", ["different", "missing"])
+@pytest.mark.parametrize("damage", ["different", pytest.param("missing", marks=pytest.mark.nightly)])
 def test_planted_damage_of_a_window_is_found(world: World, tmp_path: Path, damage: str):
     file = world.export("sums", tmp_path)[0]
     rows = pq.ParquetFile(file).read().to_pylist()
@@ -237,6 +237,7 @@ def move(files: dict[int, Path], letter: bytes) -> dict[str, Any]:
     return moved
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("store", "letter"), [("sums", b"w"), ("visits", b"k")])
 def test_a_window_in_another_partition_than_its_keys_is_found(world: World, tmp_path: Path, store: str, letter: bytes):
     move(world.export(store, tmp_path), letter)
@@ -247,6 +248,7 @@ def test_a_window_in_another_partition_than_its_keys_is_found(world: World, tmp_
     assert example.seen == "belongs in partition 0, found in 1 in the export"
 
 
+@pytest.mark.nightly
 def test_a_window_that_is_past_its_retention_may_be_held_still(world: World, tmp_path: Path):
     file = world.export("sums", tmp_path)[0]
     rows = pq.ParquetFile(file).read().to_pylist()
@@ -268,6 +270,7 @@ def rewrite(file: Path, rows: list[dict[str, Any]]) -> None:
     manifest.write_text(json.dumps(content))
 
 
+@pytest.mark.nightly
 def test_a_rebuild_has_no_window_that_is_past_its_retention(world: World, tmp_path: Path):
     rebuilt = write_rebuild(world.log("sums"), to=tmp_path / "sums", app=world.module())
     rows = rebuild_state(world.log("sums"), app=world.module()).collect()
@@ -284,6 +287,7 @@ def test_a_rebuild_has_no_window_that_is_past_its_retention(world: World, tmp_pa
     assert report.is_clean, report.as_json
 
 
+@pytest.mark.nightly
 def test_an_archive_knows_that_the_log_is_of_windows(world: World, tmp_path: Path):
     log = world.log("visits")
     archive_topics(world.spark, Wanted(brokers=world.brokers, topics=(log.topic,)), to=tmp_path / "archive")
@@ -297,6 +301,7 @@ def test_an_archive_knows_that_the_log_is_of_windows(world: World, tmp_path: Pat
     assert report.counts["equal"] == len(rows)
 
 
+@pytest.mark.nightly
 def test_two_points_and_two_logs_are_compared(world: World):
     log = world.log("visits")
     assert validate_states(log, log).is_clean
@@ -323,6 +328,7 @@ def recomputed(world: World, module: str) -> Recomputed:
     return recompute_actor(world.spark, plan_recompute(world.spark, world.brokers, module))
 
 
+@pytest.mark.nightly
 def test_the_input_leads_to_the_same_windows(world: World):
     found = recomputed(world, world.module())
     kinds = {
@@ -333,6 +339,7 @@ def test_the_input_leads_to_the_same_windows(world: World):
     assert found.records == RECORDS + 1
 
 
+@pytest.mark.nightly
 def test_other_code_that_closes_windows_differs(world: World):
     found = recomputed(world, world.module("total + 1 * (ctx.key == 'k3')", suffix="-v2"))
     assert {store: counts["different"] for store, counts in found.by_store.items()} == dict.fromkeys(STORES, 0) | {

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay import home_partition, murmur2
 from spark_replay.fold.fold import last_writes, live
 from stores._core.record import encode_metadata
+from tests.examples import examples
 from tests.spark.helpers import NOW_MS, Write, fold
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
         assert home == (reference(bytes(key)) & 0x7FFFFFFF) % 7
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     records=st.lists(writes, max_size=60),
     before=st.lists(st.none() | st.integers(0, 60), min_size=3, max_size=3),

@@ -97,7 +97,7 @@ def expected(records: list[Write], before: list[int | None], times_ms: list[int]
     return found
 
 
-@pytest.mark.parametrize("name", ["kafka", "archive", "joined"])
+@pytest.mark.parametrize("name", ["kafka", "archive", pytest.param("joined", marks=pytest.mark.nightly)])
 def test_state_at_offsets(sources: Sources, log: Log, name: str):
     chance = random.Random(3)
     before = [chance.randrange(end // 4, end) for end in log.ends]
@@ -111,7 +111,7 @@ def test_state_at_offsets(sources: Sources, log: Log, name: str):
     assert collected(state) != expected(log.records, list(before), [0] * PARTITIONS)
 
 
-@pytest.mark.parametrize("name", ["kafka", "archive", "joined"])
+@pytest.mark.parametrize("name", ["kafka", "archive", pytest.param("joined", marks=pytest.mark.nightly)])
 def test_state_at_a_time(sources: Sources, log: Log, name: str):
     time_ms = NOW_MS + 500
     before = [
@@ -122,12 +122,14 @@ def test_state_at_a_time(sources: Sources, log: Log, name: str):
     assert collected(state) == expected(log.records, list(before), [time_ms] * PARTITIONS)
 
 
+@pytest.mark.nightly
 def test_latest_of_every_source(sources: Sources, log: Log):
     for source in sources.values():
         state = rebuild_state(source, as_of_ms=NOW_MS)
         assert collected(state) == expected(log.records, [None] * PARTITIONS, [NOW_MS] * PARTITIONS)
 
 
+@pytest.mark.nightly
 def test_a_time_before_the_first_record_is_told(sources: Sources, tmp_path: Path):
     for name, source in sources.items():
         done = write_rebuild(source, to=tmp_path / name, as_of=f"timestamp:{NOW_MS - 10_000_000}")
@@ -151,6 +153,7 @@ def compacted(brokers: str) -> Callable[[list[Transaction]], Log]:
     return lambda transactions: write_log(brokers, transactions, config={"cleanup.policy": "compact"})
 
 
+@pytest.mark.nightly
 def test_keys_that_compaction_may_have_taken_are_unknown(
     spark: SparkSession, brokers: str, compacted: Callable[[list[Transaction]], Log], tmp_path: Path
 ):
@@ -170,6 +173,7 @@ def test_keys_that_compaction_may_have_taken_are_unknown(
     assert write_rebuild(kafka(spark, brokers, free.topic), to=tmp_path / "free", as_of=point).unknown == 0
 
 
+@pytest.mark.nightly
 def test_an_archive_knows_what_was_at_the_end_of_a_batch(
     spark: SparkSession, brokers: str, compacted: Callable[[list[Transaction]], Log], tmp_path: Path
 ):
@@ -190,6 +194,7 @@ def test_an_archive_knows_what_was_at_the_end_of_a_batch(
     assert [bytes(row["key"]) for row in unknown_keys(source, as_of=within).collect()] == [late.encode()]
 
 
+@pytest.mark.nightly
 def test_a_point_before_the_log_begins(spark: SparkSession, brokers: str, tmp_path: Path):
     names = ("one", "two", "three", "four")
     topic = unique("app-store-changelog")

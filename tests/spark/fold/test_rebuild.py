@@ -74,6 +74,7 @@ def test_changelog_holds_committed_records_only(spark: SparkSession, brokers: st
         assert row["expires_at_ms"] == write.expires_at_ms
 
 
+@pytest.mark.nightly
 def test_folder_of_a_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     to = tmp_path / "a rebuild"
     done = write_rebuild(kafka(spark, brokers, log.topic), to=to, as_of_ms=NOW_MS)
@@ -150,6 +151,7 @@ def test_overwrite_replaces_a_rebuild_when_the_new_one_is_complete(
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
 
 
+@pytest.mark.nightly
 def test_a_rebuild_says_the_input_of_each_write_and_one_of_an_earlier_release_none(
     spark: SparkSession, brokers: str, tmp_path: Path
 ):

@@ -112,6 +112,7 @@ def expected(log: Log, done) -> dict:
     return {place: (write.value, write.offset) for place, write in state.items()}
 
 
+@pytest.mark.nightly
 def test_compaction_between_the_look_at_the_ends_and_the_read(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -133,6 +134,7 @@ def test_compaction_between_the_look_at_the_ends_and_the_read(
     assert rows(spark, tmp_path / "joined") == expected(log, done)
 
 
+@pytest.mark.nightly
 def test_compaction_under_a_point_and_a_position(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -171,6 +173,7 @@ def _looks(source: KafkaSource, point: str) -> int:
     return len(calls)
 
 
+@pytest.mark.nightly
 def test_compaction_before_a_changelog_is_compared_with_what_was_recomputed(
     spark: SparkSession, brokers: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -189,6 +192,7 @@ def test_compaction_before_a_changelog_is_compared_with_what_was_recomputed(
     assert {row["value"] for row in sides} == {None}
 
 
+@pytest.mark.nightly
 def test_a_log_that_is_written_to_all_the_while(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, random_transactions(50, count=30, keys=40), config=COMPACTED)
     stop = threading.Event()

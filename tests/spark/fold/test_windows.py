@@ -148,11 +148,13 @@ def test_the_state_is_what_a_worker_shows(spark: SparkSession, histories: list[H
     }
 
 
+@pytest.mark.nightly
 def test_disks_are_equal_to_their_logs(spark: SparkSession, histories: list[History]):
     rows = [held_row(number, row, raw) for number, one in enumerate(histories) for row, raw in one.disk.items()]
     assert kinds(spark, histories, rows) == {}
 
 
+@pytest.mark.nightly
 def test_rows_of_the_log_that_the_broker_deleted_are_not_missed(spark: SparkSession, histories: list[History]):
     """A worker that restored early has them all, and the log has none that are past their retention."""
     last = [{record.key: record for record in one.log if record.value is not None} for one in histories]
@@ -185,6 +187,7 @@ def test_each_damage_of_a_window_that_is_kept_is_found(spark: SparkSession, hist
     assert kinds(spark, histories, rows) == planted
 
 
+@pytest.mark.nightly
 def test_other_stream_time_is_found(spark: SparkSession, histories: list[History]):
     rows = [held_row(number, row, raw) for number, one in enumerate(histories) for row, raw in one.disk.items()]
     wrong = [(*row[:3], row[3][:8] + b"\xff" + row[3][9:], *row[4:]) if row[2] == PROGRESS_KEY else row for row in rows]

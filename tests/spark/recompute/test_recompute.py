@@ -206,11 +206,13 @@ def test_the_same_code_gives_the_same_state(run: Run, world: World):
     assert {part["end_by"] for part in found.partitions} == {"committed"}
 
 
+@pytest.mark.nightly
 def test_timers_fire_as_they_did(run: Run, world: World):
     found = run(world.module(), "Monitor")
     assert kinds(found) == {"equal": 5}
 
 
+@pytest.mark.nightly
 def test_what_is_not_a_function_of_the_input_is_found(run: Run, world: World):
     found = run(world.module())
     assert found.by_store["counts"]["equal"] == 40
@@ -219,6 +221,7 @@ def test_what_is_not_a_function_of_the_input_is_found(run: Run, world: World):
     assert kinds(found) == {"equal": 40, "different": 4}
 
 
+@pytest.mark.nightly
 def test_a_new_version_of_the_code_differs_for_the_keys_that_it_treats_otherwise(
     spark: SparkSession, plan: Callable[..., Recompute], world: World
 ):
@@ -232,6 +235,7 @@ def test_a_new_version_of_the_code_differs_for_the_keys_that_it_treats_otherwise
         assert row["recomputed"]["source_offset"] == row["log"]["source_offset"]
 
 
+@pytest.mark.nightly
 def test_keys_that_only_one_side_has(run: Run, world: World):
     module = world.module("(1 if ctx.key != 'k2' else ctx.headers[0])", suffix="-v3")
     found = run(module, store="counts")
@@ -255,6 +259,7 @@ def test_inputs_that_no_worker_has_handled_do_not_count(run: Run, world: World):
     assert (kinds(found), found.records) == ({"equal": 40}, 601)
 
 
+@pytest.mark.nightly
 def test_without_a_committed_offset_the_changelogs_say_how_far_the_workers_are(
     spark: SparkSession, run: Run, world: World
 ):
@@ -302,6 +307,7 @@ async def commit(world: World, offsets: dict) -> None:
         await consumer.stop()
 
 
+@pytest.mark.nightly
 def test_a_value_that_somebody_else_wrote_is_found(run: Run, world: World):
     topic, victim = world.changelog(), b"k9"
     last = [record for record in asyncio.run(read_all(world.brokers, topic)) if record.key == victim][-1]
@@ -326,6 +332,7 @@ def test_a_value_that_somebody_else_wrote_is_found(run: Run, world: World):
         asyncio.run(write(last.value, metadata))
 
 
+@pytest.mark.nightly
 def test_from_a_rebuild_and_past_inputs_that_are_gone(spark: SparkSession, run: Run, world: World, tmp_path: Path):
     """State at some point, more inputs, the first inputs deleted: what is left is enough with the state."""
     other = World(world.brokers, world.folder, unique("cut"))

@@ -123,11 +123,13 @@ def counts(spark: SparkSession, world: World, module: str) -> dict[str, dict[str
     } | {"records": {"all": found.records}}
 
 
+@pytest.mark.nightly
 def test_all_inputs_are_replayed_in_the_order_of_their_timestamps(spark: SparkSession, world: World) -> None:
     all_equal = {"sums": {"equal": 8}, "lines": {"equal": 8}, "records": {"all": 300}}
     assert counts(spark, world, module_of(world)) == all_equal
 
 
+@pytest.mark.nightly
 def test_other_code_differs(spark: SparkSession, world: World) -> None:
     module = module_of(world, "(2 * value if ctx.key == 'k1' and ctx.topic.endswith('left') else value)", suffix="-v2")
     found = recomputed(spark, world, module)
@@ -140,6 +142,7 @@ def test_other_code_differs(spark: SparkSession, world: World) -> None:
     assert (one.log["input"], one.recomputed["input"]) == (0, 0)
 
 
+@pytest.mark.nightly
 def test_what_is_read_of_each_input_is_said(spark: SparkSession, world: World, tmp_path: Path) -> None:
     brokers, name, _ = world
     plan = plan_recompute(spark, brokers, module_of(world))
@@ -152,6 +155,7 @@ def test_what_is_read_of_each_input_is_said(spark: SparkSession, world: World, t
         plan_recompute(spark, brokers, module_of(world), from_state=tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_record_that_came_after_later_ones_of_another_input_differs_only_where_order_counts(
     spark: SparkSession, world: World
 ) -> None:
@@ -196,6 +200,7 @@ TIMED = """
 """
 
 
+@pytest.mark.nightly
 def test_inputs_are_merged_by_the_times_that_their_values_say(spark: SparkSession, world: World) -> None:
     """The records of the first one are all written at the end, and one of them tells no time."""
     brokers, _, folder = world
@@ -257,6 +262,7 @@ async def handled_and_deleted(brokers: str, name: str, actor: str, store: str, p
     await cut_log(brokers, topic, {0: 3})
 
 
+@pytest.mark.nightly
 def test_what_is_said_of_inputs_by_another_key_whose_records_workers_have_deleted(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ async def live(brokers: str, name: str, module: str, folder: Path) -> None:
         worker.kill()
 
 
+@pytest.mark.nightly
 def test_orders_meet_the_rows_that_they_met(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,8 +105,10 @@ def log(brokers: str) -> Log:
     return write_log(brokers, owners(7, count=60))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("seed", "inputs"), [(1, (1,)), pytest.param(2, (1,), marks=pytest.mark.nightly), (3, (2,)), (4, (1, 3, 1))]
+    ("seed", "inputs"),
+    [(1, (1,)), (2, (1,)), (3, (2,)), (4, (1, 3, 1))],
 )
 def test_a_snapshot_and_the_tail_are_the_changelog(
     spark: SparkSession,
@@ -202,6 +204,7 @@ async def transacting(brokers: str) -> AIOKafkaProducer:
     return producer
 
 
+@pytest.mark.nightly
 def test_an_existing_snapshot_is_kept_until_the_new_one_is_complete(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 ):
@@ -246,6 +249,7 @@ def test_a_reading_that_outlasts_deletes(spark: SparkSession, brokers: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_folder_that_executors_do_not_share(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -268,6 +272,7 @@ def test_a_folder_that_executors_do_not_share(
 _maker = writing._table_maker
 
 
+@pytest.mark.nightly
 def test_executors_without_the_table_writer(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -305,7 +310,8 @@ def published(brokers: str, topic: str) -> dict[tuple[int, bytes], tuple[bytes, 
     return found
 
 
-@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.nightly), 7])
+@pytest.mark.nightly
+@pytest.mark.parametrize("partitions", [None, 7])
 def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, partitions: int | None):
     log = write_log(
         brokers,
@@ -345,6 +351,7 @@ async def append_large(brokers: str, log: Log, write: Write) -> None:
     log.records.append(replace(write, offset=done.offset))
 
 
+@pytest.mark.nightly
 def test_a_state_that_is_placed_otherwise_is_not_spread(spark: SparkSession, brokers: str):
     stray = replace(put("stray", "1"), partition=(home(b"stray") + 1) % PARTITIONS)
     log = write_log(brokers, [Transaction((stray, put("fine", "2")))])
@@ -355,6 +362,7 @@ def test_a_state_that_is_placed_otherwise_is_not_spread(spark: SparkSession, bro
     assert {key: partition for partition, key in published(brokers, target.topic)}[b"stray"] == stray.partition
 
 
+@pytest.mark.nightly
 def test_one_partition_does_not_show_how_keys_are_placed(spark: SparkSession, brokers: str):
     topic = changelog("app")
     asyncio.run(make_topics(brokers, topic, partitions=1))

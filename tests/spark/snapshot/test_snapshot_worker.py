@@ -151,7 +151,11 @@ def owns_all(app: App, worker: WorkerProcess) -> None:
     asyncio.run(eventually(lambda: worker.log().count(found) >= app.partitions, what=lambda: worker.log()[-3000:]))
 
 
-@pytest.mark.parametrize("app", [{}, JOIN], ids=["one input", "two inputs"], indirect=True)
+@pytest.mark.parametrize(
+    "app",
+    [pytest.param({}, id="one input"), pytest.param(JOIN, id="two inputs", marks=pytest.mark.nightly)],
+    indirect=True,
+)
 def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
     snapshots = snapshot_with_a_tail(app, spark)
     parts = [snapshots.find("counts", number) for number in range(PARTITIONS)]
@@ -171,15 +175,8 @@ def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
     app.check(spark, worker)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param("placed", marks=pytest.mark.nightly),
-        pytest.param("built", marks=pytest.mark.nightly),
-        pytest.param("removed", marks=pytest.mark.nightly),
-        "exchanged",
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", ["placed", "built", "removed", "exchanged"])
 def test_a_worker_killed_while_it_takes_the_snapshot(spark: SparkSession, app: App, point: str):
     snapshot_with_a_tail(app, spark)
     doomed = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"), SNAPSHOT_CRASH_AT=point)
@@ -193,6 +190,7 @@ def test_a_worker_killed_while_it_takes_the_snapshot(spark: SparkSession, app: A
     app.check(spark, worker)
 
 
+@pytest.mark.nightly
 def test_a_damaged_snapshot_costs_a_line_and_the_time(spark: SparkSession, app: App):
     snapshot_with_a_tail(app, spark)
     table = min((app.folder / "snapshots" / "counts").glob("*.sst"))
@@ -208,6 +206,7 @@ def test_a_damaged_snapshot_costs_a_line_and_the_time(spark: SparkSession, app: 
     app.check(spark, worker)
 
 
+@pytest.mark.nightly
 def test_another_number_of_partitions(spark: SparkSession, app: App, brokers: str):
     """The steps of docs/how-to/snapshots.md; then an operator's reset is noticed as ever."""
     app.send(1500)

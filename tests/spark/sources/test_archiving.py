@@ -101,17 +101,12 @@ def test_only_files_of_finished_batches_count(spark: SparkSession, brokers: str,
     assert twice > len(log.records)
 
 
-@pytest.mark.parametrize(
-    ("kills_in_a_batch", "least"),
-    [((True, False), 2), pytest.param((True, False, True), 4, marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
 def test_killed_in_a_batch_and_between_batches(
     spark: SparkSession,
     brokers: str,
     tmp_path: Path,
     processes: list[ArchiveProcess],
-    kills_in_a_batch: tuple[bool, ...],
-    least: int,
 ):
     log = write_log(brokers, random_transactions(32, count=30, keys=40))
     to = tmp_path / "to"
@@ -124,7 +119,7 @@ def test_killed_in_a_batch_and_between_batches(
         return bool(batches(to, "offsets") - batches(to, "commits") - {min(batches(to, "offsets"), default=0)})
 
     seen: set[int] = set()
-    for number, in_a_batch in enumerate(kills_in_a_batch):
+    for number, in_a_batch in enumerate((True, False, True)):
         process, stop = run(), threading.Event()
         writer = threading.Thread(target=keep_writing, args=(brokers, log, 100 * number, stop))
         writer.start()
@@ -139,7 +134,7 @@ def test_killed_in_a_batch_and_between_batches(
             writer.join()
         seen |= batches(to, "offsets")
     assert archive_topics(spark, Wanted(brokers=brokers, topics=(log.topic,)), to=to).complete
-    assert len(seen) >= least, seen
+    assert len(seen) >= 4, seen
     source = archive(spark, to, log.topic)
     assert in_archive(source) == in_topic(brokers, log.topic)
     assert collected(rebuild_state(source, as_of_ms=NOW_MS)) == {
@@ -158,9 +153,8 @@ def collected(frame) -> dict:
     return {(row["partition"], bytes(row["key"])): bytes(row["value"]) for row in frame.collect()}
 
 
-@pytest.mark.parametrize(
-    ("number", "group"), [pytest.param(signal.SIGTERM, False, marks=pytest.mark.nightly), (signal.SIGINT, True)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
 def test_continuous_until_a_signal(
     spark: SparkSession,
     brokers: str,
@@ -185,6 +179,7 @@ def test_continuous_until_a_signal(
     assert in_archive(archive(spark, to, log.topic)) == in_topic(brokers, log.topic)
 
 
+@pytest.mark.nightly
 def test_compaction_after_archiving_takes_nothing(spark: SparkSession, brokers: str, tmp_path: Path):
     config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
     log = write_log(brokers, [Transaction((put("a", "1"), put("b", "1"), put("c", "1")))], config=config)
@@ -211,6 +206,7 @@ def test_compaction_after_archiving_takes_nothing(spark: SparkSession, brokers: 
     assert collected(rebuild_state(kafka(spark, brokers, log.topic), as_of=point)) == {}
 
 
+@pytest.mark.nightly
 def test_joined_takes_what_both_hold_once(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     older = keep(spark, brokers, tmp_path / "to", log.topic)
     asyncio.run(append(brokers, log, random_transactions(35, count=10, keys=40)))
@@ -267,6 +263,7 @@ async def make_anew(brokers: str, topic: str) -> None:
     await make_topics(brokers, topic, partitions=PARTITIONS)
 
 
+@pytest.mark.nightly
 def test_topics_stay(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     keep(spark, brokers, tmp_path / "to", log.topic)
     other = write_log(brokers, [Transaction((put("a", "1"),))])
@@ -363,6 +360,7 @@ def test_damaged_file(
     assert not (tmp_path / "rebuilt").exists()
 
 
+@pytest.mark.nightly
 def test_checksums_of_pages_tell_of_damage_where_there_are_no_digests(
     spark: SparkSession, brokers: str, tmp_path: Path
 ):
@@ -379,6 +377,7 @@ def test_checksums_of_pages_tell_of_damage_where_there_are_no_digests(
         write_rebuild(source, to=tmp_path / "rebuilt")
 
 
+@pytest.mark.nightly
 def test_a_line_of_digests_that_a_killed_run_began(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     source = keep(spark, brokers, tmp_path / "to", log.topic)
     [file] = (tmp_path / "to").glob("topic=*/day=*/_digests")
@@ -390,6 +389,7 @@ def test_a_line_of_digests_that_a_killed_run_began(spark: SparkSession, brokers:
     }
 
 
+@pytest.mark.nightly
 def test_damaged_lists(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     source = keep(spark, brokers, tmp_path / "to", log.topic)
     shutil.move(tmp_path / "to", tmp_path / "moved")

@@ -44,12 +44,14 @@ def properties(file: Path, ca: Path, password: str) -> Path:
     return file
 
 
+@pytest.mark.nightly
 def test_a_changelog_behind_tls_and_a_password(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     options = read_properties(spark, properties(tmp_path / "client.properties", site.authority.file, "alice-secret"))
     source = kafka(spark, site.cluster.secure_bootstrap, site.log.topic, options)
     assert read_rows(source, source.describe()).count() == len(site.log.records)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", ["password", "certificate"])
 def test_what_is_wrong_is_said(spark: SparkSession, site: Site, tmp_path: Path, wrong: str) -> None:
     ca = site.authority.file if wrong == "password" else Authority(tmp_path / "stranger").file

@@ -14,22 +14,21 @@ from actors import App, ConfigurationError, Context
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import TopicInfo
 from dev.kafka import free_port
+from tests.kafka import forked
 
 HEAD = "from actors import *\nfrom datetime import timedelta\n"
 APP = 'app = App("clear", broker="kafka://127.0.0.1:1"'
 
 
-def faust(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of `faust` with a module of that text as its app."""
+def faust(folder: Path, text: str, *arguments: str, spawned: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command of `faust` with a module of that text as its app, `spawned` as an operator starts it."""
     (folder / "clear_app.py").write_text(HEAD + text)
+    path = {"PYTHONPATH": f"{folder}:{forked.ROOT}"}
+    if not spawned:
+        return forked.faust("-A", "clear_app", *arguments, environment=path, folder=folder, timeout_s=120)
+    command = [sys.executable, "-m", "faust", "-A", "clear_app", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "faust", "-A", "clear_app", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}:{Path(__file__).parents[3]}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        command, cwd=folder, env={**os.environ, **path}, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -48,7 +47,7 @@ def faust(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProce
 def test_a_declaration_that_cannot_work_ends_a_command_with_its_line(
     tmp_path: Path, text: str, line: int, said: str
 ) -> None:
-    ended = faust(tmp_path, text, "actors")
+    ended = faust(tmp_path, text, "actors", spawned=True)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"Error: {tmp_path}/clear_app.py:{line}: ")
     assert said in ended.stderr

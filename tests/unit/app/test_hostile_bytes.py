@@ -14,6 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.decoders import DECODERS, EXCEPTED, TRIED_ELSEWHERE, Decoder
+from tests.examples import examples
 
 # --- what is sent ----------------------------------------------------------------------------------------------------
 
@@ -123,6 +124,7 @@ def test_a_changed_document_is_read_or_refused(name: str) -> None:
             check(decoder, raw)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("name", DECODERS)
 def test_bytes_of_any_kind_are_read_or_refused(name: str) -> None:
     decoder = DECODERS[name]
@@ -131,7 +133,7 @@ def test_bytes_of_any_kind_are_read_or_refused(name: str) -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 
-    @hypothesis.settings(max_examples=20, derandomize=True, database=None)
+    @hypothesis.settings(max_examples=examples(20), derandomize=True, database=None)
     @hypothesis.given(st.binary() | values.map(lambda value: json.dumps(value).encode()))
     def try_it(raw: bytes) -> None:
         check(decoder, raw)

@@ -59,6 +59,11 @@ def test_the_templates_are_those_that_are_there() -> None:
     assert {folder.name for folder in folders} == {"project", *TEMPLATES}
 
 
+@pytest.mark.parametrize(
+    "project",
+    ["window", *(pytest.param(name, marks=pytest.mark.nightly) for name in TEMPLATES if name != "window")],
+    indirect=True,
+)
 def test_the_tests_of_a_project_pass_and_fail_with_its_app(project: Path) -> None:
     done = python(project, "-W", "error", "-m", "unittest")
     assert done.returncode == 0, done.stderr

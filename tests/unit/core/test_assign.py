@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from actors._core.group.assign import assign
 from actors._core.group.members import Member, TaskId, decode_member_data, encode_member_data
 from actors._kafka.consume.assignor import ActorAssignor
+from tests.examples import examples
 
 Assignment = Mapping[str, Collection[TaskId]]
 
@@ -148,7 +149,7 @@ def _shuffled(on_disk: Mapping[TaskId, int], shuffler: random.Random) -> dict[Ta
     return dict(entries)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(groups(max_members=3, max_actors=3, max_partitions=3).filter(lambda group: len(group[1]) <= 7))
 def test_moves_and_restores_no_more_than_any_balanced_assignment(
     group: tuple[list[Member], list[TaskId]],
@@ -330,7 +331,7 @@ class Group(RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(deadline=None, max_examples=60, stateful_step_count=12)
+TestGroup.settings = settings(deadline=None, max_examples=examples(60), stateful_step_count=12)
 
 
 def lines_run(function: Callable[[], object]) -> int:

@@ -7,6 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from actors._core.coordination import locks
 from actors._core.coordination.locks import Expired, Granted, Lock, Refused, Released, Renewed, Want
+from tests.examples import examples
 
 OWNERS = st.sampled_from("abcde")
 
@@ -339,4 +340,4 @@ class LockMachine(RuleBasedStateMachine):
 
 
 TestLocks = LockMachine.TestCase
-TestLocks.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLocks.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

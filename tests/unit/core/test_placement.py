@@ -16,6 +16,7 @@ from actors._core.group.assign import assign
 from actors._core.group.members import Member, TaskId, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, Placement, PlacementRules, decode_copies, encode_copies, place
 from actors._kafka.consume.assignor import ActorAssignor
+from tests.examples import examples
 from tests.unit.core.test_assign import is_balanced, lines_run, tasks_of
 
 ACCEPTABLE = 100
@@ -133,7 +134,7 @@ class World:
         assert not any(copies.warm_ups for copies in self.placement.copies.values())
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=3),
     st.integers(0, 3),
@@ -199,7 +200,7 @@ class Handovers:
         return placement
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.integers(1, 12),
     st.lists(st.sampled_from(["join", "join earlier", "leave", "again"]), max_size=12),

@@ -21,6 +21,7 @@ from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.recompute.plan import require_same_topics
 from spark_replay.sources.archives.ledger import Ledger, Read, decode_ledger, encode_ledger
 from spark_replay.sources.brokers.topic import CommittedOffset, Retention, Span, Topic
+from tests.examples import examples
 
 MINUTE_MS = 60_000
 TOPIC_ID = "00000000-0000-0000-0000-000000000007"
@@ -153,7 +154,7 @@ def steps_of(*names: str) -> list[tuple[str, object]]:
     return [known.get(name) or ("write", name[-1]) for name in names]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @example(steps_of(*READ_LATER), 0, 3)
 @example(steps_of(*PARTLY_EXACT), 10 * MINUTE_MS, 3)
 @given(STEPS, st.sampled_from([0, 10 * MINUTE_MS]), st.sampled_from([3, 1000]))

@@ -12,6 +12,7 @@ from stores._core.overlay import MessageScope, Overlay, with_metadata
 from stores._core.record import Position
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
+from tests.examples import examples
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff"])
 VALUES = st.sampled_from([b"", b"x", b"yy", b"z" * 40])
@@ -180,6 +181,6 @@ class RocksOverlayMachine(OverlayMachine):
 RESOURCES = RocksResources(memtable_bytes=64 << 10)
 
 TestOverMemory = OverlayMachine.TestCase
-TestOverMemory.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestOverMemory.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestOverRocks = RocksOverlayMachine.TestCase
-TestOverRocks.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestOverRocks.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)

@@ -40,7 +40,7 @@ OPTIONS = ("-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=f
 PLUGIN = "pytest_faust_actors"
 
 
-@pytest.mark.parametrize("way", ["plugin", "conftest"])
+@pytest.mark.parametrize("way", ["plugin", pytest.param("conftest", marks=pytest.mark.nightly)])
 def test_a_driver_in_plain_and_in_asyncio_tests(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 
 from actors import App, Hopping, Session, Sliding, Tumbling, aggregates
 from actors.testing import ActorTestDriver
+from tests.examples import examples
 
 BEGIN_MS = 1_700_000_000_000
 GRACE_MS = 3
@@ -177,7 +178,7 @@ def run(kind, steps, **how):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
 @example(steps=[("a", 1, at_ms) for at_ms in (0, 0, 0, 14, 7, 6, 17)])
 def test_finals_are_those_of_all_records(kind, steps):
@@ -185,21 +186,21 @@ def test_finals_are_those_of_all_records(kind, steps):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
 def test_finals_do_not_depend_on_when_closes_are_handled(kind, steps):
     run(kind, steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
 def test_finals_do_not_depend_on_records_between_closes(kind, steps):
     run(kind, steps, close_s=CLOSE_S)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
 @example(steps=[*((key, 1, 10) for key in "abcdz"), ("x", 1, 23), ("z", 1, 15), ("x", 1, 100)])
 def test_what_is_past_its_retention_does_not_depend_on_closes_that_wait(kind, steps):

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from actors import App, Every, Hopping, Session, Sliding, Tumbling, aggregates
 from actors.errors import ConfigurationError, UsageError
 from actors.testing import ActorTestDriver
+from tests.examples import examples
 
 BEGIN_MS = 1_700_000_000_000
 EVERY_MS = 8
@@ -82,7 +83,7 @@ def expected(kind, seen, stream_ms):
 
 @pytest.mark.parametrize("emit_s", [0.0, 0.002])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps=STEPS)
 @example(steps=[("a", 1, 5), ("a", 1, 2), ("a", 1, 20), "crash", ("a", 1, 100)])
 def test_each_change_is_handed_out_once_with_the_last_value_of_its_interval(kind, emit_s, steps):

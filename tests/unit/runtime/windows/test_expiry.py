@@ -11,6 +11,7 @@ from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from stores._core.record import METADATA_BYTES
 from stores._core.windows import Progress, decode_progress, encode_progress
+from tests.examples import examples
 from tests.unit.runtime.windows.test_against_records import BEGIN_MS, GRACE_MS, KINDS, LENGTHS, MS, STEPS, make
 from tests.unit.runtime.windows.test_changes import SECOND, Shop
 from tests.unit.runtime.windows.test_joins import LEFT, RIGHT, World
@@ -65,7 +66,7 @@ def run(kind, steps):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=STEPS)
 def test_disk_and_log_differ_only_in_rows_that_are_past_their_retention(kind, steps):
     run(kind, steps)
@@ -100,7 +101,7 @@ def run_join(how, steps):
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=STEPS)
 def test_so_it_is_with_joins(how, steps):
     run_join(how, steps)

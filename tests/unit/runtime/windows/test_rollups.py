@@ -15,6 +15,7 @@ from actors import App, Context, Every, Hopping, OnError, Session, Sliding, Tumb
 from actors._core.windows.kinds import Windows
 from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
+from tests.examples import examples
 
 BEGIN_MS = 1_700_049_600_000
 """Noon, where an hour begins."""
@@ -179,7 +180,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS, settles=st.booleans())
 def test_the_sums_above_are_those_of_the_closes_below(steps: list[object], settles: bool) -> None:
     app = Rollups(grace_s=5)
