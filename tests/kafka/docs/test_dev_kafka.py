@@ -138,6 +138,7 @@ def test_a_pid_that_is_another_processs_now_is_never_signalled(tmp_path, sleeper
     assert not folder.exists()
 
 
+@pytest.mark.nightly
 def test_the_same_plant_with_the_right_start_time_is_signalled(tmp_path, sleeper):
     # shows that the test above could fail
     plant_state(tmp_path / "own", pid=sleeper.pid, start_ticks=start_ticks(sleeper.pid))
