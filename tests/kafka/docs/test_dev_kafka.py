@@ -162,6 +162,7 @@ def test_a_listener_with_tls_and_users_beside_the_plain_one(tmp_path):
     assert "SASL_SSL://" not in server_properties(plain, plain.brokers[0], log_dir=tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_keystore_without_users_is_refused(tmp_path):
     keystore = tmp_path / "broker.pem"
     keystore.write_text("")
