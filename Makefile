@@ -55,7 +55,7 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the lowest of all dependencies; CELLS="python broker=4.4.0"
 	$(BIN)/python -m dev.matrix $(CELLS)
 
-nightly: $(READY)  ## everything that is long: about NNN minutes on two cores; what follows a failure runs too
+nightly: $(READY)  ## everything that is long: about 105 minutes on two cores; what follows a failure runs too
 	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
 
 nightly-tests: $(READY) deploy-tools

@@ -186,6 +186,7 @@ def test_no_java_is_one_line_that_says_what_to_install(tmp_path):
     ]
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path):
     result = cli("up", KAFKA_BROKERS="127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")
