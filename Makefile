@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
+.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,8 +27,12 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m dev.tidy
 
-test: check  ## every kind of test, on a real broker and a real Spark: at most 12 minutes on two cores; the long ones are in `make nightly`
+test: $(READY)  ## every kind of test, on a real broker and a real Spark: at most 12 minutes on two cores; the long ones are in `make nightly`
+	$(MAKE) --no-print-directory --jobs 2 check compiled
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+compiled: $(READY)  # pytest compiles each test: once here, beside the checks, rather than in each process at once
+	-@$(BIN)/python -m pytest --collect-only -q > /dev/null
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
@@ -51,7 +55,7 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the lowest of all dependencies; CELLS="python broker=4.4.0"
 	$(BIN)/python -m dev.matrix $(CELLS)
 
-nightly: $(READY)  ## everything that is long: about NNN minutes on two cores; what follows a failure runs too
+nightly: $(READY)  ## everything that is long: about 105 minutes on two cores; what follows a failure runs too
 	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
 
 nightly-tests: $(READY) deploy-tools

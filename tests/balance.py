@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/spark/comparison/", "tests/spark/", "tests/kafka/access/")
-"""Folders whose files share a Spark session, or a broker with access lists.
+TOGETHER = ("tests/spark/comparison/", "tests/spark/", "tests/kafka/access/", "tests/equivalence/")
+"""Folders whose files share a Spark session, a broker with access lists, or a JVM with Kafka Streams.
 
 Spark's tests take two sessions: in one they would be the last to end.
 """
@@ -17,35 +17,41 @@ LONGEST = (
     "tests/spark/",
     "tests/spark/comparison/",
     "tests/kafka/access/",
-    "tests/locks/test_chaos.py",
-    "tests/kafka/takeover/test_disasters.py",
-    "tests/kafka/coordination/test_coordination_cli.py",
-    "tests/kafka/takeover/test_replaced_changelog.py",
-    "tests/kafka/runtime/test_parked.py",
     "tests/crash/test_crash.py",
     "tests/sim/test_simulation.py",
+    "tests/kafka/wire/test_commit.py",
+    "tests/kafka/coordination/test_coordination_cli.py",
+    "tests/kafka/wire/test_takeover.py",
+    "tests/kafka/coordination/test_coordination.py",
+    "tests/kafka/runtime/test_exactly_once.py",
+    "tests/kafka/cli/test_dev.py",
+    "tests/equivalence/",
+    "tests/kafka/runtime/test_bad_input.py",
+    "tests/browser/test_dashboard_pages.py",
+    "tests/kafka/cli/test_reset.py",
+    "tests/kafka/runtime/test_parked.py",
+    "tests/kafka/takeover/test_standby.py",
+    "tests/kafka/takeover/test_replaced_changelog.py",
+    "tests/kafka/runtime/test_repartition.py",
+    "tests/kafka/docs/test_readme.py",
+    "tests/kafka/takeover/test_registry.py",
+    "tests/kafka/cli/test_cli.py",
+    "tests/kafka/wire/test_refusals.py",
+    "tests/kafka/runtime/test_graceful.py",
+    "tests/kafka/docs/test_dev_kafka.py",
+    "tests/unit/app/test_hostile_bytes.py",
+    "tests/locks/test_chaos.py",
+    "tests/hostile/test_hostile.py",
+    "tests/kafka/takeover/test_disasters.py",
+    "tests/kafka/takeover/test_input_identity.py",
     "tests/kafka/docs/test_tutorial.py",
     "tests/kafka/web/test_queries_right.py",
-    "tests/browser/test_report_page.py",
-    "tests/browser/test_dashboard_pages.py",
-    "tests/browser/test_dashboard.py",
-    "tests/kafka/takeover/test_standby.py",
-    "tests/kafka/takeover/test_input_identity.py",
-    "tests/names/test_names.py",
-    "tests/kafka/docs/test_documents.py",
-    "tests/kafka/runtime/test_exactly_once.py",
-    "tests/kafka/runtime/test_graceful.py",
-    "tests/kafka/coordination/test_fencing.py",
-    "tests/kafka/wire/test_commit.py",
-    "tests/kafka/app/test_views.py",
-    "tests/kafka/docs/test_dev_kafka.py",
-    "tests/kafka/runtime/test_effects.py",
-    "tests/kafka/web/test_queries.py",
-    "tests/hostile/test_hostile.py",
-    "tests/sim/test_planted.py",
-    "tests/sim/test_planted_model.py",
+    "tests/kafka/runtime/test_streams_under_kills.py",
+    "tests/browser/test_site.py",
+    "tests/wheel/test_wheel.py",
 )
-"""Files and folders that take longest, the longest first. The others follow in alphabetical order."""
+"""Files and folders that take longest, the longest first: those of `make test`, and then those of `make nightly`. The
+others follow in alphabetical order."""
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]

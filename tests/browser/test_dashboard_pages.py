@@ -80,9 +80,8 @@ async def site() -> AsyncIterator[tuple[Site, str]]:
     "of",
     [
         "busy",
-        "windowed",
         "nasty",
-        *(pytest.param(of, marks=pytest.mark.nightly) for of in ("quiet", "many", "copied", "joined")),
+        *(pytest.param(of, marks=pytest.mark.nightly) for of in ("quiet", "many", "copied", "joined", "windowed")),
     ],
 )
 async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[Site, str], of: str) -> None:

@@ -43,6 +43,7 @@ async def owns_all(worker: WorkerProcess) -> None:
     await eventually(does, deadline_s=START_S, what=worker.log)
 
 
+@pytest.mark.nightly
 async def test_workers_start_beside_a_broker_that_hangs(cluster: Cluster, tmp_path: Path) -> None:
     hanging, other, *_ = cluster.broker_ids
     workers = []

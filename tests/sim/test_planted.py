@@ -538,6 +538,7 @@ def use_any_folder(patch: Patch) -> None:
     patch.setattr(Disk, "_open", open_any)
 
 
+LATE = ("wake_in_takeover", "pause", "cut_off")
 UNSTABLE = ("wake_in_takeover", "slow_markers", "pause_at_step")
 PLANTED = (
     Planted(store_before_commit, "disk ahead"),
@@ -549,10 +550,8 @@ PLANTED = (
     Planted(ignore_committed_offset, "exactly once"),
     Planted(skip_to_the_end, "exactly once"),
     Planted(confirm_before_fence_only, "after a fence"),
-    Planted(
-        any_generation_commits, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False, first_seed=22
-    ),
-    Planted(commit_as_nobody, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False, first_seed=22),
+    Planted(any_generation_commits, "one owner", LATE, check_phases=False, first_seed=22),
+    Planted(commit_as_nobody, "one owner", LATE, check_phases=False, first_seed=22),
     Planted(read_unstable_offsets, "", UNSTABLE, first_seed=153, check_phases=False),
     Planted(same_epoch, "one owner"),
     Planted(one_offset_too_far, "state isn't the fold", ("crash", "rebalance"), first_seed=30),
@@ -569,9 +568,7 @@ PLANTED = (
     Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
     Planted(refuse_without_a_reason, "progress", ("crash",), features=("operator",)),
     Planted(pass_over_lost_input, "exactly once", ("retention",), first_seed=8, features=("retention",)),
-    Planted(
-        pass_over_lost_input, "at least once", ("retention",), first_seed=8, features=("at_least_once", "retention")
-    ),
+    Planted(pass_over_lost_input, "at least once", ("retention",), features=("at_least_once", "retention")),
     Planted(no_savepoint_of_writes, "savepoint", first_seed=10, features=("poison",)),
     Planted(no_savepoint_of_sends, "savepoint", first_seed=10, features=("poison",)),
     Planted(read_on, "exactly once", features=("poison",)),

@@ -1,8 +1,8 @@
 """The runtime under faults, in virtual time.
 
 `SEED=n` replays one seed with its trace (`FAULTS=crash,pause` restricts it, `FEATURES=poison,static` or `none` replaces
-what the seed has), `SIM_SEEDS=n` runs n of them (30 by default, 5000 in `make nightly`) and
-a twentieth of that of each further kind.
+what the seed has), `SIM_SEEDS=n` runs n of them (20 by default, 5000 in `make nightly`), and a
+fiftieth of that, at least 7, of each further kind.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.sim.fakes.loop import Process, VirtualLoop
 from tests.sim.nemesis import STEPS
 from tests.sim.simulation import FEATURES, MODEL, check, features_of, simulate
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "30"))
-OTHERS = max(SEEDS // 20, 7)
+SEEDS = int(os.environ.get("SIM_SEEDS", "20"))
+OTHERS = max(SEEDS // 50, 7)
 """Seeds of each kind of runs after the first, which has all features: at least one for each of its variants."""
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))

@@ -269,6 +269,7 @@ async def test_a_token_gets_in_or_one_error_says_why_not(site: Site) -> None:
         await ControlPlane.open(connection(UnsignedTokens(error=KeyError("access_token"))), "nobody")
 
 
+@pytest.mark.nightly
 async def test_the_ready_made_lock_service_gets_in_by_its_environment(site: Site) -> None:
     password, name = site.folder / "password", unique("locks")
     password.write_text(f"{PASSWORD}\n")
@@ -291,6 +292,7 @@ async def test_the_ready_made_lock_service_gets_in_by_its_environment(site: Site
     assert PASSWORD not in worker.log()
 
 
+@pytest.mark.nightly
 async def test_a_new_token_is_taken_while_the_workers_run(site: Site) -> None:
     # In front of the one before: workers show each other what they derive from it.
     site.tokens.write_text(f"{NEW_TOKEN}\n{QUERY_TOKEN}\n")

@@ -99,6 +99,7 @@ async def delete_records(brokers: str, topic: str) -> None:
         await admin.close()
 
 
+@pytest.mark.nightly
 async def test_two_processes_see_the_same(brokers: str, topic: str, tmp_path: Path) -> None:
     await send(brokers, topic, pairs(a="1", b="1", c="1"))
     programs = [

@@ -169,6 +169,7 @@ async def test_a_start_that_is_refused_ends_all(tmp_path, brokers):
     assert f"{name}-in" in worker.log()
 
 
+@pytest.mark.nightly
 async def test_a_port_that_is_taken_is_one_line(tmp_path, brokers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         worker = Supervised(

@@ -212,6 +212,7 @@ async def test_a_death_in_the_middle(operator: Operator, step: str, monkeypatch:
     await operator.stop()
 
 
+@pytest.mark.nightly
 async def test_where_offsets_go(operator: Operator) -> None:
     name, topic = operator.name, f"{operator.name}-in"
     soon = datetime.now(UTC) + timedelta(minutes=30)

@@ -383,6 +383,7 @@ async def test_break_asks_on_a_terminal(service: Service) -> None:
     assert (await service.client.look("ask-first")).holders == ()
 
 
+@pytest.mark.nightly
 async def test_break_spares_who_got_it_while_it_asked(service: Service) -> None:
     held = await service.client.acquire("moves-on", ttl=120, owner="ada")
     with contextlib.closing(Terminal(service, "locks", "break", "moves-on")) as terminal:
@@ -427,6 +428,7 @@ async def test_set_get_list_and_delete(service: Service) -> None:
     assert "deleted, version 3" in await service.said("locks", "show", "conf-a")
 
 
+@pytest.mark.nightly
 async def test_set_from_stdin_keeps_all_but_one_newline(service: Service) -> None:
     text = "first\n\n  zwölf\t\n"
     await service.said("config", "set", "piped", "-", stdin=text.encode())
@@ -488,6 +490,7 @@ async def test_watch_prints_each_change_until_it_is_interrupted(service: Service
         assert await lines.end() == (0, "", "")
 
 
+@pytest.mark.nightly
 async def test_watch_ends_after_a_count_and_speaks_json(service: Service) -> None:
     command = ("--json", "-A", MODULE, "config", "watch", "counted", "--count")
     assert json.loads(await service.said(*command, "1")) == {

@@ -138,6 +138,7 @@ def test_a_pid_that_is_another_processs_now_is_never_signalled(tmp_path, sleeper
     assert not folder.exists()
 
 
+@pytest.mark.nightly
 def test_the_same_plant_with_the_right_start_time_is_signalled(tmp_path, sleeper):
     # shows that the test above could fail
     plant_state(tmp_path / "own", pid=sleeper.pid, start_ticks=start_ticks(sleeper.pid))
@@ -161,6 +162,7 @@ def test_a_listener_with_tls_and_users_beside_the_plain_one(tmp_path):
     assert "SASL_SSL://" not in server_properties(plain, plain.brokers[0], log_dir=tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_keystore_without_users_is_refused(tmp_path):
     keystore = tmp_path / "broker.pem"
     keystore.write_text("")
@@ -184,6 +186,7 @@ def test_no_java_is_one_line_that_says_what_to_install(tmp_path):
     ]
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path):
     result = cli("up", KAFKA_BROKERS="127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")

@@ -124,6 +124,7 @@ async def test_a_worker_that_lost_its_disk_rebuilds_from_the_changelog(
     assert "restored" in second.log()
 
 
+@pytest.mark.nightly
 async def test_rebalances_between_workers_lose_and_double_nothing(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

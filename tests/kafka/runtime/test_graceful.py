@@ -150,6 +150,7 @@ def _logs(workers: list[WorkerProcess]) -> str:
     return "\n---\n".join(worker.log()[-1500:] for worker in workers)
 
 
+@pytest.mark.nightly
 async def test_a_handler_that_holds_the_loop_is_named_before_the_session_is_over(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -279,6 +279,7 @@ async def test_many_keys_are_retried_or_dropped_by_one_command(shop: Shop) -> No
     assert await shop.json("list") == []
 
 
+@pytest.mark.nightly
 async def test_what_comes_while_somebody_is_asked_is_not_dropped_with_what_was_shown(shop: Shop) -> None:
     shop.worker()
     await shop.send(("a", named("a0", poison=True)), ("b", named("b0", poison=True)))

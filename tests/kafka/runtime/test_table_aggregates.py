@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from actors._core.partitioner import partition_for
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, unique
@@ -19,6 +20,7 @@ PARTITIONS = 2
 ROUNDS = 5
 
 
+@pytest.mark.nightly
 async def test_each_change_moves_its_row_once(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     name, rng = unique("aggregates"), random.Random(5)
     await make_topics(brokers, f"{name}-accounts", partitions=PARTITIONS, config={"cleanup.policy": "compact"})

@@ -226,6 +226,7 @@ async def test_a_changelog_that_was_deleted(operator: Operator) -> None:
     assert '"size":' in sizes[1]
 
 
+@pytest.mark.nightly
 async def test_an_input_that_was_created_again(operator: Operator) -> None:
     title = "An input was created again"
     await operator.make()

@@ -188,6 +188,7 @@ async def told(brokers: str, folder: Path, environment: dict[str, str], *words: 
     return found
 
 
+@pytest.mark.nightly
 async def test_a_program_with_another_actor_for_the_input_is_refused_while_the_first_runs(
     brokers: str, start: Start, tmp_path: Path
 ) -> None:

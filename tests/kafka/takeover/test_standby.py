@@ -258,6 +258,7 @@ async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     assert restored(taken) < RESTORED_MOST, taken
 
 
+@pytest.mark.nightly
 async def test_the_checks_see_an_assignment_that_ignores_warmth(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

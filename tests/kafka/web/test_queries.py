@@ -95,6 +95,7 @@ async def asked(brokers: str, tmp_path_factory: pytest.TempPathFactory) -> Async
             worker.kill()
 
 
+@pytest.mark.nightly
 async def test_both_workers_say_the_same_of_every_key(asked: Asked) -> None:
     _, overview = await asked.get("/actors")
     assert {one["worker"] for one in overview["partitions"]} == {

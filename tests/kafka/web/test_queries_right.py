@@ -242,7 +242,8 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
     assert max(witness.least.values()) > 1
 
 
-@pytest.mark.parametrize("plant", ["", pytest.param("no-lease", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("plant", ["", "no-lease"])
 async def test_a_worker_that_stood_still_doesnt_answer_for_what_others_own_by_now(farm: Farm, plant: str) -> None:
     """Its questions wait in front of it while it stands still, and are the first that it sees."""
     judge = Judge()

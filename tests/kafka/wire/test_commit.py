@@ -151,7 +151,7 @@ async def test_a_commit_that_is_lost_is_done_again(
         assert f"{api.name.title().replace('_', '')}Request: KafkaConnectionError" in caplog.text
 
 
-@pytest.mark.parametrize("fault", [swallow_request, swallow_reply])
+@pytest.mark.parametrize("fault", [pytest.param(swallow_request, marks=pytest.mark.nightly), swallow_reply])
 @pytest.mark.parametrize("api", [Api.END_TXN, Api.TXN_OFFSET_COMMIT, Api.PRODUCE])
 async def test_a_commit_without_any_answer_ends_with_its_deadline(world: World, api: Api, fault: Action) -> None:
     world.commit_deadline_s = 0.5

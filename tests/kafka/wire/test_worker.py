@@ -21,7 +21,8 @@ SHARE = 200
 FAULTS = 40
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.nightly), 2], ids=["one worker", "two workers"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [1, 2], ids=["one worker", "two workers"])
 async def test_workers_behind_a_bad_network(
     brokers: str, proxy: WireProxy, tmp_path: Path, workers: list[WorkerProcess], count: int
 ) -> None:

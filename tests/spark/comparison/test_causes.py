@@ -94,6 +94,7 @@ def test_each_damage_of_a_live_database_has_its_cause(world: World, worker: Work
     assert "deleted in the log at offset" in seen["deleted"]
 
 
+@pytest.mark.nightly
 def test_each_damage_of_an_export_has_its_cause(world: World, tmp_path: Path):
     export = Export.of(world.log, positions=world.positions)
     export.app = world.log.topic.removesuffix("-store-changelog")

@@ -209,7 +209,8 @@ def test_a_disk_is_equal_to_its_log(world: World, tmp_path: Path, store: str):
     assert report.counts["equal"] == report.keys > 10
 
 
-@pytest.mark.parametrize("damage", ["different", pytest.param("missing", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("damage", ["different", "missing"])
 def test_planted_damage_of_a_window_is_found(world: World, tmp_path: Path, damage: str):
     file = world.export("sums", tmp_path)[0]
     rows = pq.ParquetFile(file).read().to_pylist()

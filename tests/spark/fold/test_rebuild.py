@@ -136,6 +136,7 @@ def test_an_existing_folder_is_kept(spark: SparkSession, brokers: str, log: Log,
     assert (tmp_path / "mine").read_text() == "data"
 
 
+@pytest.mark.nightly
 def test_overwrite_replaces_a_rebuild_when_the_new_one_is_complete(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 ):

@@ -214,6 +214,7 @@ def test_a_log_that_is_written_to_all_the_while(spark: SparkSession, brokers: st
     assert rows(spark, tmp_path / "to") == expected(log, done)
 
 
+@pytest.mark.nightly
 def test_the_consumer_reads_what_spark_reads(spark: SparkSession, brokers: str):
     log = write_log(brokers, random_transactions(52, count=30, keys=40))
     source = kafka(spark, brokers, log.topic)

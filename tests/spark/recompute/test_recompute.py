@@ -199,6 +199,7 @@ def kinds(found: Recomputed) -> dict[str, int]:
     return {kind: count for kind, count in found.counts.items() if count}
 
 
+@pytest.mark.nightly
 def test_the_same_code_gives_the_same_state(run: Run, world: World):
     found = run(world.module(), store="counts")
     assert kinds(found) == {"equal": 40}
@@ -253,6 +254,7 @@ def test_keys_that_only_one_side_has(run: Run, world: World):
     assert kinds(found) == {"equal": 38, "only_changelog": 2}
 
 
+@pytest.mark.nightly
 def test_inputs_that_no_worker_has_handled_do_not_count(run: Run, world: World):
     asyncio.run(world.put(*((key, "later") for key in KEYS[:10])))
     found = run(world.module(), store="counts")

@@ -259,6 +259,7 @@ def profile(spark: SparkSession, brokers: str, log: Log) -> Profile:
     return profile_log(kafka(spark, brokers, log.topic), at_ms=NOW_MS)
 
 
+@pytest.mark.nightly
 def test_profile_counts_what_the_log_holds(profile: Profile, log: Log):
     live = fold([write for write in log.records if write.key is not None])
     for part in profile.partitions:
@@ -302,6 +303,7 @@ def test_profile_of_owners(profile: Profile, log: Log):
         assert (epoch.first_offset, epoch.last_offset, epoch.records) == (min(offsets), max(offsets), len(offsets))
 
 
+@pytest.mark.nightly
 def test_profile_sees_owners_that_overlap(spark: SparkSession, brokers: str):
     writes = [put("k", "1", epoch=4), put("k", "2", epoch=5), put("k", "3", epoch=4)]
     log = write_log(brokers, [Transaction((write,)) for write in writes])

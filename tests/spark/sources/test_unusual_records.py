@@ -88,6 +88,7 @@ def test_every_compression_and_any_header_name_can_be_read(
     assert names == {METADATA_HEADER, "\ufffd\ufffd"}
 
 
+@pytest.mark.nightly
 def test_executors_without_the_package_are_named(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -120,6 +120,7 @@ def test_nothing_is_held_twice_and_stale_tokens_are_refused(seed):
     assert set(history.accepted) == set(NAMES)
 
 
+@pytest.mark.nightly
 def test_the_check_finds_a_lock_that_is_granted_twice(monkeypatch):
     monkeypatch.setattr(locks, "_fits", lambda lock, want: len(lock.holders) < 2)
     with pytest.raises(AssertionError, match=r"two held it|were accepted"):

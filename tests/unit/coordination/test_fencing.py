@@ -316,6 +316,7 @@ with FencedSqlite.open(path, "race") as ledger:
 """
 
 
+@pytest.mark.nightly
 def test_processes_that_race_write_in_the_order_of_their_tokens(path):
     with opened(path) as ledger:
         ledger.connection.execute("CREATE TABLE seen (token INTEGER)")

@@ -52,6 +52,7 @@ def test_run_commands_runs_each_once():
         assert sorted(sent.key for sent in driver.outputs(runs)) == ["run-1", "run-2", "run-3"]
 
 
+@pytest.mark.nightly
 def test_a_repeat_after_the_time_to_live_runs_again():
     with ActorTestDriver(dispatcher, partitions=1) as driver:
         command = RunCommand(command="run", args=[])

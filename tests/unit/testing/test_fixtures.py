@@ -58,6 +58,7 @@ def test_pytest_finds_the_plugin_of_the_distribution() -> None:
     assert project["tool"]["setuptools"]["py-modules"] == [PLUGIN]
 
 
+@pytest.mark.nightly
 def test_a_run_that_uses_no_fixture_imports_nothing_of_the_framework(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -384,6 +384,7 @@ def test_what_may_lack_deletes_is_built_anew(world: World, how: str, caplog: pyt
     assert "rebuilding the copy" in caplog.text
 
 
+@pytest.mark.nightly
 def test_an_idle_copy_stays_current_and_its_disk_learns_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         world.fill(10)

@@ -273,6 +273,7 @@ def test_a_process_that_stood_still_builds_anew_what_may_have_escaped_it(world: 
     world.run(test())
 
 
+@pytest.mark.nightly
 def test_an_idle_view_stays_current_for_long(world: World, tmp_path: Path, caplog):
     async def test() -> None:
         world.put("a", "1")

@@ -44,7 +44,7 @@ class World:
             if value == "later":
                 ctx.schedule("due", after=timedelta(seconds=1), name="later")
             elif value == "often":
-                ctx.schedule("tick", every=timedelta(hours=5), name="often")
+                ctx.schedule("tick", every=timedelta(minutes=5), name="often")
             elif value == "call":
                 ctx.effect(post, "it")
             elif value == "stop":
@@ -73,7 +73,7 @@ def play(world: World, driver: ActorTestDriver, case: str) -> str:
         return case
     if case in ("later", "often", "call"):
         driver.post(world.topic, key="a", value=case)
-        driver.advance(6 * 3600, settle=False)
+        driver.advance(6 * 60, settle=False)
         driver.settle()
         return {"later": "due", "often": "tick", "call": "posted it"}[case]
     driver.post(world.topic, key="a", value=case)
@@ -91,7 +91,7 @@ def test_nothing_is_lost_where_one_of_a_commits_writes_is(case: str, monkeypatch
             with monkeypatch.context() as patch:
                 has_failed = fail_at(patch, number)
                 wanted = play(world, driver, case)
-                driver.advance(3 * 3600, settle=False)
+                driver.advance(3 * 60, settle=False)
                 driver.settle()
                 if not has_failed():
                     assert number > 1

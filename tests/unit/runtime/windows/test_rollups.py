@@ -237,7 +237,9 @@ class Backward:
     def __init__(self, kinds: list[Windows], *, key: str | None = None) -> None:
         self.app = app = App("backward", broker="kafka://127.0.0.1:1")
         self.amounts = app.topic("amounts", key_type=str, value_type=int)
-        options = {"aggregate": aggregates.sum(), "emit": Every(milliseconds=10)}
+        # The driver looks for a window at each place of the retention.
+        retention = timedelta(seconds=1)
+        options = {"aggregate": aggregates.sum(), "emit": Every(milliseconds=10), "retention": retention}
         stores = [app.window_store(f"store{number}", kind, **options) for number, kind in enumerate(kinds)]
         self.first, self.closed, self.emitted = stores[0], [], []
 
