@@ -139,11 +139,15 @@ async def clock(at: Brokers) -> AsyncIterator[Result]:
     off_ms = max(asked_ms - broker_ms, 0) or min(now_ms - broker_ms, 0)
     if abs(off_ms) > AHEAD_MS:
         side, is_far = "ahead of" if off_ms > 0 else "behind", abs(off_ms) > margin_ms
-        limit = f", more than clock_skew_margin={margin_ms / 1000:g} s" if is_far else ""
+        follows = (
+            f", more than clock_skew_margin={margin_ms / 1000:g} s: a worker here goes by the earlier of both, so that "
+            "timers and expiry may be late"
+        )
         yield Result(
             "clock",
             Level.ERROR if is_far else Level.WARNING,
-            f"this machine's clock is {abs(off_ms) / 1000:.1f} s {side} the broker's{limit}; timers go by it",
+            f"this machine's clock is {abs(off_ms) / 1000:.1f} s {side} the broker's"
+            f"{follows if is_far else '; timers go by it'}",
             "Set the clocks right (NTP)",
         )
 

@@ -87,7 +87,7 @@ def disk(setup: Setup) -> Iterator[Result]:
         yield Result(
             "disk",
             Level.WARNING,
-            f"{size.free / 2**30:.1f} of {size.total / 2**30:.0f} GiB are free at {there}: a store that can't be "
+            f"{size.free / 2**30:.1f} of {size.total / 2**30:.1f} GiB are free at {there}: a store that can't be "
             "written stops its partitions",
             "Free some, enlarge the volume, or choose another folder with -D",
         )
