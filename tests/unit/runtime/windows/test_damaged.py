@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from actors import App, Context, Every, OnError, Tumbling, Window, aggregates
-from actors.errors import ActorsError
+from actors.errors import ActorsError, RecordError
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.testing import ActorTestDriver
 from stores._core.record import METADATA_BYTES
 
@@ -97,3 +98,27 @@ def test_a_key_so_long_that_its_close_could_not_be_noted_is_refused_when_it_come
     assert closed == [size for size in sizes if size <= closed[-1]]
     assert 0 < len(closed) < len(sizes)
     assert "doesn't fit into the topic's max.message.bytes" in caplog.text
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_close_that_cant_be_noted_stops_its_partition_and_not_the_worker(on_error: Any) -> None:
+    def make(*, closes: bool) -> tuple[App, Any]:
+        app = App("shop", broker="kafka://127.0.0.1:1")
+        clicks = app.topic("clicks", key_type=str, value_type=int)
+        tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+        @app.actor(clicks, stores=[tens], on_error=on_error)
+        async def count(ctx: Context, number: int) -> None:
+            tens.add(ctx.key, number)
+
+        if closes:
+            tens.on_close(lambda ctx, window, total: None)
+        return app, clicks
+
+    (before, clicks), (after, _) = make(closes=False), make(closes=True)
+    with ActorTestDriver(before, partitions=1) as driver:
+        # It fits into its own row, and not into the one that says how far closes have come.
+        driver.send(clicks, key="k" * (1_048_588 - RECORD_OVERHEAD_BYTES - 40), value=1, timestamp_ms=BEGIN_MS)
+        driver.send(clicks, key="z", value=1, timestamp_ms=BEGIN_MS + 60_000)
+        with pytest.raises(RecordError, match=r"max\.message\.bytes"):
+            driver.restart(after)
