@@ -26,7 +26,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/runtime/worker.py", "Worker.run"),
         (
             "actors/runtime/inputs/inbox.py",
-            "Inbox.has_room Inbox.put Inbox.runs Inbox._took",
+            "Inbox.has_room Inbox.put Inbox.take Inbox._took",
         ),
         (
             "actors/runtime/task/context.py",

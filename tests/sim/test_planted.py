@@ -344,11 +344,7 @@ def read_on(patch: Patch) -> None:
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
 
-    async def handle(self: TaskProcessor, runs: Any) -> None:
-        for _, records in runs:
-            await self._handle(records)
-
-    patch.setattr(TaskProcessor, "_handle_or_halt", handle)
+    patch.setattr(TaskProcessor, "_handle_or_halt", TaskProcessor._handle)
 
 
 def retry_what_is_refused(patch: Patch) -> None:

@@ -109,7 +109,7 @@ def forget_that_the_input_was_re_created(patch: Patch) -> None:
 
 def handle_what_is_misplaced(patch: Patch) -> None:
     """Records are handled wherever producers put them."""
-    patch.setattr(PlacedRecords, "checked", lambda self, records, _: records)
+    patch.setattr(PlacedRecords, "checked", lambda self, records: records)
 
 
 def believe_any_offset(patch: Patch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import actors.runtime.task.task as task
+from actors.runtime.inputs import order
 from actors.runtime.inputs.inbox import MergedInbox
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import FoundInput
@@ -17,12 +18,13 @@ from tests.sim.test_planted import changelog_first, lose_a_write, outputs_last, 
 
 def take_the_latest_first(patch: Patch) -> None:
     """Of the inputs' heads the one with the highest timestamp goes first."""
-    patch.setattr(MergedInbox, "runs", rewritten(MergedInbox.runs, ("heads.sort()", "heads.sort(reverse=True)")))
+    edit = ("found.sort(key=_order)", "found.sort(key=lambda one: (-one[0], one[1]))")
+    patch.setattr(order, "merged", rewritten(order.merged, edit))
 
 
 def take_whole_batches(patch: Patch) -> None:
     """The order is looked at once for all that was fetched together."""
-    patch.setattr(MergedInbox, "runs", rewritten(MergedInbox.runs, ("take_until(last_ms)", "take_until(math.inf)")))
+    patch.setattr(order, "merged", lambda parts, _: parts)
 
 
 def wait_for_nobody(patch: Patch) -> None:
@@ -77,17 +79,17 @@ def compare_the_first_alone(patch: Patch) -> None:
 def name_the_first_input(patch: Patch) -> None:
     """Each write says that it comes from the first input."""
     edit = ("scope.input, scope.source_offset = one, one.index, one.next_offset - 1", "_, _ = one, None, None")
-    patch.setattr(TaskProcessor, "_handle_or_halt", rewritten(TaskProcessor._handle_or_halt, edit))
+    patch.setattr(TaskProcessor, "_turn_to", rewritten(TaskProcessor._turn_to, edit))
 
 
 def lose_tombstones(patch: Patch) -> None:
     """A null value is no message."""
     handle = TaskProcessor._handle
 
-    async def without(self: TaskProcessor, records: Any) -> None:
-        kept = [record for record in records if record.value is not None]
-        await handle(self, kept)
-        self._at.next_offset = max(self._at.next_offset, records[-1].offset + 1)
+    async def without(self: TaskProcessor, runs: Any) -> None:
+        for one, records in runs:
+            await handle(self, [(one, [record for record in records if record.value is not None])])
+            one.next_offset = max(one.next_offset, records[-1].offset + 1)
 
     patch.setattr(TaskProcessor, "_handle", without)
 

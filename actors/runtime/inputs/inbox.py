@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 
 from actors.ports import InputRecord
 from actors.runtime.inputs.event_times import EventTimes
+
+MERGED_RECORDS = 256
+"""How many records of each input are put in order at a time."""
 
 
 class InputQueue:
@@ -39,18 +42,16 @@ class InputQueue:
         """Return all that waits, and leave it there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
-    def take_until(self, last_ms: float) -> Sequence[InputRecord]:
-        """Take the first record, and those of its batch up to the first one with a timestamp behind `last_ms`."""
-        records, start = self.batches[0], self.start
-        end, count = start + 1, len(records)
-        while end < count and records[end].timestamp <= last_ms:
-            end += 1
-        if end < count:
-            self.start = end
-            return records[start:end]
-        self.batches.popleft()
-        self.start = 0
-        return records[start:end]
+    def first(self) -> Sequence[InputRecord]:
+        """Return the first records that wait, of one batch and `MERGED_RECORDS` at most, and leave them there."""
+        return self.batches[0][self.start : self.start + MERGED_RECORDS]
+
+    def remove(self, count: int) -> None:
+        """Remove so many of the first batch's records."""
+        self.start += count
+        if self.start == len(self.batches[0]):
+            self.batches.popleft()
+            self.start = 0
 
 
 class Inbox:
@@ -112,15 +113,15 @@ class Inbox:
         queue.queued += len(records)
         self._wake.set()
 
-    def runs(self) -> Iterator[tuple[int, Sequence[InputRecord]]]:
-        """Take the records that come next: runs of records of one input, with the input's place.
+    def take(self) -> list[tuple[int, Sequence[InputRecord]]]:
+        """Take the records that come next, before it has to be looked again what waits: by input's place, a part each.
 
-        Each run is taken when it is asked for. The last one is the last before it has to be looked again what waits.
+        `actors.runtime.inputs.order` puts several parts in order.
         """
         queue = self.queues[0]
         records = queue.batches.popleft()
         self._took(queue, len(records))
-        yield 0, records
+        return [(0, records)]
 
     def _took(self, queue: InputQueue, count: int) -> None:
         was_full, queue.queued = queue.queued >= self._limit, queue.queued - count
@@ -214,23 +215,21 @@ class MergedInbox(Inbox):
             self._idle_since_s = now_s
         return max(0.0, self._idle_since_s + self._max_idle_s - now_s)
 
-    def runs(self) -> Iterator[tuple[int, Sequence[InputRecord]]]:
-        """See `Inbox.runs`: ends with a batch, since its input may have nothing more here."""
-        heads = [
-            (queue.batches[0][queue.start].timestamp, turn, index)
-            for index, (queue, turn) in enumerate(zip(self.queues, self._turns, strict=True))
-            if queue.batches
-        ]
-        while True:
-            # Hot: where two inputs take turns, this is once a record.
-            heads.sort()
-            (_, turn, index), queue, last_ms = heads[0], self.queues[heads[0][2]], math.inf
-            if len(heads) > 1:
-                other_ms, other_turn, _ = heads[1]
-                last_ms = other_ms if turn < other_turn else other_ms - 1
-            records = queue.take_until(last_ms)
-            self._took(queue, len(records))
-            yield index, records
-            if not queue.start:
-                return
-            heads[0] = queue.batches[0][queue.start].timestamp, turn, index
+    def take(self) -> list[tuple[int, Sequence[InputRecord]]]:
+        """See `Inbox.take`: up to the end of what is here of one input, behind which its timestamps aren't known."""
+        waiting = [(index, queue, queue.first()) for index, queue in enumerate(self.queues) if queue.batches]
+        ordered = [(places_of(records), self._turns[index]) for index, _, records in waiting]
+        last_ms, last_turn = min((places[-1], turn) for places, turn in ordered)
+        parts: list[tuple[int, Sequence[InputRecord]]] = []
+        for (index, queue, records), (places, turn) in zip(waiting, ordered, strict=True):
+            count = bisect_right(places, last_ms) if turn <= last_turn else bisect_left(places, last_ms)
+            if count:
+                queue.remove(count)
+                self._took(queue, count)
+                parts.append((index, records[:count]))
+        return parts
+
+
+def places_of(records: Iterable[InputRecord]) -> list[int]:
+    """Return by which times records of an input go among those of others: none goes before an earlier one."""
+    return list(accumulate((record.timestamp for record in records), max))

@@ -6,15 +6,13 @@ and nothing else would tell.
 
 All records are compared, a whole batch side by side before its first record is handled: 0.3 µs a record in batches of
 500. A sample would find a wrong producer too, but after some of its records were handled without the key's state.
-Where inputs take turns and few records come at a time, those that wait behind them are compared with them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from actors._core.logs import Reminders, escaping
 from actors._core.partitioner import CRC32, MURMUR2
@@ -28,9 +26,6 @@ from actors.runtime.spec import ActorSpec
 logger = escaping(logging.getLogger(__name__))
 
 REMIND_S = 60.0
-FEW_RECORDS = 32
-AHEAD = 128
-"""With fewer records than that, up to so many that wait behind them are compared too."""
 
 
 @dataclass(slots=True)
@@ -39,7 +34,7 @@ class MisplacedRecord:
 
     offset: int
     error: MisplacedRecordError
-    timestamp: int = 0
+    timestamp: int
     key: bytes | None = None
     value: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
@@ -56,27 +51,12 @@ class PlacedRecords:
         self._clock = clock
         self._completed = progress.completed
         self._is_stopped = False
-        self._placed_until = 0
         self._reminders = Reminders(REMIND_S)
 
-    def checked(
-        self, records: Sequence[InputRecord], behind: Callable[[], Iterable[InputRecord]] = tuple
-    ) -> Sequence[InputRecord]:
-        """Return the records; from the first one on that stops the partition only that, and nothing afterwards.
-
-        `behind` gives those that wait behind them.
-        """
+    def checked(self, records: Sequence[InputRecord]) -> Sequence[InputRecord]:
+        """Return the records; from the first one on that stops the partition only that, and nothing afterwards."""
         if self._is_stopped:
             return ()
-        if records[-1].offset < self._placed_until:
-            return records
-        if len(records) < FEW_RECORDS:
-            ahead = [*records, *islice(behind(), AHEAD)]
-            wrong = self._misplaced(ahead)
-            placed = wrong[0][0] if wrong else len(ahead)
-            if placed >= len(records):
-                self._placed_until = ahead[placed - 1].offset + 1
-                return records
         for place, home in self._misplaced(records):
             record = records[place]
             if record.offset < self._completed.next_offset or record.offset in self._completed.finished:
@@ -87,7 +67,7 @@ class PlacedRecords:
             self._meters.misplaced += 1
             if self._spec.misplaced == "stop":
                 self._is_stopped = True
-                return [*records[:place], MisplacedRecord(record.offset, self._error(record, home))]
+                return [*records[:place], MisplacedRecord(record.offset, self._error(record, home), record.timestamp)]
             self._warn(record, home)
         return records
 

@@ -38,8 +38,7 @@ class KeyedProcessor(TaskProcessor):
             wake=context.inbox.wake,
             merged=self._merged,
         )
-        self._pending: deque[InputRecord] = deque()
-        self._pending_of = inputs[0]
+        self._pending: deque[tuple[InputProgress, InputRecord]] = deque()
         self._admitted = [one.next_offset for one in inputs]
         self._was_clean = True
         self._holds = False
@@ -96,7 +95,7 @@ class KeyedProcessor(TaskProcessor):
         lowest_ms = float("inf")
         parts = zip(self.backlogs, self.inputs, self._inbox.queues, strict=True)
         for backlog, one, queue in parts:
-            waiting = chain(self._pending, queue.records()) if one is self._pending_of else queue.records()
+            waiting = chain((record for of, record in self._pending if of is one), queue.records())
             lowest_ms = min(lowest_ms, backlog.lowest_ms(self._admitted[one.index], waiting))
         return lowest_ms
 
@@ -104,12 +103,10 @@ class KeyedProcessor(TaskProcessor):
         executor = self._executor
         while self._pending or self._inbox:
             if not self._pending:
-                self._pending_of, records = next(self._runs())
-                self._pending.extend(records)
-            one = self._pending_of
-            completed, index = one.completed, one.index
+                self._pending.extend((one, record) for one, records in self._runs() for record in records)
             while self._pending:
-                record = self._pending[0]
+                one, record = self._pending[0]
+                completed, index = one.completed, one.index
                 if record.offset < self._admitted[index]:
                     self._pending.popleft()
                     continue

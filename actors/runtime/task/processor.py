@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from actors._core.logs import escaping
@@ -40,6 +40,7 @@ from actors.errors import (
 from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.misplaced import PlacedRecords
+from actors.runtime.inputs.order import take_in_order
 from actors.runtime.inputs.progress import InputProgress, Run
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
@@ -243,11 +244,8 @@ class TaskProcessor:
         if doubt is not None:
             raise RestoreError(doubt)
 
-    def _runs(self) -> Iterator[Run]:
-        """Take what comes next, as `Inbox.runs`; behind a record that stops the partition nothing comes."""
-        inputs, placed, queues = self.inputs, self._placed, self._inbox.queues
-        for index, records in self._inbox.runs():
-            yield inputs[index], placed[index].checked(records, queues[index].records) if placed else records
+    def _runs(self) -> Iterable[Run]:
+        return take_in_order(self._inbox, self.inputs, self._placed, self._spec.turns)
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping
@@ -342,21 +340,13 @@ class TaskProcessor:
         one.next_offset = offset
 
     async def _handle_or_halt(self, runs: Iterable[Run]) -> None:
-        """Handle runs of records until others have their turn. Hot: where inputs take turns, a run is one record."""
+        """Handle records; commit what was handled in front of one that stops the partition."""
         self._note_time()
-        messages, scope, home, monotonic = self._messages, self._scope, self.inputs[0], self._clock.monotonic
-        until_s = monotonic() + YIELD_EVERY_S
         if self.is_clean:
-            self._oldest_s = monotonic()
+            self._oldest_s = self._clock.monotonic()
+        messages, home = self._messages, self.inputs[0]
         try:
-            for one, records in runs:
-                if one is not self._at:
-                    self._at, scope.input, scope.source_offset = one, one.index, one.next_offset - 1
-                messages.source, messages.message_tag = one.source, one.topics.message_tag
-                messages.home_offset = home.next_offset
-                await self._handle(records)
-                if self._inbox.stopping or monotonic() >= until_s:
-                    break
+            await self._handle(runs)
         except RecordError as error:
             if not isinstance(error, RefusedRecordError):
                 await self._commit()
@@ -365,42 +355,51 @@ class TaskProcessor:
             messages.source, messages.message_tag = home.source, home.topics.message_tag
             messages.home_offset = home.next_offset
 
-    async def _handle(self, records: Sequence[InputRecord]) -> None:
+    async def _handle(self, runs: Iterable[Run]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
-        messages, scope, at, inbox = self._messages, self._scope, self._at, self._inbox
-        handler, decode_key, decode_value = at.spec.handler, at.spec.decode_key, at.spec.decode_value
-        is_watched = self._is_watched
-        undo, monotonic = scope.undo, self._clock.monotonic
-        outputs, pause_s, saw = messages.outputs, self._next_pause_s(), self._saw
-        for record in records:
-            offset, raw_key, raw_value = record.offset, record.key, record.value
-            if offset < at.next_offset:
-                continue
-            scope.source_offset = offset
-            if raw_key is None or raw_value is None or (is_watched and self._is_special(record)):
-                outputs = await self._handle_special(record)
-            else:
-                sent, ctx = len(outputs), None
-                try:
-                    key, value = decode_key(raw_key), decode_value(raw_value)
-                    ctx = Context(messages, record, key, raw_key)
-                    enter_message(ctx)
-                    await handler(ctx, value)
-                except BaseException as error:
-                    outputs = await self._recover(record, ctx, error, sent)
+        messages, scope, inbox = self._messages, self._scope, self._inbox
+        undo, monotonic, saw = scope.undo, self._clock.monotonic, self._saw
+        is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
+        for one, records in runs:
+            # Where inputs take turns, this is once a record.
+            self._turn_to(one)
+            handler, decode_key, decode_value = one.spec.handler, one.spec.decode_key, one.spec.decode_value
+            for record in records:
+                offset, raw_key, raw_value = record.offset, record.key, record.value
+                if offset < one.next_offset:
+                    continue
+                scope.source_offset = offset
+                if raw_key is None or raw_value is None or (is_watched and self._is_special(record)):
+                    outputs = await self._handle_special(record)
                 else:
-                    ctx._state = None
-                    if undo:
+                    sent, ctx = len(outputs), None
+                    try:
+                        key, value = decode_key(raw_key), decode_value(raw_value)
+                        ctx = Context(messages, record, key, raw_key)
+                        enter_message(ctx)
+                        await handler(ctx, value)
+                    except BaseException as error:
+                        outputs = await self._recover(record, ctx, error, sent)
+                    else:
+                        ctx._state = None
                         undo.clear()
-            at.next_offset = offset + 1
-            self._handled += 1
-            if is_watched and saw is not None:
-                saw(record.timestamp)
-            if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
-                await self._pause(record)
-                outputs, pause_s = messages.outputs, self._next_pause_s()
-            if inbox.stopping:
-                return
+                one.next_offset = offset + 1
+                self._handled += 1
+                if is_watched and saw is not None:
+                    saw(record.timestamp)
+                if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
+                    await self._pause(record)
+                    outputs, pause_s = messages.outputs, self._next_pause_s()
+                if inbox.stopping:
+                    return
+
+    def _turn_to(self, one: InputProgress) -> None:
+        """Note which input the next record is of."""
+        messages, scope = self._messages, self._scope
+        if one is not self._at:
+            self._at, scope.input, scope.source_offset = one, one.index, one.next_offset - 1
+        messages.source, messages.message_tag = one.source, one.topics.message_tag
+        messages.home_offset = self.inputs[0].next_offset
 
     async def _recover(self, record: InputRecord, ctx: Context | None, error: BaseException, sent: int) -> list[Output]:
         """Do with a message that failed what the policy says; return the outputs, which a commit may have renewed."""
@@ -414,8 +413,8 @@ class TaskProcessor:
     @property
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
-        poison, finished = self._poison, self._at.completed.finished
-        return bool(poison.poisoned or finished) or self._handling.parked is not None or self._saw is not None
+        is_known = bool(self._poison.poisoned) or any(one.completed.finished for one in self.inputs)
+        return is_known or self._handling.parked is not None or self._saw is not None
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""
@@ -468,10 +467,10 @@ class TaskProcessor:
 
     def _next_pause_s(self) -> float:
         """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
-        if self._poison.careful_until and self._is_suspect(self._at.next_offset):
+        if self._poison.careful_until and any(self._is_suspect(one, one.next_offset) for one in self.inputs):
             return 0.0
         now_s = self._clock.monotonic()
-        if now_s >= self._pause_s:  # inputs that take turns ask for each of their few records
+        if now_s >= self._pause_s:  # what comes in small batches asks for each of them
             self._pause_s = min(self._commit_at_s(now_s), now_s + YIELD_EVERY_S)
         return self._pause_s
 
@@ -479,15 +478,15 @@ class TaskProcessor:
         """Return when what was handled is to be committed at the latest."""
         return self._policy.at_s(self._oldest_s, now_s + self._context.log.ready_in_s())
 
-    def _is_suspect(self, offset: int) -> bool:
-        """Whether the broker refused a commit with messages behind this offset of the current input."""
-        return offset < self._poison.careful_until.get(self._at.source.topic, 0)
+    def _is_suspect(self, one: InputProgress, offset: int) -> bool:
+        """Whether the broker refused a commit with messages behind this offset of an input."""
+        return offset < self._poison.careful_until.get(one.source.topic, 0)
 
     def _note_time(self) -> None:
         self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
 
     async def _pause(self, record: InputRecord) -> None:
-        await self._commit_if_due(record, is_careful=self._is_suspect(record.offset))
+        await self._commit_if_due(record, is_careful=self._is_suspect(self._at, record.offset))
         await (self._stay_paused() if self._inbox.is_paused else self._clock.sleep(0))
 
     async def _commit_if_due(self, record: InputRecord, *, is_careful: bool) -> None:

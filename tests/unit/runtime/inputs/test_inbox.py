@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.inputs.inbox import Inbox, MergedInbox
+from actors.runtime.inputs import inbox
+from actors.runtime.inputs.inbox import MERGED_RECORDS, Inbox, MergedInbox
+from actors.runtime.inputs.order import merged as in_order
 
 
 def records(*timestamps: int, start: int = 0) -> list[Any]:
@@ -36,11 +39,13 @@ class World:
         self.room += 1
 
 
-def taken(inbox: Inbox) -> list[tuple[int, int]]:
+def taken(of: Inbox) -> list[tuple[int, int]]:
     """Take all that may be taken now: (input, timestamp)."""
     found = []
-    while inbox:
-        found += [(index, record.timestamp) for index, batch in inbox.runs() for record in batch]
+    while of:
+        parts = of.take()
+        runs = in_order(parts, [index for index, _ in parts])
+        found += [(index, record.timestamp) for index, run in runs for record in run]
     return found
 
 
@@ -53,14 +58,25 @@ def merged(inputs: list[list[int]]) -> list[tuple[int, int]]:
     return found
 
 
-@given(st.lists(st.lists(st.integers(-1, 5), max_size=8), min_size=2, max_size=2), st.integers(1, 8))
-def test_the_lowest_head_goes_first(inputs: list[list[int]], size: int) -> None:
+@given(st.lists(st.lists(st.integers(-1, 5), max_size=8), min_size=2, max_size=2), st.integers(1, 8), st.integers(1, 8))
+def test_the_lowest_head_goes_first(inputs: list[list[int]], size: int, at_a_time: int) -> None:
     world = World()
     for index, timestamps in enumerate(inputs):
         for start in range(0, len(timestamps), size):
             world.inbox.put(index, records(*timestamps[start : start + size], start=start))
-    assert taken(world.inbox) == merged(inputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inbox, "MERGED_RECORDS", at_a_time)
+        assert taken(world.inbox) == merged(inputs)
     assert world.inbox.queued == 0
+
+
+def test_so_many_records_of_an_input_are_put_in_order_at_a_time() -> None:
+    world = World(limit=10_000)
+    for index in (0, 1):
+        world.inbox.put(index, records(*range(index, 4_000, 2)))
+    parts = world.inbox.take()
+    assert [(index, len(batch)) for index, batch in parts] == [(0, MERGED_RECORDS), (1, MERGED_RECORDS - 1)]
+    assert [at for _, at in taken(world.inbox)] == list(range(2 * MERGED_RECORDS - 1, 4_000))
 
 
 def test_records_without_a_timestamp_go_first_and_hold_no_other_input_up() -> None:
@@ -117,20 +133,20 @@ def test_room_is_counted_for_each_input_and_a_part_of_a_batch_waits() -> None:
     assert not world.inbox.has_room(0)
     assert world.inbox.has_room(1)
     world.inbox.put(1, records(4))
-    index, batch = next(world.inbox.runs())
-    assert (index, len(batch), world.room, world.inbox.queued) == (0, 1, 1, 3)
+    assert [(index, len(batch)) for index, batch in world.inbox.take()] == [(0, 1), (1, 1)]
+    assert (world.room, world.inbox.queued) == (1, 2)
     assert [record.offset for record in world.inbox.queues[0].records()] == [1, 2]
     world.inbox.clear()
     assert (world.inbox.queued, list(world.inbox.queues[0].records())) == (0, [])
 
 
-def test_runs_are_taken_when_asked_for_and_end_with_a_batch_so_that_what_came_meanwhile_has_its_place() -> None:
+def test_what_is_taken_ends_with_a_batch_so_that_what_came_meanwhile_has_its_place() -> None:
     world = World()
     world.inbox.put(0, records(1, 3, 5))
     world.inbox.put(1, records(2))
-    runs = world.inbox.runs()
-    assert [record.timestamp for record in next(runs)[1]] == [1]
-    assert world.inbox.queued == 3
-    assert [index for index, _ in runs] == [1]
+    assert [(index, [record.timestamp for record in batch]) for index, batch in world.inbox.take()] == [
+        (0, [1]),
+        (1, [2]),
+    ]
     world.inbox.put(1, records(4, start=1))
     assert taken(world.inbox) == [(0, 3), (1, 4), (0, 5)]
