@@ -62,7 +62,7 @@ def test_a_full_disk(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     mounted(tmp_path, "ext4", monkeypatch)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(100 << 30, 96 << 30, 4 << 30))
     (one,) = machine.disk(setup)
-    assert (one.level, "4.0 of 100 GiB" in one.what) == (Level.WARNING, True)
+    assert (one.level, "4.0 of 100.0 GiB" in one.what) == (Level.WARNING, True)
 
 
 @pytest.mark.parametrize(
