@@ -90,6 +90,7 @@ async def test_what_cannot_be_handled_goes_to_the_dead_letters_and_harms_nobody(
         assert sorted(letters, key=repr) == sorted(sent, key=repr)
 
 
+@pytest.mark.nightly
 async def test_a_client_that_is_closed_ends_what_waits_at_once(brokers: str, service: str) -> None:
     async with Coordination(brokers, app=service) as holder, holder.lock("x", ttl=20):
         one = Coordination(brokers, app=service)

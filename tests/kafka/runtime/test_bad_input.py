@@ -159,6 +159,7 @@ async def test_a_data_folder_of_another_app_or_format(
     assert str(folder) in line
 
 
+@pytest.mark.nightly
 async def test_a_second_worker_on_the_same_data_folder(brokers: str, tmp_path: Path) -> None:
     name = unique("bad")
     await make_topics(brokers, f"{name}-in")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 MODULE = "tests.kafka.apps.dedupe_app"
@@ -25,6 +27,7 @@ async def settled(brokers: str, name: str, wanted: dict[bytes, bytes], worker: W
     await eventually(ran, what=f"{len(wanted)} runs; " + worker.log()[-2000:])
 
 
+@pytest.mark.nightly
 async def test_the_first_of_each_command_runs_and_no_other(brokers: str, tmp_path: Path) -> None:
     name = unique("dedupe")
     await make_topics(brokers, f"{name}-in", f"{name}-out")

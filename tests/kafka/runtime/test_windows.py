@@ -131,6 +131,7 @@ async def test_a_changelog_with_other_settings_is_refused_with_the_command(
     await eventually(lambda: not worker.is_running(), what=worker.log)
 
 
+@pytest.mark.nightly
 async def test_a_close_that_stops_its_partition_is_given_up_by_a_command(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

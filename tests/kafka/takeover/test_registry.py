@@ -247,6 +247,7 @@ async def test_a_topic_that_an_app_of_an_earlier_release_may_own_is_not_taken(br
     await refused(start(shop_eu, APP_KIND="orders"), f"store eu-orders of app {shop}, which may use it", "upgrade it")
 
 
+@pytest.mark.nightly
 async def test_a_renamed_field_without_a_version_is_refused(brokers: str, start: Start) -> None:
     name = await new_app(brokers)
     first = start(name, APP_KIND="purse")

@@ -111,7 +111,8 @@ def test_state_at_offsets(sources: Sources, log: Log, name: str):
     assert collected(state) != expected(log.records, list(before), [0] * PARTITIONS)
 
 
-@pytest.mark.parametrize("name", ["kafka", "archive", pytest.param("joined", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["kafka", "archive", "joined"])
 def test_state_at_a_time(sources: Sources, log: Log, name: str):
     time_ms = NOW_MS + 500
     before = [
