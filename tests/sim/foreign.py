@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from actors._core.partitioner import partition_for
 from actors.declare.streams.foreign_joins import _Left, _Right, _Subscribing
+from actors.ports import TopicPartition
 from actors.runtime.message import grouping
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
@@ -70,6 +72,7 @@ class ForeignPart(Part):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._numbers = 0
+        self._is_swept = False
         self._tables: dict[Any, tuple[Table[str, Row], Table[str, Row]]] = {}
 
     def make_input(self, key: str) -> str:
@@ -135,6 +138,18 @@ class ForeignPart(Part):
             self.fail_with_garbage(ctx)
         told = None if parcel is None else {"parcel": parcel[0], "depot": None if depot is None else depot[0]}
         ctx.send(TOPIC, key=ctx.key, value=json.dumps(told))
+
+    def operate(self) -> bool:
+        """Change each depot once more: whoever owns its row in the end has to know who is subscribed."""
+        if self._is_swept:
+            return False
+        self._is_swept = True
+        for depot in DEPOTS:
+            self._numbers += 1
+            key = depot.encode()
+            source = TopicPartition(app.INPUT, partition_for(key, self.world.partitions))
+            self.world.cluster.produce(source, [(key, f"{DEPOT}:{self._numbers},".encode(), (), None)])
+        return True
 
     # --- the oracle ------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,11 @@ class _Memory(dict[bytes, bytes]):
 
 
 def know_who_is_subscribed_in_memory_only(patch: Patch) -> None:
-    """Who is subscribed isn't known after a takeover by another process."""
+    """Who is subscribed isn't known after a takeover by another process.
+
+    Each process has a join of its own, and its memory with it. What a module or a class remembers would be no damage:
+    simulated processes have these in common.
+    """
 
     def in_memory(right: Any, ctx: Any) -> Any:
         return vars(right).setdefault("memory", _Memory()), right._subscribers.own_place(ctx)[1]
