@@ -88,8 +88,8 @@ class Job:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The topics whose records are counted; ours reads a table's topic outside of the group."""
-        return (self.source, self.other) if self.work == "stream_join" else (self.source,)
+        """The topics whose records are counted: of a table too, since both systems read it in their groups."""
+        return (self.source, self.other) if self.other else (self.source,)
 
     @property
     def changelog(self) -> str:
