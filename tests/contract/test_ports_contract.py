@@ -325,7 +325,8 @@ async def test_compaction_leaves_gaps_and_the_end(world: World) -> None:
     async def has_gaps() -> list[tuple[int, bytes | None]] | None:
         await world.compact(name)
         found = await read(world, name)
-        return found if (0, b"0") not in found else None
+        # the cleaner may come a first time while the records are written
+        return found if found[0][0] >= 6 else None
 
     found = await eventually(has_gaps)
     assert found == [(6, b"3"), (7, None), (8, b"8")]

@@ -30,7 +30,7 @@ from tests.kafka.wire.proxy import (
     swallow_reply,
     swallow_request,
 )
-from tests.kafka.wire.world import STALLED_S, World
+from tests.kafka.wire.world import World
 
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
@@ -85,7 +85,7 @@ async def test_a_record_that_the_broker_refuses_is_not_passed_over(
     if removed is None:
         await eventually(lambda: owner.running.state is State.HALTED, what=repr(owner.task))
     else:
-        await eventually(lambda: world.is_done([owner]), deadline_s=STALLED_S)
+        await eventually(lambda: world.is_done([owner]))
     committed = await world.committed()
     found = world.broken_links(await read_all(world.brokers, world.out), committed)
     assert committed > 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from actors.local_kafka.jars import kafka_version
 from dev import REPOSITORY, matrix
 
 REPORT = """<testsuites><testsuite>
@@ -121,6 +124,16 @@ def test_a_lower_bound_that_no_installation_has_fails_its_cell(tmp_path: Path, m
     outcome = matrix.try_cell(matrix.Cell("python", "25.1"))
     assert outcome.result == "failed"
     assert outcome.why.endswith("in brackets: yarl>=1.9 (==1.25.1)")
+
+
+def test_the_page_of_platforms_names_what_the_matrix_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs" / "reference" / "stability.md").read_text()
+    rows = {cells[1].strip(): cells[3] for line in page.splitlines() if len(cells := line.split("|")) == 6}
+    assert rows["brokers"].strip() == ", ".join(matrix.BROKERS)
+    assert re.findall(r"\d+\.\d+(?=\.\d)", rows["Python"]) == list(matrix.PYTHONS)
+    assert set(re.findall(r"[\d.]+", rows["Spark, for `spark_replay`"])) <= set(matrix.PYSPARKS)
+    monkeypatch.delenv("KAFKA_VERSION", raising=False)
+    assert f"Kafka {kafka_version()}, PySpark {version('pyspark')}" in page
 
 
 def planned(test: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
