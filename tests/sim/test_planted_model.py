@@ -288,7 +288,7 @@ def tell_of_all_that_wait(patch: Patch) -> None:
 
 def park_and_keep_the_timer(patch: Patch) -> None:
     """A timer whose message is parked fires again."""
-    patch.setattr(Handling, "_consume", staticmethod(lambda state, record, internal: None))
+    patch.setattr(Handling, "_consume", lambda *_: None)
 
 
 PLANTED = (
