@@ -24,7 +24,8 @@ _HASH_BITS = 64
 _ALPHA = 0.7213 / (1 + 1.079 / _REGISTERS)
 
 
-def _as_it_is(state: Any) -> Any:
+def as_it_is(state: Any) -> Any:
+    """Return a state: the result of most aggregates."""
     return state
 
 
@@ -52,7 +53,7 @@ class Aggregate(Generic[S]):
     add: Callable[[S, Any], S]
     merge: Callable[[S, S], S] | None = None
     state_type: Any = Any
-    result: Callable[[S], Any] = _as_it_is
+    result: Callable[[S], Any] = as_it_is
     remove: Callable[[S, Any], S] | None = None
     name: str = ""
 
@@ -127,7 +128,7 @@ def collect(limit: int) -> Aggregate[list[Any]]:
     )
 
 
-def top_n(n: int, by: Callable[[Any], Any] = _as_it_is) -> Aggregate[list[Any]]:
+def top_n(n: int, by: Callable[[Any], Any] = as_it_is) -> Aggregate[list[Any]]:
     """Keep the `n` largest values, the largest first; of equal ones those that came first.
 
     Raises:

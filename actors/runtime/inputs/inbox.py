@@ -232,4 +232,4 @@ class MergedInbox(Inbox):
 
 def places_of(records: Iterable[InputRecord]) -> list[int]:
     """Return by which times records of an input go among those of others: none goes before an earlier one."""
-    return list(accumulate((record.timestamp for record in records), max))
+    return list(accumulate([record.timestamp for record in records], max))

@@ -32,6 +32,7 @@ from actors._core.windows.join_rows import (
     unmatched_parts,
 )
 from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import new_tuple
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, WindowTime
 from stores._core.overlay import Overlay
@@ -111,7 +112,7 @@ class JoinStore:
         _, overlay, state = self.rows._reach(ctx)
         record, raw_key, time, other = ctx._record, ctx._raw_key, state.windows, 1 - side
         at_ms = record.timestamp
-        if self.is_closed(side, at_ms, time):
+        if at_ms < time.stream_ms and self.is_closed(side, at_ms, time):
             return None
         to_ms = min(at_ms + self.spans_ms[side], time.stream_ms)
         found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
@@ -136,13 +137,14 @@ class JoinStore:
                 chunk = decode_chunk(raw)
                 last = chunk.last if number == 0 else last
                 found += [
-                    Match(one.at_ms, one.value, number, place)
+                    new_tuple(Match, (one.at_ms, one.value, number, place))
                     for place, one in enumerate(chunk.records)
                     if from_ms <= one.at_ms <= to_ms
                 ]
                 number += 1
                 raw = overlay.get(chunk_key(segment, side, number, raw_key)) if number <= last else None
-        found.sort(key=_time_of)
+        if len(found) > 1:
+            found.sort(key=_time_of)
         return found
 
     def _keep(

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
-from actors._core.aggregates import Aggregate
+from actors._core.aggregates import Aggregate, as_it_is
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
 from actors._core.windows.rows import (
     LIST,
@@ -427,15 +427,13 @@ class WindowStore(Generic[K, V]):
         if isinstance(kind, AlignedWindows):
             found = self._into_aligned(kind, overlay, state, raw_key, at_ms, change)
         elif isinstance(kind, Sliding):
-            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, self._folding(change))
+            fold = lambda raw: self.encode_value(change(raw))  # noqa: E731
+            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
         else:
             found = self._into_session(kind, overlay, state, raw_key, at_ms, change)
         if not found:
             time.was_late(self)
         return found
-
-    def _folding(self, change: Change) -> Callable[[bytes | None], bytes]:
-        return lambda raw: self.encode_value(change(raw))
 
     def _result(self, value: Any, encoded: bytes) -> Any:
         """Return what users see of a value that was just encoded."""
@@ -449,6 +447,7 @@ class WindowStore(Generic[K, V]):
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
         encode, shown, get, time = self.encode_value, self._result, overlay.get, state.windows
         closed_ms, handled = time.closed_ms(self), time.handled(self)
+        is_result = self.aggregate is None or self.aggregate.result is as_it_is
         found: Changed[Any] = []
         rows: list[tuple[bytes, bytes]] = []
         for window in kind.holding(at_ms):
@@ -458,10 +457,11 @@ class WindowStore(Generic[K, V]):
                 value = change(None if raw is None else raw[1:])
                 encoded = encode(value)
                 rows.append((row, VALUE + encoded))
-                found.append((window, shown(value, encoded)))
+                found.append((window, value if is_result and type(value) in _EXACT else shown(value, encoded)))
         if rows:
             self.rows.write_all(overlay, state, rows)
-            self._note_aligned(state, rows)
+            if self.on_close_function is not None or self.changes is not None:
+                self._note_aligned(state, rows)
         return found
 
     def _note_aligned(self, state: TaskState, rows: Sequence[tuple[bytes, bytes]]) -> None:
