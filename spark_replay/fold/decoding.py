@@ -63,7 +63,8 @@ def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:
     """Add `key_json` and `value_json`, JSON text, to rows with `key` and `value`; null where bytes don't decode."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    decode = F.udf(_Decoding(codecs), "struct<key_json: string, value_json: string>")
+    # by Arrow, PySpark's default from 4.1 on, it would need pandas
+    decode = F.udf(_Decoding(codecs), "struct<key_json: string, value_json: string>", useArrow=False)
     return state.withColumn("decoded", decode("key", "value")).select(*state.columns, "decoded.*")
 
 

@@ -142,7 +142,8 @@ def _ranked(plan: Recompute, place: int, records: DataFrame) -> DataFrame:
     earlier one's of its input comes right behind that one.
     """
     if len(plan.inputs) > 1 and plan.inputs[place].topic.name in plan.timed:
-        time_of = F.udf(EventTimeOf(plan.module, plan.actor, place, len(plan.until_ms)), "bigint")
+        # without Arrow: it would need pandas
+        time_of = F.udf(EventTimeOf(plan.module, plan.actor, place, len(plan.until_ms)), "bigint", useArrow=False)
         records = records.withColumn("at_ms", time_of("timestamp_ms", "key", "value", "headers"))
     else:
         records = records.withColumn("at_ms", F.col("timestamp_ms"))

@@ -17,7 +17,8 @@ from tests.contract.worlds import FakeWorld, RealWorld, World
 from tests.kafka.helpers import eventually, unique
 
 LONG_S = 30.0
-SHORT_S = 0.3
+SHORT_S = 1.5
+"""Enough to send a question on a machine that has much to do."""
 
 
 class Desk:
