@@ -27,7 +27,7 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m dev.tidy
 
-test: $(READY)  ## every kind of test, on a real broker and a real Spark: at most 12 minutes on two cores; the long ones are in `make nightly`
+test: $(READY)  ## every kind of test, on a real broker and a real Spark: about 12 minutes on two cores; the long ones are in `make nightly`
 	$(MAKE) --no-print-directory --jobs 2 check compiled
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
@@ -55,7 +55,7 @@ names: $(READY)  ## names that change their meaning: two programs, 30 faults
 matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the lowest of all dependencies; CELLS="python broker=4.4.0"
 	$(BIN)/python -m dev.matrix $(CELLS)
 
-nightly: $(READY)  ## everything that is long: about 105 minutes on two cores; what follows a failure runs too
+nightly: $(READY)  ## everything that is long: about two hours on two cores; what follows a failure runs too
 	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
 
 nightly-tests: $(READY) deploy-tools

@@ -273,6 +273,7 @@ async def test_names_with_a_typo(operator: Operator) -> None:
     assert (await operator.faust("reset", "--yes")).returncode == 2
 
 
+@pytest.mark.nightly
 async def test_another_topic_as_the_only_input(operator: Operator) -> None:
     """The errors say what happened, and what they offer works."""
     name, count = operator.name, len(KEYS)

@@ -40,6 +40,7 @@ def fill(disk: Path) -> Path:
     return file
 
 
+@pytest.mark.nightly
 async def test_nothing_is_lost(brokers: str, disk: Path, tmp_path: Path) -> None:
     name = unique("full")
     await make_topics(brokers, f"{name}-in")

@@ -244,6 +244,7 @@ async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys
     assert third.terminate() == 0
 
 
+@pytest.mark.nightly
 async def test_what_is_parked_holds_the_number_of_partitions_and_can_be_given_up_as_the_errors_say(
     brokers: str, tmp_path: Path
 ) -> None:

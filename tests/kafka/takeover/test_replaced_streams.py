@@ -55,6 +55,7 @@ class World:
         await eventually(is_said, deadline_s=40, what=lambda: f"{shown}\n{worker.log()[-3000:]}")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("when", ["stopped", pytest.param("running", marks=pytest.mark.nightly)])
 async def test_what_is_kept_goes_on_with_the_records_of_the_new_topics(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess], when: str

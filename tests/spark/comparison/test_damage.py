@@ -101,6 +101,7 @@ def test_a_list_of_files_leads_nowhere_else(path: str):
             batch_files(folder, 9, NOW_MS)
 
 
+@pytest.mark.nightly
 def test_a_file_that_a_rebuild_has_lost(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, random_transactions(34, count=30, keys=40))
     source = kafka(spark, brokers, log.topic)

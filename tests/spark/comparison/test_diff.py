@@ -59,6 +59,7 @@ def causes(report: Report) -> dict[str, str]:
     return {example.key: example.cause for examples in report.examples.values() for example in examples}
 
 
+@pytest.mark.nightly
 def test_a_mirror(spark: SparkSession, brokers: str, clusters: Clusters):
     here, mirror = (kafka(spark, brokers, log.topic) for log in (clusters.here, clusters.mirror))
     damage = {"fine-3": "only_first", "fine-4": "other_value", "unwanted": "only_second"}

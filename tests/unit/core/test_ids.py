@@ -14,6 +14,7 @@ from actors.ports import TopicPartition
 from actors.runtime.quarantine.entries import ParkedMessage, summary_of
 from actors.runtime.requests.requests import ASK, REPLY_TO
 from actors.testing import ActorTestDriver
+from actors.testing.driving import make_topics
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.logs import Record
 from tests.unit.runtime.quarantine.test_parked import Standing
@@ -139,11 +140,12 @@ class MovedDriver(ActorTestDriver):
     """The app on another cluster: `snapshot --publish` has written a key of its store, partition 0, to the
     changelog."""
 
-    async def _make_topics(self) -> None:
-        await super()._make_topics()
+    async def _begin(self) -> None:
+        make_topics(self._cluster, self._setup, self._partitions)
         # As `spark_replay` metadata it: no owner, no input.
         headers = [(METADATA_HEADER, encode_metadata(0, -1))]
         self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
+        await super()._begin()
 
 
 @pytest.mark.parametrize("driven", [ActorTestDriver, MovedDriver])
