@@ -28,6 +28,8 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "actors/runtime/inputs/inbox.py",
             "Inbox.has_room Inbox.put Inbox.take Inbox._took",
         ),
+        ("actors/runtime/inputs/order.py", "take_in_order"),
+        ("actors/runtime/inputs/misplaced.py", "PlacedRecords.checked PlacedRecords._misplaced"),
         (
             "actors/runtime/task/context.py",
             "TaskContext.advance TaskContext.marked",
@@ -35,8 +37,8 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         (
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._runs TaskProcessor._handle_or_halt TaskProcessor._handle "
-            "TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large TaskProcessor._commit "
-            "TaskProcessor._batch_of",
+            "TaskProcessor._turn_to TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large "
+            "TaskProcessor._commit TaskProcessor._batch_of",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (
