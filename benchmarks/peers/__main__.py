@@ -280,4 +280,5 @@ def _no_figure(name: str, job: Job, round_: int) -> Iterator[None]:
         _progress.print(f"{name}, {job.system}, round {round_}: no figure: {error!r}", markup=False)
 
 
-main()
+if __name__ == "__main__":
+    main()

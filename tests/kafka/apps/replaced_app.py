@@ -1,18 +1,11 @@
 """Windows, a join, a table and a topic by another key, whose topics are deleted and created again."""
 
-import os
 from datetime import timedelta
 
-from actors import App, Context, Tumbling, Window, aggregates
+from actors import Context, Tumbling, Window, aggregates
+from tests.kafka.apps.quick import NAME, quick_app
 
-NAME = os.environ["APP_NAME"]
-app = App(
-    NAME,
-    broker=os.environ["KAFKA_URL"],
-    broker_session_timeout=6.0,
-    broker_heartbeat_interval=0.5,
-    broker_commit_interval=0.05,
-)
+app = quick_app()
 clicks, ones, others, asks = (
     app.topic(f"{NAME}-{topic}", key_type=str, value_type=int) for topic in ("clicks", "ones", "others", "asks")
 )
