@@ -26,9 +26,8 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/runtime/worker.py", "Worker.run"),
         (
             "actors/runtime/inputs/inbox.py",
-            "Inbox.has_room Inbox.put Inbox.take Inbox._took",
+            "Inbox.has_room Inbox.put take_in_order Inbox.take Inbox._took",
         ),
-        ("actors/runtime/inputs/order.py", "take_in_order"),
         ("actors/runtime/inputs/misplaced.py", "PlacedRecords.checked PlacedRecords._misplaced"),
         (
             "actors/runtime/task/context.py",

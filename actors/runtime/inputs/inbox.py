@@ -13,9 +13,16 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
+from operator import itemgetter
+from typing import TypeVar
 
 from actors.ports import InputRecord
 from actors.runtime.inputs.event_times import EventTimes
+from actors.runtime.inputs.misplaced import PlacedRecords
+from actors.runtime.inputs.progress import InputProgress, Run
+
+Input = TypeVar("Input")
+Part = tuple[Input, Sequence[InputRecord]]
 
 MERGED_RECORDS = 256
 """How many records of each input are put in order at a time."""
@@ -116,7 +123,7 @@ class Inbox:
     def take(self) -> list[tuple[int, Sequence[InputRecord]]]:
         """Take the records that come next, before it has to be looked again what waits: by input's place, a part each.
 
-        `actors.runtime.inputs.order` puts several parts in order.
+        `take_in_order` puts several parts in order.
         """
         queue = self.queues[0]
         records = queue.batches.popleft()
@@ -228,6 +235,42 @@ class MergedInbox(Inbox):
                 self._took(queue, count)
                 parts.append((index, records[:count]))
         return parts
+
+
+def take_in_order(
+    inbox: Inbox, inputs: Sequence[InputProgress], placed: Sequence[PlacedRecords], turns: Sequence[int]
+) -> Sequence[Run]:
+    """Take what comes next; behind a record that stops the partition nothing of its input comes.
+
+    Args:
+        inbox: what waits.
+        inputs: the inputs.
+        placed: of each input what looks at its records; empty if nothing does.
+        turns: of each input its turn among records of one timestamp; the lowest goes first.
+    """
+    parts = [(inputs[index], placed[index].checked(records) if placed else records) for index, records in inbox.take()]
+    return parts if len(parts) == 1 else merged(parts, [turns[one.index] for one, _ in parts])
+
+
+def merged(parts: Iterable[Part[Input]], turns: Iterable[int]) -> list[Part[Input]]:
+    """Return the records of several inputs in order: those that follow each other in one input are together."""
+    found = [
+        (at_ms, turn, one, record)
+        for (one, records), turn in zip(parts, turns, strict=True)
+        for at_ms, record in zip(places_of(records), records, strict=True)
+    ]
+    found.sort(key=_order)
+    runs: list[Part[Input]] = []
+    last, run = None, list[InputRecord]()
+    for _, turn, one, record in found:
+        if turn != last:
+            last, run = turn, []
+            runs.append((one, run))
+        run.append(record)
+    return runs
+
+
+_order = itemgetter(0, 1)
 
 
 def places_of(records: Iterable[InputRecord]) -> list[int]:

@@ -39,8 +39,8 @@ from actors.errors import (
 )
 from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
+from actors.runtime.inputs.inbox import take_in_order
 from actors.runtime.inputs.misplaced import PlacedRecords
-from actors.runtime.inputs.order import take_in_order
 from actors.runtime.inputs.progress import InputProgress, Run
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.runtime.inputs import inbox
-from actors.runtime.inputs.inbox import MERGED_RECORDS, Inbox, MergedInbox
-from actors.runtime.inputs.order import merged as in_order
+from actors.runtime.inputs.inbox import MERGED_RECORDS, Inbox, MergedInbox, merged
 
 
 def records(*timestamps: int, start: int = 0) -> list[Any]:
@@ -44,12 +43,12 @@ def taken(of: Inbox) -> list[tuple[int, int]]:
     found = []
     while of:
         parts = of.take()
-        runs = in_order(parts, [index for index, _ in parts])
+        runs = merged(parts, [index for index, _ in parts])
         found += [(index, record.timestamp) for index, run in runs for record in run]
     return found
 
 
-def merged(inputs: list[list[int]]) -> list[tuple[int, int]]:
+def as_documented(inputs: list[list[int]]) -> list[tuple[int, int]]:
     """Merge as the documentation says: the lowest head goes first, of equal ones that of the first input."""
     left, found = [list(timestamps) for timestamps in inputs], []
     while any(left):
@@ -66,7 +65,7 @@ def test_the_lowest_head_goes_first(inputs: list[list[int]], size: int, at_a_tim
             world.inbox.put(index, records(*timestamps[start : start + size], start=start))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inbox, "MERGED_RECORDS", at_a_time)
-        assert taken(world.inbox) == merged(inputs)
+        assert taken(world.inbox) == as_documented(inputs)
     assert world.inbox.queued == 0
 
 
