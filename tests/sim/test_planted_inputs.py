@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import actors.runtime.task.task as task
-from actors.runtime.inputs import order
+from actors.runtime.inputs import inbox
 from actors.runtime.inputs.inbox import MergedInbox
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import FoundInput
@@ -19,12 +19,12 @@ from tests.sim.test_planted import changelog_first, lose_a_write, outputs_last, 
 def take_the_latest_first(patch: Patch) -> None:
     """Of the inputs' heads the one with the highest timestamp goes first."""
     edit = ("found.sort(key=_order)", "found.sort(key=lambda one: (-one[0], one[1]))")
-    patch.setattr(order, "merged", rewritten(order.merged, edit))
+    patch.setattr(inbox, "merged", rewritten(inbox.merged, edit))
 
 
 def take_whole_batches(patch: Patch) -> None:
     """The order is looked at once for all that was fetched together."""
-    patch.setattr(order, "merged", lambda parts, _: parts)
+    patch.setattr(inbox, "merged", lambda parts, _: parts)
 
 
 def wait_for_nobody(patch: Patch) -> None:
