@@ -62,6 +62,7 @@ YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
 DUE_S, MOST_DUE_S = 0.001, 0.01
 """How long what is due has its turn: as long as the records before it took, within these bounds."""
+LOOPS_BETWEEN_DUE = 4  # iterations of the event loop: a fetch takes several, and must not wait for turns in each
 SWEEP_AGAIN_S = 60.0
 _ROUNDING_S = 0.001
 _SIZE_MASK = 15  # how much is held is looked at every 16 messages
@@ -153,8 +154,8 @@ class TaskProcessor:
             elif self.is_clean:
                 await self._idle()
             elif await self._punctuate():
-                # More may be due, and the others have their turns before.
-                await self._clock.sleep(0)
+                for _ in range(LOOPS_BETWEEN_DUE):
+                    await self._clock.sleep(0)
             elif not await self._rests():
                 await self._begin_commit()
         await self._leave()

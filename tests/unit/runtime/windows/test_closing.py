@@ -3,11 +3,14 @@
 import asyncio
 import math
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
 from actors import App, Session, Tumbling, aggregates
+from actors.replay.virtual_time import VirtualTime
 from actors.runtime.message.internal_messages import DueMessages
+from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
 
 BEGIN_MS = 1_700_000_000_000
@@ -145,3 +148,34 @@ def test_nothing_is_taken_while_messages_wait():
     assert list(due) == ["a"]
     assert not due.take()
     assert due.wait_s() == math.inf
+
+
+class Noting:
+    """A log that only says that something is logged."""
+
+    def __init__(self, note):
+        self._note = note
+
+    def append(self, _):
+        self._note()
+
+
+def test_the_event_loop_has_iterations_of_its_own_between_closes(monkeypatch):
+    """A fetch takes several: were turns of all tasks in each, records would wait long for the network."""
+    monkeypatch.setattr(task_windows, "CLOSES_AT_ONCE", 1)
+    iterations, select = [0], VirtualTime.select
+
+    def counting(loop, timeout):
+        iterations[0] += 1
+        return select(loop, timeout)
+
+    monkeypatch.setattr(VirtualTime, "select", counting)
+    shop = Shop("tumbling", close_s=0)
+    at = []
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        shop.fill(driver)
+        shop.log = Noting(lambda: at.append(iterations[0]))
+        shop.order(driver, "99", after_ms=2 * MINUTE_MS)
+        driver.settle()
+        assert shop.closed(driver) == ONCE
+    assert min(later - earlier for earlier, later in pairwise(at[2:])) >= 4
