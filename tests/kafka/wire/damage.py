@@ -168,7 +168,9 @@ def bounds_before_the_offset(patch: Patch, world: World) -> None:
     settled, bounds = task.settled_offset, ControlPlane.bounds
     ends: dict[TopicPartition, int] = {}
 
-    async def offset(group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any) -> Committed | None:
+    async def offset(
+        group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any, **_: Any
+    ) -> Committed | None:
         changelog = TopicPartition(world.changelog, source.partition)
         ends[changelog] = (await bounds(group, changelog)).end
         return await settled(group, log, clock, source, owner)
@@ -212,8 +214,8 @@ def end_of_the_living(patch: Patch, world: World) -> None:
         async def knows(self, member_id: str) -> bool:
             return False
 
-    async def end(_: Any, log: Any, owners: Any) -> None:
-        await end_of_dead(Nobody(), log, owners)
+    async def end(_: Any, log: Any, owners: Any, ended: Any) -> None:
+        await end_of_dead(Nobody(), log, owners, ended)
 
     patch.setattr(former_owners, "_end_of_dead", end)
 
