@@ -206,6 +206,20 @@ def transactions_of_the_dead_left_open(patch: Patch, world: World) -> None:
     patch.setattr(former_owners, "_end_of_dead", nothing)
 
 
+def open_claims_unawaited(patch: Patch, world: World) -> None:
+    """The registry is read while claims are open: the reader waits for them until they time out."""
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        """Look at no claim."""
+
+    patch.setattr(former_owners, "settle_claims", nothing)
+
+
+def earlier_release_unfenced(patch: Patch, world: World) -> None:
+    """The transactional id that a task had in earlier releases isn't fenced."""
+    world.former_id = None
+
+
 def end_of_the_living(patch: Patch, world: World) -> None:
     """A takeover ends the last owner's transaction without a look at whether the group has it."""
     end_of_dead = former_owners._end_of_dead
