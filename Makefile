@@ -78,6 +78,7 @@ nightly-equivalence: $(READY)
 nightly-crash: $(READY)
 	$(BIN)/python -m tests.crash --inputs 100000 --faults 16 --rate 400
 	$(BIN)/python -m tests.crash --inputs 170000 --faults 16 --partitions 64 --brokers 3 --rate 250
+	$(BIN)/python -m tests.crash --streams --inputs 50000 --faults 8 --rate 400
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

@@ -71,7 +71,8 @@ class Fleet:
         self._environment = {**os.environ, "BENCH_APP": "standby", "BENCH_STANDBYS": str(standbys)}
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self) -> None:
+    def start(self) -> int:
+        """Start one more worker; return its number."""
         number = len(self._workers)
         environment = {**self._environment, "KAFKA_URL": f"kafka://{self.brokers}"}
         options = ["-A", "benchmarks.standby_app", "-D", str(self.folder / f"w{number}")]
@@ -83,6 +84,11 @@ class Fleet:
                 stdout=log,
                 stderr=log,
             )
+        return number
+
+    def terminate(self, number: int) -> None:
+        self._workers[number].terminate()
+        self._workers[number].wait()
 
     def kill(self, number: int) -> None:
         self._workers[number].kill()

@@ -104,6 +104,7 @@ class TaskMeters:
         late: by window store, how many messages came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, None where the actor has no window store, or before the first record.
         refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
+        waits_for: what a takeover waits for that has nothing to do with this task itself, "" if for nothing.
         counted: by store, the changelog offset up to which its keys were counted, and how many there were.
     """
 
@@ -126,7 +127,12 @@ class TaskMeters:
     parked_effects: int | None = None
     misplaced: int = 0
     refused_commands: int = 0
+    waits_for: str = ""
     counted: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def waiting(self, what: str) -> None:
+        """Note what a takeover waits for, "" at the end."""
+        self.waits_for = what
 
     def looked(self, topic: str, committed: int | None, end: int) -> None:
         """Note what a takeover found of an input."""

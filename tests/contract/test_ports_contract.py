@@ -348,3 +348,21 @@ async def test_the_newest_owner_is_found(world: World, topic: str) -> None:
     await log.fence()
     assert await owners.latest("actor", 0) == records[1]
     assert await owners.latest("actor", 2) is None
+
+
+async def test_a_claim_is_seen_while_its_transaction_is_open(world: World, topic: str) -> None:
+    owners, claim = world.owners(topic), OwnerRecord("actor", 0, 1, "worker", "", 1, transactional_id="id")
+    record = world.encode_owner(topic, claim)
+    assert await owners.open_claims() is None
+    other = await world.open_transaction("other", topic)
+    assert await owners.open_claims() == [], "what another program writes holds readers back too, and is no claim"
+    open_claim = await world.open_transaction("open", topic, record.key or b"", record.value or b"")
+    assert await owners.open_claims() == [claim]
+    for transaction in (other, open_claim):
+        await transaction.end(commit=True)
+
+    async def is_over() -> bool:
+        return await owners.open_claims() is None
+
+    await eventually(is_over)
+    assert await owners.latest("actor", 0) == claim

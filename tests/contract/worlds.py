@@ -119,7 +119,9 @@ class World(Protocol):
     async def delete_before(self, topic: str, offset: int) -> None: ...
     async def compact(self, topic: str) -> None: ...
     async def join(self, topic: str, instance_id: str | None = None, *, reads_committed: bool = True) -> Member: ...
-    async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction: ...
+    async def open_transaction(
+        self, transactional_id: str, topic: str, key: bytes = b"open", value: bytes = b"open"
+    ) -> OpenTransaction: ...
     async def open_offset(self, transactional_id: str, topic: str, offset: int) -> OpenTransaction: ...
     async def set_offset(self, topic: str, offset: int) -> bool:
         """As an operator's tool does; tell whether it was taken."""
@@ -190,10 +192,12 @@ class FakeWorld:
         await eventually(lambda: member.assignments)
         return member
 
-    async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction:
+    async def open_transaction(
+        self, transactional_id: str, topic: str, key: bytes = b"open", value: bytes = b"open"
+    ) -> OpenTransaction:
         cluster, source = self.cluster, TopicPartition(topic, 0)
         epoch = cluster.transactions.init_producer_id(transactional_id, 30.0)
-        cluster.produce_in_transaction(transactional_id, epoch, source, [(b"open", b"open", ())])
+        cluster.produce_in_transaction(transactional_id, epoch, source, [(key, value, ())])
         return FakeTransaction(cluster, transactional_id, epoch)
 
     async def open_offset(self, transactional_id: str, topic: str, offset: int) -> OpenTransaction:
@@ -322,11 +326,13 @@ class RealWorld:
         self._opened.append(member)
         return member
 
-    async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction:
+    async def open_transaction(
+        self, transactional_id: str, topic: str, key: bytes = b"open", value: bytes = b"open"
+    ) -> OpenTransaction:
         producer = await self._producer(transactional_id=f"{self._name}-{transactional_id}")
         self._opened.append(producer)
         await producer.begin_transaction()
-        await producer.send_and_wait(topic, b"open", b"open", partition=0)
+        await producer.send_and_wait(topic, value, key, partition=0)
         return RealTransaction(producer)
 
     async def open_offset(self, transactional_id: str, topic: str, offset: int) -> OpenTransaction:

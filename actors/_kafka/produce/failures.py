@@ -20,7 +20,6 @@ from actors._kafka.connection import words_of
 from actors._kafka.protocol import InvalidRecordError
 from actors.ports import TopicPartition
 
-FENCED = "fenced"
 _REFUSED = (
     InvalidRecordError,
     InvalidTopicError,
@@ -37,7 +36,11 @@ class TransportFaultError(Exception):
 
 
 class ProducerOverError(Exception):
-    """A broker doesn't take this producer's epoch any more; the cause says why."""
+    """A broker doesn't take this producer's epoch any more, with this error code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class PartsFailedError(Exception):

@@ -16,7 +16,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from actors._kafka.codes import OF_A_PARTITION, OK, error_of
 from actors._kafka.produce.failures import PartsFailedError
-from actors._kafka.produce.sending import Sequences, append
+from actors._kafka.produce.sending import Sequences
 from actors._kafka.produce.writer import BatchWriter, receipt
 from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 
@@ -36,7 +36,7 @@ class OrderedWriter(BatchWriter):
         ends: dict[TopicPartition, int] = {}
         try:
             for packed in writes:
-                ends |= await append(self.client, sequences, packed, transactional_id=None)
+                ends |= await self._append(sequences, packed, transactional_id=None)
             await self._commit_offsets(identity, batches)
         except PartsFailedError:
             await self.fence()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +58,11 @@ async def append(
     *,
     transactional_id: str | None,
     is_version_2: bool = False,
+    tell: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
 ) -> dict[TopicPartition, int]:
     """Append batches; return the next offset of each partition. A batch without an answer is sent again.
 
-    The caller sets the deadline.
+    The caller sets the deadline. `tell` gets the codes of partitions that have to be tried again.
 
     Raises:
         PartsFailedError: leaders refused batches, or are away while others appended theirs.
@@ -76,6 +77,7 @@ async def append(
         waiting = _settle(sequences, left, ends, answers, waited_s=loop.time() - began_s)
         if not waiting:
             continue
+        tell(waiting)
         if ends and loop.time() - began_s > AWAY_S:
             # A round ends with its slowest leader: one that was busy in it may take its batches in the next.
             away = {part: code for part, code in waiting.items() if code != CONCURRENT_TRANSACTIONS} or waiting
@@ -110,7 +112,7 @@ def _settle(
     failed = {}
     for partition, code in codes.items():
         if code in PRODUCER_IS_OVER:
-            raise ProducerOverError(f"{partition}: {described(error_of(code))}") from error_of(code)
+            raise ProducerOverError(f"ProduceRequest: {described(error_of(code))} (leader of {partition})", code)
         if code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC and waited_s > UNKNOWN_TOPIC_S):
             failed[partition] = error_of(code)
     if failed:

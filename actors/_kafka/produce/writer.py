@@ -70,9 +70,13 @@ from actors.runtime.clock import machine_ms
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
 ANSWER_S = 5.0
 """How long one broker of several is waited for."""
+MOST_NAMED = 3
+"""How many partitions an error names."""
 INIT_S = 60.0
 """How long a producer id is asked for before somebody has to be told; the caller asks again."""
 STOP_IT = "stop the other process"
+NOTHING_LOST = "Nothing is lost: the task takes over again"
+_LEADERS = "leaders of partitions"
 _FEATURE, _VERSION_2 = "transaction.version", 2
 _OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
@@ -102,7 +106,8 @@ class BatchWriter(ABC):
     _throttle: Throttle | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
-    _waits_for: str = field(default="no answer", init=False)
+    _words: dict[str, str] = field(default_factory=dict, init=False)
+    """By group, transactional id, or `_LEADERS`: what was heard last about a request that isn't done."""
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
@@ -122,6 +127,8 @@ class BatchWriter(ABC):
         sequences, self._sequences = self._sequences, None
         if sequences is None:
             raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
+        for about in self._asked_in_commits:
+            self._words.pop(about, None)
         try:
             async with asyncio.timeout(self.commit_deadline_s):
                 return await self._write(sequences, identity, batches)
@@ -159,6 +166,11 @@ class BatchWriter(ABC):
         return self.transactional_id or f"the writer of group {self.group}"
 
     @property
+    def _asked_in_commits(self) -> tuple[str, ...]:
+        """The keys of `_words` that commits use."""
+        return (_LEADERS, self.transactional_id or "", self.group)
+
+    @property
     def client(self) -> AIOKafkaClient:
         """The connection, after the first `fence`."""
         if self._client is None:
@@ -187,10 +199,11 @@ class BatchWriter(ABC):
                 async with asyncio.timeout(INIT_S):
                     yield
             except TimeoutError as error:
+                word = self._words.get(transactional_id or "", "no answer")
                 look = f"kafka-transactions.sh --bootstrap-server BROKER describe --transactional-id {transactional_id}"
                 raise KafkaError(
-                    f"it isn't done after {INIT_S:g} s, the last word of the brokers is {self._waits_for}. It is asked "
-                    f"for again. See whether the brokers are well{f', and {look}' if transactional_id else ''}"
+                    f"it isn't done after {INIT_S:g} s, the last word of the brokers is {word}. It is asked for "
+                    f"again. See whether the brokers are well{f', and {look}' if transactional_id else ''}"
                 ) from error
 
     async def _init(self, transactional_id: str | None) -> tuple[int, int]:
@@ -252,12 +265,13 @@ class BatchWriter(ABC):
             KafkaError: what else the coordinator answered.
         """
         tries = 0
+        self._heard(place, request, "no answer")
         while True:
             try:
                 answer = await self._asked(place, request)
             except (KafkaError, OSError, TimeoutError) as error:
+                self._heard(place, request, described(error))
                 self._coordinators.pop(place, None)
-                self._waits_for = described(error)
                 # Without a connection nothing was sent.
                 if not (may_repeat or isinstance(error, NodeNotReadyError)):
                     said = f"{type(request).__name__}: {type(error).__name__}: {error}"
@@ -265,16 +279,16 @@ class BatchWriter(ABC):
             else:
                 code = OK if answer is None else code_of(answer)
                 if answer is not None and code == OK:
+                    self._words.pop(place[1], None)
                     return answer
+                word = "no coordinator is known" if answer is None else described(error_of(code))
+                word = self._heard(place, request, word)
                 if code in PRODUCER_IS_OVER:
-                    raise ProducerOverError(f"{type(request).__name__}: {described(error_of(code))}") from error_of(
-                        code
-                    )
+                    raise ProducerOverError(word, code)
                 if code != OK and code not in COORDINATOR_WAITS:
                     raise error_of(code)
                 if code in NOT_HERE:
                     self._coordinators.pop(place, None)
-                self._waits_for = "no coordinator" if answer is None else described(error_of(code))
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
 
@@ -283,7 +297,36 @@ class BatchWriter(ABC):
         try:
             await self._ask((CoordinationType.GROUP, self.group), request, code_of, may_repeat=may_repeat)
         except IllegalGenerationError as error:
-            raise StaleGenerationError(f"commit of {self._name}: the group has another generation") from error
+            raise StaleGenerationError(
+                f"commit of {self._name}: {self._words[self.group]}: the group has another generation than this "
+                f"worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and again, the "
+                "worker doesn't answer the group in time: look for handlers that block, or raise broker_session_timeout"
+            ) from error
+
+    def _heard(self, place: Place, request: Any, word: str) -> str:
+        """Note a coordinator's last word about a request; return it with the request and the broker."""
+        node = self._coordinators.get(place)
+        where = f"coordinator of {place[1]}" + ("" if node is None else f", broker {node}")
+        self._words[place[1]] = text = f"{type(request).__name__}: {word} ({where})"
+        return text
+
+    async def _append(
+        self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]], **options: Any
+    ) -> dict[TopicPartition, int]:
+        """See `actors._kafka.produce.sending.append`; note what is heard of leaders that haven't appended all."""
+
+        def tell(codes: Mapping[TopicPartition, int]) -> None:
+            part, code = next(iter(codes.items()))
+            leader, others = self.client.cluster.leader_for_partition(part), len(codes) - 1
+            where = f"leader of {part}, broker {leader}" + (f", and {others} more partitions" if others else "")
+            self._words[_LEADERS] = f"ProduceRequest: {described(error_of(code))} ({where})"
+
+        names = ", ".join(map(str, list(packed)[:MOST_NAMED]))
+        more = f" and {len(packed) - MOST_NAMED} more partitions" if len(packed) > MOST_NAMED else ""
+        self._words[_LEADERS] = f"ProduceRequest: no answer (leaders of {names}{more})"
+        ends = await append(self.client, sequences, packed, tell=tell, **options)
+        self._words.pop(_LEADERS, None)
+        return ends
 
     async def _asked(self, place: Place, request: Any) -> Any:
         """Return the coordinator's answer, None if none is known at the moment."""
@@ -348,11 +391,11 @@ class BatchWriter(ABC):
 
     def _unknown(self, error: Exception) -> OutcomeUnknownError:
         what = f"commit of {self._name}"
-        if isinstance(error, ProducerOverError) and getattr(error.__cause__, "errno", None) in FENCED:
+        if isinstance(error, ProducerOverError) and error.code in FENCED:
             return FencedError(
                 f"{what}: {error}: another process uses transactional id {self._name}, or the brokers ended its "
-                f"transaction after {self.transaction_timeout_ms / 1000:g} s. Nothing is lost: the task takes over "
-                f"again. If it happens again and again, {self.if_shared}"
+                f"transaction after {self.transaction_timeout_ms / 1000:g} s. {NOTHING_LOST}. If it happens again and "
+                f"again, {self.if_shared}"
             )
         name = self._name if self.transactional_id else ""
         missing = lacking(error, self.connection.principal, WRITE, name=name)
@@ -360,8 +403,17 @@ class BatchWriter(ABC):
             return OutcomeUnknownError(f"{what}: {missing}", missing=missing)
         if isinstance(error, TimeoutError):
             quota = "" if self._throttle is None else self._throttle.told(self.commit_deadline_s)
+            words = [self._words[about] for about in self._asked_in_commits if about in self._words]
             return OutcomeUnknownError(
-                f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s{quota}"
+                f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s; the last word is "
+                f"{'; '.join(words) or 'no answer'}{quota}. {NOTHING_LOST}. If it happens again and again, see whether "
+                "that broker is well, and its log"
+            )
+        if isinstance(error, ProducerOverError):
+            return OutcomeUnknownError(
+                f"{what}: {error}: the broker doesn't know the producer or its transaction any more. {NOTHING_LOST}, "
+                "with a new producer epoch. If it happens again and again, look for the transactional id in that "
+                "broker's log"
             )
         return OutcomeUnknownError(f"{what}: {described(error) if isinstance(error, KafkaError) else error}")
 
@@ -389,12 +441,8 @@ class TransactionWriter(BatchWriter):
         try:
             await self._add_offsets(sequences, identity, batches)
             await self._add_partitions(sequences, packed)
-            ends = await append(
-                self.client,
-                sequences,
-                packed,
-                transactional_id=self.transactional_id,
-                is_version_2=self._is_version_2,
+            ends = await self._append(
+                sequences, packed, transactional_id=self.transactional_id, is_version_2=self._is_version_2
             )
         except PartsFailedError as failed:
             if failed.may_be_late:

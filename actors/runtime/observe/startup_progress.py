@@ -89,7 +89,7 @@ class StartupWatch:
             elif found := self._restores(task, now_s):
                 restores += found
             else:
-                reason = _PREDECESSOR if task.waits_for_predecessor else _STEPS[task.state]
+                reason = _PREDECESSOR if task.waits_for_predecessor else task.meters.waits_for or _STEPS[task.state]
                 waits.setdefault(reason, []).extend(task.sources)
         self._forget({(one.store, one.partition) for one in restores})
         return StartupProgress(owned=owned, halted=tuple(halted), waits=waits, restores=tuple(restores))

@@ -468,7 +468,8 @@ class Task:
     async def _found(self, topics: Sequence[TopicIds]) -> tuple[list[FoundInput], OwnerRecord | None]:
         """Return each input's committed offset and bounds, and the last owner, once no former owner can change them."""
         group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
-        owner = await settled_owner(group, self._services.owners, self._log, clock, self.spec.name, self.partition)
+        owners, tell = self._services.owners, self.meters.waiting
+        owner = await settled_owner(group, owners, self._log, clock, self.spec.name, self.partition, tell=tell)
         # The registry was read: what was paused before the takeover handles nothing after it.
         self.pause(self._services.owners.pause_of(self.spec.name, self.partition))
         check_order(self.spec, owner)
@@ -478,7 +479,7 @@ class Task:
             await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
         found = []
         for index, source in enumerate(self.sources):
-            committed = await settled_offset(group, self._log, clock, source, owner)
+            committed = await settled_offset(group, self._log, clock, source, owner, tell=tell)
             bounds = await self._services.logs.bounds(source)
             self.meters.looked(source.topic, None if committed is None else committed.offset, bounds.end)
             found.append(

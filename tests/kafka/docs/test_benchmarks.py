@@ -22,6 +22,7 @@ from actors._core.partitioner import partition_for
 from benchmarks.faults.takeover import Takeover
 from benchmarks.faults.verdict import fold, judge
 from benchmarks.locks.plan import SCENARIOS, WARM_S, Job, Result, Took
+from benchmarks.pauses import compared
 from benchmarks.peers.latency import Latency, probes
 from benchmarks.peers.rate import Rate
 from benchmarks.peers.scenarios import (
@@ -91,6 +92,19 @@ def test_the_changelog_is_folded_to_the_last_write_of_each_key() -> None:
 
 def rate(system: str, round_: int, records_per_s: float) -> dict[str, object]:
     return {"scenario": "exactly_once_raw", "system": system, "round": round_, "records_per_s": records_per_s}
+
+
+def test_pauses_of_partitions_that_stay_are_told_from_those_that_move() -> None:
+    longest_s = {0: 0.1234, 1: 0.25, 2: 1.5}
+    assert compared(longest_s, [2], calm_s=0.2) == {
+        "stayed": 2,
+        "stayed_s": 0.25,
+        "over_calm_s": 0.05,
+        "moved": 1,
+        "moved_s": 1.5,
+    }
+    assert compared(longest_s, [], calm_s=2.0)["over_calm_s"] == 0.0
+    assert compared(longest_s, [0, 1, 2], calm_s=0.2)["stayed_s"] == 0.0
 
 
 def test_a_ratio_compares_runs_of_the_same_round() -> None:

@@ -168,7 +168,9 @@ def bounds_before_the_offset(patch: Patch, world: World) -> None:
     settled, bounds = task.settled_offset, ControlPlane.bounds
     ends: dict[TopicPartition, int] = {}
 
-    async def offset(group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any) -> Committed | None:
+    async def offset(
+        group: Any, log: Any, clock: Any, source: TopicPartition, owner: Any, **_: Any
+    ) -> Committed | None:
         changelog = TopicPartition(world.changelog, source.partition)
         ends[changelog] = (await bounds(group, changelog)).end
         return await settled(group, log, clock, source, owner)
@@ -204,6 +206,20 @@ def transactions_of_the_dead_left_open(patch: Patch, world: World) -> None:
     patch.setattr(former_owners, "_end_of_dead", nothing)
 
 
+def open_claims_unawaited(patch: Patch, world: World) -> None:
+    """The registry is read while claims are open: the reader waits for them until they time out."""
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        """Look at no claim."""
+
+    patch.setattr(former_owners, "settle_claims", nothing)
+
+
+def earlier_release_unfenced(patch: Patch, world: World) -> None:
+    """The transactional id that a task had in earlier releases isn't fenced."""
+    world.former_id = None
+
+
 def end_of_the_living(patch: Patch, world: World) -> None:
     """A takeover ends the last owner's transaction without a look at whether the group has it."""
     end_of_dead = former_owners._end_of_dead
@@ -212,8 +228,8 @@ def end_of_the_living(patch: Patch, world: World) -> None:
         async def knows(self, member_id: str) -> bool:
             return False
 
-    async def end(_: Any, log: Any, owners: Any) -> None:
-        await end_of_dead(Nobody(), log, owners)
+    async def end(_: Any, log: Any, owners: Any, ended: Any) -> None:
+        await end_of_dead(Nobody(), log, owners, ended)
 
     patch.setattr(former_owners, "_end_of_dead", end)
 

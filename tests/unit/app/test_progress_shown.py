@@ -130,6 +130,8 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
         assert not watch.look(tasks, 2.0 + STALLED_S).restores[0].is_stalled
         tasks[1]._predecessor = None
         assert list(watch.look(tasks, 9.0).waits) == ["the new epoch is being written"]
+        tasks[1].meters.waiting("somebody else")
+        assert list(watch.look(tasks, 9.0).waits) == ["somebody else"]
 
 
 def test_a_rebalance_is_told_from_having_nothing_to_do(caplog: pytest.LogCaptureFixture):

@@ -7,15 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    NodeNotReadyError,
+    NotLeaderForPartitionError,
+    TopicAuthorizationFailedError,
+)
 
 from actors._kafka.connection import Connection
 from actors._kafka.produce import writer as writer_module
+from actors._kafka.produce.failures import PartsFailedError
 from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.sending import Sequences
 from actors._kafka.produce.writer import TransactionWriter
 from actors.errors import BatchesRefusedError, BrokerUnavailableError
-from actors.ports import CommitBatch, Identity, Output
+from actors.ports import CommitBatch, Identity, Output, TopicPartition
 
 
 class Brokers:
@@ -94,6 +100,34 @@ async def test_a_transaction_that_does_not_end_is_named(code: int, word: str, mo
     said = rf"ending the transaction of former: .*0.01 s.*{word}.*describe --transactional-id former"
     with pytest.raises(BrokerUnavailableError, match=said):
         await made.end_transaction_of("former")
+
+
+@pytest.mark.parametrize("may_be_late", [False, True])
+@pytest.mark.parametrize("is_version_2", [False, True])
+async def test_a_transaction_whose_produce_may_be_late_is_fenced_and_not_aborted_by_its_end(
+    monkeypatch: pytest.MonkeyPatch, *, may_be_late: bool, is_version_2: bool
+) -> None:
+    """An EndTxn of version 1 leaves the epoch: the leader would append what arrives later to the next transaction."""
+    sent: list[Any] = []
+
+    class Noting(Coordinator):
+        async def send(self, node: int, request: Any, **_: Any) -> Any:
+            sent.append(request)
+            return SimpleNamespace(error_code=0, producer_id=5, producer_epoch=9)
+
+    async def append(*_: Any, **__: Any) -> dict[TopicPartition, int]:
+        raise PartsFailedError({TopicPartition("out", 0): NotLeaderForPartitionError()}, may_be_late=may_be_late)
+
+    monkeypatch.setattr(writer_module, "append", append)
+    monkeypatch.setattr(writer_module, "finalized_features", lambda _: {"transaction.version": 1 + is_version_2})
+    made = transactions(Noting(away=0))
+    made._sequences, made._is_version_2 = Sequences(5, 8), is_version_2
+    with pytest.raises(BatchesRefusedError):
+        await made.write(Identity("m", 1), [CommitBatch(0, {})])
+    names = [type(request).__name__ for request in sent]
+    assert names == (["ApiVersionsRequest", "InitProducerIdRequest"] if may_be_late else ["EndTxnRequest"])
+    assert made._sequences is not None
+    assert made._sequences.epoch == (9 if may_be_late or is_version_2 else 8)
 
 
 @pytest.mark.parametrize("is_denied", [False, True])

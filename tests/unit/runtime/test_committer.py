@@ -72,6 +72,15 @@ async def test_what_can_not_be_written_now_is_not_tried_alone() -> None:
     assert writer.written == [[0, 1, 2], [0, 2]]
 
 
+async def test_a_transaction_takes_what_fits_into_commit_max_bytes_and_one_batch_at_least() -> None:
+    writer = Refusing({})
+    committer = Committer(writer, 100)
+    log = committer.new_log()
+    sizes = (60, 41, 40, 101, 0)
+    await asyncio.gather(*(log.commit(CommitBatch(number, {}, size=size)) for number, size in enumerate(sizes)))
+    assert writer.written == [[0, 2, 4], [1], [3]]
+
+
 async def test_what_was_committed_is_settled_by_a_fence_whatever_its_outcome() -> None:
     """InitProducerId is answered when all markers are written; the next commit needs no other."""
     writer = Refusing({})
