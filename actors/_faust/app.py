@@ -36,7 +36,7 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition
 from actors.declare.streams.tables import idle_of, inputs_of, owned
-from actors.declare.streams.windows import Every, Late, emitting, timed, window_store, windowed
+from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.shapes import ValueType
@@ -174,7 +174,7 @@ class App(TableMethods, FaustApp):
             retention: how long after its start a window can be read, by stream time; at least its length and the grace.
                 A day by default.
             key_type: as of `store`.
-            value_type: what `set` and `update` write; not used with `aggregate`.
+            value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
             key_serializer: as of `store`.
             value_serializer: likewise.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
@@ -184,16 +184,19 @@ class App(TableMethods, FaustApp):
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
-        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
-        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
-        if aggregate is None and value.is_json:
-            self.value_types[name] = ValueType(value_type, 1)
-        made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
-        if emit is not None:
-            former = None if renamed_from is None else f"{renamed_from}-changes"
-            changes = self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former)
-            emitting(made, changes, emit)
-        return made
+        return make_window_store(
+            self,
+            name,
+            windows,
+            grace=grace,
+            retention=retention,
+            key=resolve(key_type, key_serializer),
+            value_type=value_type,
+            value_serializer=value_serializer,
+            aggregate=aggregate,
+            emit=emit,
+            renamed_from=renamed_from,
+        )
 
     @check_arguments
     def actor(

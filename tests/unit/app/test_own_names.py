@@ -149,6 +149,11 @@ def own() -> aggregates.Aggregate[Any]:
         (with_windows(value_type=int), with_windows(aggregate=aggregates.sum()), "has windows, .* aggregate sum"),
         (with_windows(aggregate=own()), with_values(), "has windows of an aggregate, .* values"),
         (with_windows(value_type=Small), with_windows(value_type=Other), "give the windows a store of another name"),
+        (
+            with_windows(aggregate=aggregates.max(Small)),
+            with_windows(aggregate=aggregates.max(Other)),
+            "give the windows a store of another name",
+        ),
     ],
 )
 async def test_rows_are_not_taken_for_what_they_are_not(brokers: Brokers, before: App, after: App, text: str) -> None:
@@ -169,6 +174,8 @@ async def test_rows_are_not_taken_for_what_they_are_not(brokers: Brokers, before
         (with_windows(aggregate=aggregates.sum()), with_windows(aggregate=own())),
         (with_windows(aggregate=own()), with_windows(aggregate=aggregates.sum())),
         (with_windows(aggregate=aggregates.top_n(3)), with_windows(aggregate=aggregates.top_n(5))),
+        (with_windows(aggregate=aggregates.top_n(3)), with_windows(aggregate=aggregates.top_n(3, value_type=Small))),
+        (with_windows(aggregate=aggregates.max()), with_windows(aggregate=aggregates.max(Small))),
         (
             with_windows(aggregate=aggregates.sum()),
             with_windows(aggregate=aggregates.sum(), emit=Every(seconds=1), grace=timedelta(seconds=5)),
