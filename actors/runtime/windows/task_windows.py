@@ -26,7 +26,7 @@ import msgspec
 
 from actors._core.windows.kinds import Window
 from actors.errors import NewerVersionError
-from actors.runtime.clock import Timestamps
+from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
@@ -252,7 +252,8 @@ class TaskWindows:
         at_ms = record.timestamp
         if at_ms is None or at_ms < 0:
             raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
-        if self._timestamps.is_unusual(at_ms):
+        # Hot: most records are neither.
+        if at_ms > self._timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS:
             harm = "close all windows before it"
             self._timestamps.check(ctx._source, record, reached_ms=self.stream_ms, harm=harm)
         if at_ms > self.stream_ms:
