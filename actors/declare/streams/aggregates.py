@@ -19,7 +19,7 @@ from actors.declare.declared import as_coroutine
 from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, repartition_topic
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.declare.values.messages import function_codec
-from actors.declare.values.shapes import ValueType
+from actors.declare.values.stored import check_aggregate
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -171,40 +171,6 @@ def _groups(
         result=folds.result,
         on_change=on_change,
     )
-
-
-def check_aggregate(owner: str, aggregate: Any, **others: Any) -> None:
-    """Refuse what is no aggregate, and arguments that one takes the place of.
-
-    Raises:
-        ConfigurationError: naming the argument.
-    """
-    twice = next((option for option, value in others.items() if value is not None), None)
-    if twice is not None:
-        typed = ". The type of the values goes into the aggregate, as in aggregates.max(value_type=Sale)"
-        raise ConfigurationError(
-            f"{owner}: {twice}= is a part of aggregate=: leave one of the two out{typed * (twice == 'value_type')}"
-        )
-    if not isinstance(aggregate, Aggregate):
-        raise ConfigurationError(
-            f"{owner}: aggregate={aggregate!r}: give one of actors.aggregates, as aggregates.count()"
-        )
-    try:
-        aggregate.decoder()(aggregate.encoder()(aggregate.initial))
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{owner}: the initial={aggregate.initial!r} of its aggregate= isn't of its state_type=, or can't be kept: "
-            f"{error}"
-        ) from error
-
-
-def state_type(aggregate: Aggregate[Any]) -> ValueType:
-    """Return the type of an aggregate's states, by which a program that declares another one is refused.
-
-    Plain data may be given a type later.
-    """
-    given = aggregate.state_type
-    return ValueType(bytes if given in (Any, list[Any]) else given, 1)
 
 
 def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[Aggregate[Any], Fold]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
-from actors.declare.streams.aggregates import check_aggregate, state_type
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
+from actors.declare.values.stored import check_aggregate, state_type
 from actors.errors import ConfigurationError
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
