@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from hashlib import blake2b
-from types import GenericAlias
+from types import GenericAlias, UnionType
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
@@ -94,7 +94,7 @@ def sum() -> Aggregate[int | float]:
 @overload
 def min(value_type: type[V]) -> Aggregate[V | None]: ...
 @overload
-def min(value_type: Any = None) -> Aggregate[Any]: ...
+def min(value_type: UnionType | None = None) -> Aggregate[Any]: ...
 def min(value_type: Any = None) -> Aggregate[Any]:
     """Keep the smallest value; None where there was none. `value_type` is as of `top_n`."""
     return _extreme("min", value_type, _smaller)
@@ -103,7 +103,7 @@ def min(value_type: Any = None) -> Aggregate[Any]:
 @overload
 def max(value_type: type[V]) -> Aggregate[V | None]: ...
 @overload
-def max(value_type: Any = None) -> Aggregate[Any]: ...
+def max(value_type: UnionType | None = None) -> Aggregate[Any]: ...
 def max(value_type: Any = None) -> Aggregate[Any]:
     """Keep the largest value; None where there was none. `value_type` is as of `top_n`."""
     return _extreme("max", value_type, _larger)
@@ -125,7 +125,7 @@ def mean() -> Aggregate[tuple[int, float]]:
 @overload
 def collect(limit: int, value_type: type[V]) -> Aggregate[list[V]]: ...
 @overload
-def collect(limit: int, value_type: Any = None) -> Aggregate[list[Any]]: ...
+def collect(limit: int, value_type: UnionType | None = None) -> Aggregate[list[Any]]: ...
 def collect(limit: int, value_type: Any = None) -> Aggregate[list[Any]]:
     """Keep the first `limit` values in order. `value_type` is as of `top_n`.
 
@@ -140,7 +140,9 @@ def collect(limit: int, value_type: Any = None) -> Aggregate[list[Any]]:
 @overload
 def top_n(n: int, by: Callable[[V], Any] = as_it_is, *, value_type: type[V]) -> Aggregate[list[V]]: ...
 @overload
-def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None) -> Aggregate[list[Any]]: ...
+def top_n(
+    n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: UnionType | None = None
+) -> Aggregate[list[Any]]: ...
 def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None) -> Aggregate[list[Any]]:
     """Keep the `n` largest values, the largest first; of equal ones those that came first.
 
