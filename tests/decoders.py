@@ -425,6 +425,7 @@ EXCEPTED: dict[str, str] = {
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
     "_decoder": "makes a decoder for `_json`",
     "_is_known": "asks whether there is a decoder",
+    "_check_type": "asks whether there is a decoder",
     "as_json": "reads what it wrote; `_text` sees to what that raises",
     "_absent": "reads what it wrote",
     "_offsets": "its callers, `_read_planned` and `_read_first`, see to what it raises",

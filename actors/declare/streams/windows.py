@@ -64,14 +64,14 @@ def make_window_store(
         app.value_types[name] = state_type(aggregate)
     elif value.is_json:
         app.value_types[name] = ValueType(value_type, 1)
-    made = _window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+    made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
     return made
 
 
-def _window_store(
+def window_store(
     rows: Store[Any, Any],
     windows: Windows,
     *,
