@@ -62,7 +62,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         ("actors/runtime/message/ids.py", "id_of digest_of message_id"),
         ("actors/_kafka/requests.py", "KafkaRequests.ask"),
-        ("actors/runtime/task/handling.py", "Handling.message Handling.once"),
+        ("actors/runtime/task/handling.py", "Handling.message Handling.once Handling._read"),
         (
             "actors/runtime/requests/replies.py",
             "Replies.around _RequestHeaders.of Replies._answer Replies._is_late ReplyTypes.codec_for Replies._give "

@@ -38,6 +38,7 @@ from actors.coordination.errors import CoordinationError, FenceLostError
 from actors.coordination.fences.log import FenceLog, FenceState, headers_of
 from actors.declare.values.codecs import CodecError, resolve
 from actors.declare.values.messages import _tag_in
+from actors.declare.values.stored import stored_values
 from actors.declare.values.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
 from actors.http_client import HttpReply
@@ -317,6 +318,14 @@ DECODERS: dict[str, Decoder] = {
         f"Aggregate.decoder {name}": Decoder(made.decoder(), (made.encoder()(made.initial),), (ValueError,))
         for name, made in (("sum", aggregates.sum()), ("mean", aggregates.mean()), ("top_n", aggregates.top_n(2)))
     },
+    **{
+        f"StoredValues.codec {made.name}": Decoder(
+            stored_values("store s", None, None, version=None, upgrades=None, aggregate=made).codec.decode,
+            (made.encoder()(made.initial),),
+            (CodecError,),
+        )
+        for made in (aggregates.mean(), aggregates.approx_distinct(), aggregates.collect(2, int))
+    },
     # positions, metadata, manifests, files
     "decode_metadata": Decoder(record.decode_metadata, (record.encode_metadata(1, 2, 3),), (ValueError,)),
     "decode_position": Decoder(record.decode_position, (record.encode_position(_POSITION),), (ValueError,)),
@@ -416,6 +425,7 @@ EXCEPTED: dict[str, str] = {
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
     "_decoder": "makes a decoder for `_json`",
     "_is_known": "asks whether there is a decoder",
+    "_check_type": "asks whether there is a decoder",
     "as_json": "reads what it wrote; `_text` sees to what that raises",
     "_absent": "reads what it wrote",
     "_offsets": "its callers, `_read_planned` and `_read_first`, see to what it raises",

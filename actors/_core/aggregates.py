@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar
+from types import GenericAlias, UnionType
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
 from actors._core.outside import MALFORMED
 
 S = TypeVar("S")
+V = TypeVar("V")
 
 _REGISTERS = 1 << 11
 _INDEX_BITS = 11
@@ -89,14 +91,22 @@ def sum() -> Aggregate[int | float]:
     )  # fmt: skip
 
 
-def min() -> Aggregate[Any]:
-    """Keep the smallest value; None where there was none."""
-    return Aggregate(None, _smaller, _smaller, name="min")
+@overload
+def min(value_type: type[V]) -> Aggregate[V | None]: ...
+@overload
+def min(value_type: UnionType | None = None) -> Aggregate[Any]: ...
+def min(value_type: Any = None) -> Aggregate[Any]:
+    """Keep the smallest value; None where there was none. `value_type` is as of `top_n`."""
+    return _extreme("min", value_type, _smaller)
 
 
-def max() -> Aggregate[Any]:
-    """Keep the largest value; None where there was none."""
-    return Aggregate(None, _larger, _larger, name="max")
+@overload
+def max(value_type: type[V]) -> Aggregate[V | None]: ...
+@overload
+def max(value_type: UnionType | None = None) -> Aggregate[Any]: ...
+def max(value_type: Any = None) -> Aggregate[Any]:
+    """Keep the largest value; None where there was none. `value_type` is as of `top_n`."""
+    return _extreme("max", value_type, _larger)
 
 
 def mean() -> Aggregate[tuple[int, float]]:
@@ -112,46 +122,61 @@ def mean() -> Aggregate[tuple[int, float]]:
     )
 
 
-def collect(limit: int) -> Aggregate[list[Any]]:
-    """Keep the first `limit` values in order.
+@overload
+def collect(limit: int, value_type: type[V]) -> Aggregate[list[V]]: ...
+@overload
+def collect(limit: int, value_type: UnionType | None = None) -> Aggregate[list[Any]]: ...
+def collect(limit: int, value_type: Any = None) -> Aggregate[list[Any]]:
+    """Keep the first `limit` values in order. `value_type` is as of `top_n`.
 
     Raises:
-        ValueError: the limit isn't positive.
+        ValueError: the limit isn't positive, or states can't hold values of that type.
     """
     _check_positive("collect", "limit", limit)
-    return Aggregate(
-        [],
-        lambda state, value: state if len(state) >= limit else [*state, value],
-        lambda one, two: [*one, *two][:limit],
-        list[Any],
-        name="collect",
-    )
+    kind, add = _values("collect", value_type, lambda state, value: state if len(state) >= limit else [*state, value])
+    return Aggregate([], add, lambda one, two: [*one, *two][:limit], GenericAlias(list, (kind,)), name="collect")
 
 
-def top_n(n: int, by: Callable[[Any], Any] = as_it_is) -> Aggregate[list[Any]]:
+@overload
+def top_n(n: int, by: Callable[[V], Any] = as_it_is, *, value_type: type[V]) -> Aggregate[list[V]]: ...
+@overload
+def top_n(
+    n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: UnionType | None = None
+) -> Aggregate[list[Any]]: ...
+def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None) -> Aggregate[list[Any]]:
     """Keep the `n` largest values, the largest first; of equal ones those that came first.
 
+    Args:
+        n: how many.
+        by: gives what values are compared by.
+        value_type: what values are: `msgspec.Struct`, dataclass, or any type that msgspec knows. None is for plain
+            data: numbers, strings, bytes, and lists and dicts of these.
+
     Raises:
-        ValueError: `n` isn't positive.
+        ValueError: `n` isn't positive, or states can't hold values of that type.
     """
     _check_positive("top_n", "n", n)
 
     def best(values: list[Any]) -> list[Any]:
         return sorted(values, key=by, reverse=True)[:n]
 
-    return Aggregate(
-        [], lambda state, value: best([*state, value]), lambda one, two: best([*one, *two]), list[Any], name="top_n"
-    )
+    kind, add = _values("top_n", value_type, lambda state, value: best([*state, value]))
+    return Aggregate([], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n")
 
 
 def approx_distinct() -> Aggregate[bytes]:
     """Estimate how many different values there were: HyperLogLog, 2,048 registers, a standard error of 2.3 %.
 
-    Values are told apart by their JSON. A state takes 2 KiB, a smaller one up to 256 values.
+    Values are told apart by their JSON. A state takes 2 KiB, that of fewer than 256 values 8 bytes for each of them.
 
     Source: Flajolet et al., "HyperLogLog: the analysis of a near-optimal cardinality estimation algorithm", 2007.
     """
     return Aggregate(b"", _seen, _union, bytes, result=_estimate, name="approx_distinct")
+
+
+def _extreme(what: str, value_type: Any, better: Callable[[Any, Any], Any]) -> Aggregate[Any]:
+    kind, add = _values(what, value_type, better)
+    return Aggregate(None, add, better, Any if kind is Any else kind | None, name=what)
 
 
 def _smaller(one: Any, two: Any) -> Any:
@@ -164,6 +189,43 @@ def _larger(one: Any, two: Any) -> Any:
     if one is None or two is None:
         return two if one is None else one
     return two if two > one else one
+
+
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None), list, tuple, dict))
+
+
+def _values(what: str, value_type: Any, add: Callable[[Any, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
+    """Return the type of the values of an aggregate, and its `add`, which refuses what would be read back as a dict.
+
+    Raises:
+        ValueError: states can't hold values of that type.
+    """
+    if value_type is not None:
+        _check_type(what, value_type)
+        return value_type, add
+
+    def add_plain(state: Any, value: Any) -> Any:
+        if type(value) not in _PLAIN and (hasattr(value, "__struct_fields__") or is_dataclass(value)):
+            name = type(value).__name__
+            raise TypeError(
+                f"aggregates.{what}() of values that are {name}, which it would give back as plain data: name their "
+                f"type, aggregates.{what}(…, value_type={name})"
+            )
+        return add(state, value)
+
+    return Any, add_plain
+
+
+def _check_type(what: str, value_type: Any) -> None:
+    try:
+        is_known = not isinstance(msgspec.inspect.type_info(value_type), msgspec.inspect.CustomType)
+        msgspec.msgpack.Decoder(value_type)
+    except (TypeError, NameError) as error:
+        raise ValueError(f"{what}(value_type={value_type!r}): it can't be decoded: {error}") from error
+    if not is_known:
+        raise ValueError(
+            f"{what}(value_type={value_type!r}): it can't be decoded: make it a msgspec.Struct or a dataclass"
+        )
 
 
 def _check_positive(what: str, option: str, number: int) -> None:

@@ -36,11 +36,11 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition
 from actors.declare.streams.tables import idle_of, inputs_of, owned
-from actors.declare.streams.windows import Every, Late, emitting, timed, window_store, windowed
+from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
-from actors.declare.values.shapes import ValueType
-from actors.declare.values.versions import Upgrades, refusal, versioned
+from actors.declare.values.stored import stored_values
+from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.replay.replay import Replayer
@@ -98,6 +98,7 @@ class App(TableMethods, FaustApp):
         placement: Placement = "key",
         version: int | None = None,
         upgrades: Upgrades | None = None,
+        aggregate: Aggregate[Any] | None = None,
         publish: Any = None,
         renamed_from: str | None = None,
     ) -> Store[Any, Any]:
@@ -109,15 +110,14 @@ class App(TableMethods, FaustApp):
             value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
             key_serializer: a codec of Faust's; follows from the type when left out.
             value_serializer: likewise.
-            ttl: a value is there that long after it was written. Expired keys read as absent at once; what is left of
-                them is removed in the background.
+            ttl: how long a value is there after its write. Expired keys read as absent at once, and are removed later.
             expires: writes may say a `ttl` of their own, also without one for all.
             on_expire: called as `(ctx, value)` when an expired key is removed, once for each; may write and send. It is
                 called some time after the key expired, and again later if it raises.
             placement: "key" keeps each key in its partition of the actor's input, "task" lets a handler use any key.
             version: of `value_type`, from 1 on, for one that changes in ways that older values don't fit.
-            upgrades: for each earlier version, the function that turns a value of it, as plain JSON data, into one of
-                the next; applied when a value is read.
+            upgrades: by earlier version, a function that turns a value of it, plain JSON data, into one of the next.
+            aggregate: one of `actors.aggregates`, for `add`; values are its results.
             publish: a topic of `app.topic(...)` for readers: it gets what each commit changes, as it declares keys and
                 values, in the same transaction.
             renamed_from: the name that the store had before: its changelog, and so its state, are those of that name.
@@ -127,10 +127,10 @@ class App(TableMethods, FaustApp):
         """
         self._name_store(name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
-        refuse = refusal(version or 1, f"store {name}")
-        key, plain = resolve(key_type, key_serializer), resolve(value_type, value_serializer, refuse=refuse)
-        value = versioned(plain, version or 1, upgrades or {}, f"store {name}")
-        self.value_types[name] = ValueType(value_type if plain.is_json else bytes, version or 1)
+        key = resolve(key_type, key_serializer)
+        options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
+        values = stored_values(f"store {name}", value_type, value_serializer, **options)
+        value, self.value_types[name] = values.codec, values.type
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)
@@ -145,7 +145,8 @@ class App(TableMethods, FaustApp):
             expires=expires,
             on_expire=on_expire,
             placement=placement,
-            refuse_newer=refuse if version is not None and plain.is_json else None,
+            refuse_newer=values.refuse_newer,
+            aggregate=aggregate,
         )
         return self.stores[name]
 
@@ -174,7 +175,7 @@ class App(TableMethods, FaustApp):
             retention: how long after its start a window can be read, by stream time; at least its length and the grace.
                 A day by default.
             key_type: as of `store`.
-            value_type: what `set` and `update` write; not used with `aggregate`.
+            value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
             key_serializer: as of `store`.
             value_serializer: likewise.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
@@ -184,16 +185,19 @@ class App(TableMethods, FaustApp):
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
-        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
-        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
-        if aggregate is None and value.is_json:
-            self.value_types[name] = ValueType(value_type, 1)
-        made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
-        if emit is not None:
-            former = None if renamed_from is None else f"{renamed_from}-changes"
-            changes = self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former)
-            emitting(made, changes, emit)
-        return made
+        return make_window_store(
+            self,
+            name,
+            windows,
+            grace=grace,
+            retention=retention,
+            key=resolve(key_type, key_serializer),
+            value_type=value_type,
+            value_serializer=value_serializer,
+            aggregate=aggregate,
+            emit=emit,
+            renamed_from=renamed_from,
+        )
 
     @check_arguments
     def actor(

@@ -67,8 +67,9 @@ class ActorOptions:
             start names all that are, for the operators of the cluster: `faust -A APP topics` prints them.
         clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
             brokers' isn't followed (docs/explanation/guarantees.md#clocks).
-        max_time_ahead: how far timestamps of messages to actors with window stores may be ahead of a worker's clock.
-            One that is further ahead would close all windows, and is an error by the actor's `on_error`.
+        max_time_ahead: how far timestamps of messages may be ahead of a worker's clock, to actors with window stores,
+            timers by stream time, or tables with a history. One that is further ahead would close all windows, and is
+            an error by the actor's `on_error`.
         commit_max_bytes: a commit is made before this much is held per task.
         commit_deadline: a commit that takes longer counts as unknown, and the task takes over again.
         queue_records: more is fetched for a task when fewer than these wait.

@@ -30,7 +30,6 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import TaskProcessor
-from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.record import NEVER, decode_metadata
 from stores.ports import PartitionStore
 
@@ -291,9 +290,11 @@ class ReplayProcessor(TaskProcessor):
             tools.effects = uncalled
             self._due = DueMessages(one for one in self._due.punctuators if not isinstance(one, Effects))
             parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
-        if isinstance(self._messages.time_windows, TaskWindows):
-            self._messages.time_windows.clock = CheckedClock(clock)
+        if tools.timestamps is not None:
+            tools.timestamps.clock = CheckedClock(clock)
+        timers = self._handling.timers
         self._handling = _ReplayHandling(unknowns, spec, parked, self._poison.poisoned, self._is_ending, self._let_pass)
+        self._handling.timers = timers
 
     async def replay(self, records: Sequence[tuple[int, InputRecord]]) -> None:
         """Handle records of the inputs, and commit."""

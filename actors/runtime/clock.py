@@ -1,4 +1,4 @@
-"""The clock of the machine, as far as it can be believed, and the time of a partition."""
+"""The clock of the machine, as far as it can be believed, the time of a partition, and the timestamps of records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from actors._core.logs import escaping
-from actors.ports import Clock
+from actors.errors import UndecodableRecordError
+from actors.ports import Clock, InputRecord, TopicPartition
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -27,6 +28,8 @@ ASK_AGAIN_S = 60.0
 ASK_S = 3600.0
 MOST_PART = 4
 """An answer of the brokers counts if it took less than the margin divided by this."""
+SECONDS_BEFORE_MS = 100_000_000_000
+"""1973: a timestamp before that is likely one in seconds."""
 _AWAKE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -219,6 +222,66 @@ class PartitionClock:
                 self._from_ms, self._from_s = wall_ms, now_s
         self._latest_ms = wall_ms
         return wall_ms
+
+
+class Timestamps:
+    """Which timestamps of a task's records are believed, for a time that goes by them and can't go back.
+
+    So do stream time, of windows and of timers, and the history of a table.
+
+    Attributes:
+        clock: tells whether a timestamp is too far ahead.
+        believed_ms: none up to then is, as of the last look at the clock, which is asked seldom.
+    """
+
+    def __init__(self, clock: Clock, max_ahead_ms: int) -> None:
+        self.clock = clock
+        self.believed_ms = -1
+        self._max_ahead_ms = max_ahead_ms
+        self._has_warned = False
+
+    def is_unusual(self, at_ms: int) -> bool:
+        """Tell whether a record with that timestamp has to be checked."""
+        return at_ms > self.believed_ms or (at_ms < SECONDS_BEFORE_MS and not self._has_warned)
+
+    def is_ahead(self, at_ms: int) -> bool:
+        """Tell whether a timestamp is so far in the future that no time moves on to it."""
+        if at_ms <= self.believed_ms:
+            return False
+        self.believed_ms = self.clock.wall_ms() + self._max_ahead_ms
+        return at_ms > self.believed_ms
+
+    def check(self, source: TopicPartition, record: InputRecord, *, reached_ms: int, harm: str) -> None:
+        """Refuse a record that is too far ahead, and warn of one that has a timestamp in seconds.
+
+        Args:
+            source: where the record came from.
+            record: the record.
+            reached_ms: what the time that would move on has come to; up to there no record does harm.
+            harm: what it would do, for the error, as in "close all windows before it".
+
+        Raises:
+            RecordError: it is too far ahead.
+        """
+        at_ms = record.timestamp
+        if at_ms > reached_ms and self.is_ahead(at_ms):
+            ahead_ms = at_ms - self.believed_ms + self._max_ahead_ms
+            raise UndecodableRecordError.about(
+                record,
+                source,
+                f"its timestamp {at_ms} is {ahead_ms / 1000:.0f} s ahead of this worker's clock, more than "
+                f"max_time_ahead={self._max_ahead_ms / 1000:g} s: it would {harm}",
+            )
+        if 0 <= at_ms < SECONDS_BEFORE_MS and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s offset %d: the timestamp %d is in %s: timestamps are milliseconds. If its producer writes seconds, "
+                "give the topic timestamp=lambda value: 1000 * …",
+                source,
+                record.offset,
+                at_ms,
+                "1970" if at_ms < 31_536_000_000 else "1971 to 1973",
+            )
 
 
 def warn_if_ahead(name: str, ahead_ms: float, margin_ms: int) -> None:

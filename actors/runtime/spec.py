@@ -102,7 +102,7 @@ class ActorSpec:
         tombstones: whether a record with a null value is a message, None.
         event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
         windows: its window stores, or that of its join, whose rows are in `stores` too.
-        max_ahead_ms: how far timestamps may be ahead of the clock where there are windows.
+        max_ahead_ms: how far timestamps may be ahead of the clock where stream time, or a history, goes by them.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
 
@@ -134,7 +134,7 @@ class ActorSpec:
     max_task_idle_s: float = 0.0
     forwarded: frozenset[str] = frozenset()
     windows: tuple[TimedStore, ...] = ()
-    max_ahead_ms: int = 0
+    max_ahead_ms: int = 86_400_000
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
 
     @property

@@ -27,7 +27,7 @@ from actors import App, Context, Hopping, Session, Sliding, Tumbling, aggregates
 from actors._core.windows.kinds import Windows
 from actors.declare.streams.windows import windowed
 from actors.ports import TopicPartition
-from actors.runtime.clock import SystemClock
+from actors.runtime.clock import SystemClock, Timestamps
 from actors.runtime.message.context import enter_message
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
@@ -112,9 +112,8 @@ def _of_windows(kind: Windows, *, closes: bool) -> tuple[TaskState, Handler]:
         store.add(ctx.key, value)
 
     state, held = _state([store])
-    state.time_windows = TaskWindows(
-        [store], state, held, clock=SystemClock(), meters=TaskMeters(), max_ahead_ms=86_400_000, is_in_order=True
-    )
+    timestamps = Timestamps(SystemClock(), 86_400_000)
+    state.time_windows = TaskWindows([store], state, held, timestamps=timestamps, meters=TaskMeters(), is_in_order=True)
     return state, windowed(count, "drop")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from actors import App, Context, Hopping, Session, Sliding, Tumbling, aggregates
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import Window, Windows
-from actors.runtime.windows import task_windows
+from actors.runtime import clock
 from actors.testing import ActorTestDriver
 from tests.equivalence.generate import Batch, Case, Config
 
@@ -155,7 +155,7 @@ def _shown(value: Any) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the log free of warnings of timestamps in 1970, which are what the cases are about."""
-    logger = task_windows.logger
+    logger = clock.logger
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

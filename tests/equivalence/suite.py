@@ -26,6 +26,7 @@ class Outcome:
         equal: how many of them have no difference.
         known: those with a known difference only, by its name.
         unexplained: the others, each with the first difference.
+        failed: those of them that the product had no answer for, with what was raised.
         judge_s: how long Kafka Streams took.
         ours_s: how long the product took.
     """
@@ -34,6 +35,7 @@ class Outcome:
     equal: int = 0
     known: Counter[str] = field(default_factory=Counter)
     unexplained: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     judge_s: float = 0.0
     ours_s: float = 0.0
 
@@ -43,6 +45,7 @@ class Outcome:
         self.equal += other.equal
         self.known += other.known
         self.unexplained += other.unexplained
+        self.failed += other.failed
         self.judge_s += other.judge_s
         self.ours_s += other.ours_s
 
@@ -94,5 +97,7 @@ def _count(outcome: Outcome, batch: Batch, case: Case, judged: Any, ours: Answer
     known = None if isinstance(ours, str) else known_difference(case, judged, lambda one: answer(alone(batch, one))[0])
     if known is not None:
         outcome.known[known.name] += 1
-    else:
-        outcome.unexplained.append(f"{case.seed} {case.config}: {found}")
+        return
+    outcome.unexplained.append(f"{case.seed} {case.config}: {found}")
+    if isinstance(ours, str):
+        outcome.failed.append(outcome.unexplained[-1])

@@ -49,7 +49,9 @@ def test_cases_are_hard() -> None:
 def _planted(judge: Judge, *kinds: str, emit: str | None = None) -> None:
     chosen = (batch for batch in batches(SEED, 4 * FOUND_WITHIN, kinds=kinds) if emit in (None, batch.config.emit))
     few = (batch for batch, _ in zip(chosen, range(FOUND_WITHIN // BATCH), strict=False))
-    assert run(judge, few, stop_at=1).unexplained
+    outcome = run(judge, few, stop_at=1)
+    assert outcome.unexplained
+    assert outcome.failed == [], "a mistake that only raises isn't found by its results"
 
 
 @pytest.mark.parametrize("shift_ms", [-1, 1])
@@ -87,9 +89,9 @@ def test_a_final_result_that_comes_twice_is_found(judge: Judge, monkeypatch: pyt
     """Its function is called twice in one close."""
     call = TaskWindows._call
 
-    async def twice(time: TaskWindows, store: Any, found: Any, ctx: Any) -> None:
-        await call(time, store, found, ctx)
-        await call(time, store, found, ctx)
+    async def twice(*args: Any) -> None:
+        await call(*args)
+        await call(*args)
 
     monkeypatch.setattr(TaskWindows, "_call", twice)
     _planted(judge, kind, emit="final")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from actors._core.aggregates import Aggregate
 from actors._kafka.admin.owners import StoreRecord, newest_owners, taken_over_ms
 from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from actors._faust.setup import Setup
     from actors._kafka.admin.topics import Topics
 
-_ANY_AGGREGATE = "windows of an aggregate"
+_ANY_AGGREGATE = " of an aggregate"
 
 
 def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord], *, moved: Collection[str] = ()) -> None:
@@ -146,8 +147,17 @@ def windows_of(app: DeclaredApp) -> dict[str, str]:
 
 def contents_of(app: DeclaredApp) -> dict[str, str]:
     """Return what the rows of each store of an app are."""
-    found = {name: "rows of a table" if isinstance(store, Table) else "values" for name, store in app.stores.items()}
+    found = {
+        name: "rows of a table" if isinstance(store, Table) else _values("values", store.aggregation)
+        for name, store in app.stores.items()
+    }
     return found | {store.name: _timed(store) for actor in app.actors.values() for store in actor.windows}
+
+
+def _values(what: str, aggregate: Aggregate[object] | None) -> str:
+    if aggregate is None:
+        return what
+    return f"{what} of the aggregate {aggregate.name}" if aggregate.name else f"{what}{_ANY_AGGREGATE}"
 
 
 def _timed(store: TimedStore) -> str:
@@ -155,9 +165,11 @@ def _timed(store: TimedStore) -> str:
         return "records of a join"
     if not isinstance(store, WindowStore):
         return "windows that changed"
-    if store.aggregate is None:
-        return "windows"
-    return f"windows of the aggregate {store.aggregate.name}" if store.aggregate.name else _ANY_AGGREGATE
+    return _values("windows", store.aggregate)
+
+
+def _is_of_any(contents: str) -> bool:
+    return contents.endswith(_ANY_AGGREGATE)
 
 
 def check_contents(record: StoreRecord, contents: str) -> None:
@@ -172,7 +184,7 @@ def check_contents(record: StoreRecord, contents: str) -> None:
     """
     both = {record.contents, contents}
     # Of an aggregate without a name nobody knows which one it is.
-    is_alike = _ANY_AGGREGATE in both and all(one.startswith("windows of ") for one in both)
+    is_alike = any(map(_is_of_any, both)) and len({one.partition(" of ")[:2] for one in both}) == 1
     if record.contents and record.contents != contents and not is_alike:
         raise ConfigurationError(
             f"store {record.store}: topic {record.changelog} has {record.contents}, and this program would keep "

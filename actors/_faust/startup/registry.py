@@ -406,8 +406,8 @@ class StoreRegistry:
             f"Set {version_of} to {version + 1} and give {upgrades} a function for {version} that turns the old data "
             "into the new, or undo the change of the type"
         )
-        if store in self._windows:
-            remedy = "Undo the change of the type, or give the windows a store of another name"
+        if store in self._windows or " aggregate" in self._contents[store]:
+            remedy = "Undo the change of the type, or give the store another name"
         return ConfigurationError(
             f"store {store}: the type of its values doesn't fit those that are kept in topic {record.changelog}, and "
             f"its version is {version} as before: {'; '.join(found)}. The next write of a key would lose that for "

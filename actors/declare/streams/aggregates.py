@@ -19,6 +19,7 @@ from actors.declare.declared import as_coroutine
 from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, repartition_topic
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.stored import check_aggregate
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -178,13 +179,7 @@ def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[A
     Raises:
         ConfigurationError: it has none, or one of the arguments is given that it takes the place of.
     """
-    twice = next((option for option, value in others.items() if value is not None), None)
-    if twice is not None:
-        raise ConfigurationError(f"aggregate {name}: {twice}= is a part of aggregate=: leave one of the two out")
-    if not isinstance(aggregate, Aggregate):
-        raise ConfigurationError(
-            f"aggregate {name}: aggregate={aggregate!r}: give one of actors.aggregates, as aggregates.count()"
-        )
+    check_aggregate(f"aggregate {name}", aggregate, **others)
     if aggregate.remove is None:
         raise ConfigurationError(
             f"aggregate {name}: its aggregate= can't take a value out again, and rows of a table change: give "

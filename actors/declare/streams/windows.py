@@ -8,7 +8,9 @@ from typing import Any
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
-from actors.declare.values.codecs import Codec
+from actors.declare.values.codecs import Codec, resolve
+from actors.declare.values.shapes import ValueType
+from actors.declare.values.stored import check_aggregate, state_type
 from actors.errors import ConfigurationError
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
@@ -33,6 +35,40 @@ class Every:
 
     def __repr__(self) -> str:
         return f"Every({timedelta(milliseconds=self.every_ms)})"
+
+
+def make_window_store(
+    app: Any,
+    name: str,
+    windows: Windows,
+    *,
+    grace: timedelta,
+    retention: timedelta | None,
+    key: Codec,
+    value_type: Any,
+    value_serializer: str | None,
+    aggregate: Aggregate[Any] | None,
+    emit: Every | None,
+    renamed_from: str | None,
+) -> WindowStore[Any, Any]:
+    """Make a window store, and register the stores of its rows with the app.
+
+    Raises:
+        ConfigurationError: the name can't be used, or the arguments can't work together.
+    """
+    if aggregate is not None:
+        check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
+    rows = app.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
+    value = resolve(value_type, value_serializer)
+    if aggregate is not None:
+        app.value_types[name] = state_type(aggregate)
+    elif value.is_json:
+        app.value_types[name] = ValueType(value_type, 1)
+    made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+    if emit is not None:
+        former = None if renamed_from is None else f"{renamed_from}-changes"
+        emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
+    return made
 
 
 def window_store(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
-from actors.errors import NewerVersionError
+from actors._core.aggregates import Aggregate
+from actors.errors import NewerVersionError, UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import newer_program
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
@@ -65,6 +66,7 @@ class Store(Generic[K, V]):
         on_expire: Callable[[Context, Any], Any] | None = None,
         placement: Placement = "key",
         refuse_newer: Callable[[bytes], None] | None = None,
+        aggregate: Aggregate[Any] | None = None,
     ) -> None:
         self.name = name
         self.ttl_ms = ttl_ms
@@ -72,6 +74,8 @@ class Store(Generic[K, V]):
         self.on_expire = on_expire
         self.placement: Placement = placement
         self.refuse_newer = refuse_newer
+        self.aggregation = aggregate
+        self._states = None if aggregate is None else (aggregate.encoder(), aggregate.decoder())
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode_value = encode_value
@@ -134,6 +138,21 @@ class Store(Generic[K, V]):
         if self.refuse_newer is not None:
             self._check_held(overlay, state, raw_key)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
+
+    def add(self, key: K, value: Any) -> V:
+        """Add a value to the aggregate of `key`, as a write does, and return its new result.
+
+        Raises:
+            UsageError: the store was declared without `aggregate=`.
+        """
+        aggregate, states = self.aggregation, self._states
+        if aggregate is None or states is None:
+            raise UsageError(f"store {self.name}: add() needs aggregate=…, as in aggregate=aggregates.sum()")
+        overlay, state, raw_key = self._place(key)
+        (encode, decode), raw = states, overlay.get(raw_key)
+        encoded = encode(aggregate.add(aggregate.initial if raw is None else decode(raw), value))
+        self._write(overlay, state, raw_key, encoded, self.ttl_ms)
+        return self.decode_value(encoded)
 
     def delete(self, key: K) -> bool:
         """Remove `key`, with a tombstone in the changelog; tell whether it was there."""

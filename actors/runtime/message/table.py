@@ -315,19 +315,13 @@ class Table(Store[K, V]):
 
     def _checked_ms(self, ctx: Context, state: TaskState, newest_ms: int) -> int:
         """Return the record's time; one that is far ahead would make a history of it alone."""
-        record, tools = ctx._record, state.tools
+        record, timestamps = ctx._record, state.tools.timestamps
         at_ms = record.timestamp
         if at_ms is None or at_ms < 0:
             raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and table {self.name} goes by it")
-        if at_ms > newest_ms and tools.clock is not None:
-            ahead_ms = at_ms - tools.clock.wall_ms()
-            if ahead_ms > tools.max_ahead_ms:
-                raise wrong_timestamp(
-                    ctx._source,
-                    record,
-                    f"its timestamp {at_ms} is {ahead_ms / 1000:.0f} s ahead of this worker's clock, more than "
-                    f"max_time_ahead={tools.max_ahead_ms / 1000:g} s: it would end the history of table {self.name}",
-                )
+        if timestamps is not None and timestamps.is_unusual(at_ms):
+            harm = f"end the history of table {self.name}"
+            timestamps.check(ctx._source, record, reached_ms=newest_ms, harm=harm)
         return at_ms
 
     def _history(self, state: TaskState) -> History:

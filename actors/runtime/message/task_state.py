@@ -16,6 +16,7 @@ import msgspec
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordError
 from actors.ports import Clock, Output, Requests, TopicPartition
+from actors.runtime.clock import Timestamps
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
 from stores._core.overlay import MessageScope, Overlay
@@ -144,10 +145,10 @@ class Publishing(Protocol):
 
 @dataclass(slots=True)
 class Tools:
-    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker.
+    """What an actor has beside stores, as far as it was declared to; `clock`, `timestamps` are there in every worker.
 
     `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps. `late`
-    counts by store the records that came too late; timestamps may be up to `max_ahead_ms` ahead of the clock.
+    counts by store the records that came too late.
     """
 
     clock: Clock | None = None
@@ -158,7 +159,7 @@ class Tools:
     published: Mapping[str, Publishing] = field(default_factory=dict)
     latest_ms: int = 0
     late: dict[str, int] = field(default_factory=dict)
-    max_ahead_ms: int = 0
+    timestamps: Timestamps | None = None
 
     def now_ms(self, least_ms: int) -> int:
         """Return the partition's time, which isn't below `least_ms` and never goes back."""

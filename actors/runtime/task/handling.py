@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
+from typing import Any
 
 from actors._core.logs import escaping
 from actors._core.task.policy import OnError
@@ -37,6 +38,7 @@ from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.task.context import MessageId, PoisonTracking
+from actors.runtime.timers.timers import Timers
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -46,7 +48,8 @@ class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
     `parked` is None if the actor takes no commands. `poisoned` says by what `identity` gives why the broker
-    refuses what a message led to, `dropped` which internal messages an operator gave up. `wait` lets so many seconds
+    refuses what a message led to, `dropped` which internal messages an operator gave up. `timers` are
+    asked whether they can go by a record's time. `wait` lets so many seconds
     pass, with nothing of the message held; it raises CancelledError if the task ends.
     """
 
@@ -56,6 +59,7 @@ class Handling:
     is_ending: Callable[[], bool]
     wait: Callable[[float], Awaitable[None]]
     dropped: Container[MessageId] = ()
+    timers: Timers | None = None
     inputs: dict[str, InputSpec] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,12 +115,11 @@ class Handling:
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
-        spec, at = self.spec, self.inputs[state.source.topic]
-        raw_key, raw_value = record.key, record.value
+        at = self.inputs[state.source.topic]
         ctx: Context | None = None
         try:
             if internal is not None:
-                ctx = Context(state, record, None, raw_key or b"")
+                ctx = Context(state, record, None, record.key or b"")
                 enter_message(ctx)
                 is_wanted = internal.consume(ctx)
                 if is_wanted and internal.handle is not None:
@@ -125,17 +128,9 @@ class Handling:
                 if not is_wanted:
                     state.scope.release()
                     return
-            if raw_value is None and not at.tombstones:
-                raise undecodable(state.source, record, NULL_VALUE)
-            if raw_key is None and spec.needs_key:
-                raise undecodable(state.source, record, NULL_KEY)
-            try:
-                key = None if raw_key is None else at.decode_key(raw_key)
-                value = None if raw_value is None else at.decode_value(raw_value)
-            except Exception as error:
-                raise undecodable(state.source, record, error) from error
+            key, value = self._read(state, at, record)
             if ctx is None:
-                ctx = Context(state, record, key, raw_key or b"")
+                ctx = Context(state, record, key, record.key or b"")
                 enter_message(ctx)
             ctx.key = key
             await at.handler(ctx, value)
@@ -145,6 +140,26 @@ class Handling:
             if ctx is not None:
                 ctx._state = None
         state.scope.release()
+
+    def _read(self, state: TaskState, at: InputSpec, record: InputRecord) -> tuple[Any, Any]:
+        """Return the key and the value of a message.
+
+        Raises:
+            RecordError: it isn't what the input declares, or its time is one that timers can't go by.
+        """
+        raw_key, raw_value = record.key, record.value
+        if raw_value is None and not at.tombstones:
+            raise undecodable(state.source, record, NULL_VALUE)
+        if raw_key is None and self.spec.needs_key:
+            raise undecodable(state.source, record, NULL_KEY)
+        try:
+            key = None if raw_key is None else at.decode_key(raw_key)
+            value = None if raw_value is None else at.decode_value(raw_value)
+        except Exception as error:
+            raise undecodable(state.source, record, error) from error
+        if self.timers is not None:
+            self.timers.check(state.source, record)
+        return key, value
 
     def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int) -> RecordError:
         """Take back what an attempt wrote and sent, and give why it failed, as an error that names the message.

@@ -116,8 +116,8 @@ class TaskProcessor:
         tools = make_tools(context, self._messages, [held.store for held in stores])
         self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
-        self._handling.dropped, timers = self._poison.dropped, tools.timers
-        self._saw = None if timers is None else timers.saw
+        self._handling.dropped, self._handling.timers = self._poison.dropped, tools.timers
+        self._saw = None if (timers := tools.timers) is None else timers.saw
         sink, clock = self._services.sink, self._clock
         self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
         if timers is not None:
@@ -418,11 +418,12 @@ class TaskProcessor:
         return is_known or self._handling.parked is not None or self._saw is not None
 
     def _is_special(self, record: InputRecord) -> bool:
-        """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""
-        parked, offset = self._handling.parked, record.offset
+        """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""
+        parked, timers, offset = self._handling.parked, self._handling.timers, record.offset
         is_known = offset in self._at.completed.finished or (
             bool(self._poison.poisoned) and identity(self._at.source, record) in self._poison.poisoned
         )
+        is_known = is_known or (timers is not None and timers.may_refuse(record))
         return is_known or (parked is not None and parked.may_concern(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from actors.runtime.clock import Timestamps
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.outbox.effects import Effects
@@ -30,10 +31,11 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
     """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
     spec, clock, made = context.spec, context.clock, ToolSet()
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
-    made.tools.late, made.tools.max_ahead_ms = context.meters.late, spec.max_ahead_ms
+    made.tools.late = context.meters.late
+    made.tools.timestamps = timestamps = Timestamps(clock, spec.max_ahead_ms)
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
-        made.tools.timers = made.timers = timers = Timers(spec, state, clock)
+        made.tools.timers = made.timers = timers = Timers(spec, state, clock=clock, timestamps=timestamps)
         made.punctuators.append(timers)
     if spec.windows:
         held = {store: committed[store.rows] for store in spec.windows}
@@ -41,9 +43,8 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             spec.windows,
             state,
             held,
-            clock=clock,
+            timestamps=timestamps,
             meters=context.meters,
-            max_ahead_ms=spec.max_ahead_ms,
             is_in_order=spec.concurrency == 1,
         )
         state.time_windows = windows

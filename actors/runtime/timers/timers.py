@@ -5,7 +5,8 @@ They are in a store of the actor, one entry by name and one by time, written tog
     "n" address              the timer, as JSON: `_Entry`
     "w" due_ms address       nothing: the timers by the wall clock in order of time
     "s" due_ms address       the same for those by stream time
-    "t"                      stream time: the highest timestamp of an input record; there once a timer went by it
+    "t"                      stream time: the highest timestamp of an input record; there once a timer went by it.
+                             A record that is too far ahead of the clock is refused from then on; before, it moves none
 
 `address` is the length of the message key (4 bytes, big-endian), the key, and the timer's name in UTF-8; times are Unix
 milliseconds (8 bytes, big-endian). So what is due is at the head of an index, however many timers wait behind it.
@@ -32,7 +33,8 @@ from actors._core.keys import sized, split_sized
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
-from actors.ports import Clock
+from actors.ports import Clock, InputRecord, TopicPartition
+from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer, newer_entry
 from actors.runtime.message.ids import digest_of, id_of
@@ -132,12 +134,13 @@ class Timers:
     `state` is what is merged, which all messages share.
     """
 
-    def __init__(self, spec: ActorSpec, state: TaskState, clock: Clock) -> None:
+    def __init__(self, spec: ActorSpec, state: TaskState, *, clock: Clock, timestamps: Timestamps) -> None:
         if spec.timers is None:
             raise UsageError(f"actor {spec.name}: its timers need a store")
         self._spec = spec
         self._state = state
         self._clock = clock
+        self._timestamps = timestamps
         self._store = spec.timers
         self._merged = state.overlays[spec.timers]
         self._wall = _Index.of("wall", b"w")
@@ -235,9 +238,26 @@ class Timers:
         earliest_ms = self._wall.earliest_ms
         return earliest_ms <= self._now_ms(self._wall) and earliest_ms > self.backlog_ms()
 
+    def may_refuse(self, record: InputRecord) -> bool:
+        """Tell whether `check` has to be called for an input record. Hot."""
+        return self._keeps_stream_time and self._timestamps.is_unusual(record.timestamp)
+
+    def check(self, source: TopicPartition, record: InputRecord) -> None:
+        """Refuse an input record that would make timers due long before their time.
+
+        Raises:
+            RecordError: its timestamp is too far ahead of the clock.
+        """
+        if self.may_refuse(record) and not (isinstance(record, InternalRecord) and not record.is_input):
+            self._check(source, record)
+
+    def _check(self, source: TopicPartition, record: InputRecord) -> None:
+        harm = "make timers by stream time due long before their time"
+        self._timestamps.check(source, record, reached_ms=self._stream_ms, harm=harm)
+
     def saw(self, timestamp_ms: int) -> None:
-        """Move stream time on: an input record with that timestamp was handled."""
-        if timestamp_ms > self._stream_ms:
+        """Move stream time on: an input record with that timestamp was handled, or given up."""
+        if timestamp_ms > self._stream_ms and not self._timestamps.is_ahead(timestamp_ms):
             self._stream_ms = timestamp_ms
 
     def wait_s(self) -> float:
@@ -287,6 +307,7 @@ class Timers:
         # An internal message's timestamp is no input record's: it counts only where there is nothing else to go by.
         if ctx is None or (isinstance(ctx._record, InternalRecord) and self._stream_ms != _UNSEEN):
             return self._stream_ms
+        self._check(ctx._source, ctx._record)
         return max(self._stream_ms, ctx.timestamp_ms)
 
     def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:

@@ -14,7 +14,6 @@ close adds to windows of another store doesn't depend on how far stream time has
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,10 +24,9 @@ from typing import Any
 
 import msgspec
 
-from actors._core.logs import escaping
 from actors._core.windows.kinds import Window
 from actors.errors import NewerVersionError
-from actors.ports import Clock, InputRecord
+from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
@@ -42,13 +40,9 @@ from actors.runtime.windows.store import WindowStore
 from stores._core.windows import Progress, encode_progress
 from stores.ports import PartitionStore
 
-logger = escaping(logging.getLogger(__name__))
-
 _Order = tuple[int | float, int, bytes]
 
 CLOSES_AT_ONCE = 100
-SECONDS_BEFORE_MS = 100_000_000_000
-"""1973: a timestamp before that is likely one in seconds."""
 _ID_BYTES = 8
 LONG_ROW_BYTES = 16_384
 _GROWS_BYTES = 64
@@ -128,7 +122,6 @@ class TaskWindows:
 
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before the first record.
-        clock: tells whether a timestamp is too far ahead.
         is_in_order: whether a message is finished before the next one begins.
         is_closing: whether a function is called for a close.
     """
@@ -141,19 +134,16 @@ class TaskWindows:
         state: TaskState,
         held: Mapping[TimedStore, PartitionStore],
         *,
-        clock: Clock,
+        timestamps: Timestamps,
         meters: TaskMeters,
-        max_ahead_ms: int,
         is_in_order: bool,
     ) -> None:
         self._state = state
-        self.clock = clock
+        self._timestamps = timestamps
         self._meters = meters
-        self._max_ahead_ms = max_ahead_ms
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
-        self._has_warned = self.is_closing = False
-        self._believed_ms = 0
+        self.is_closing = False
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = -1
         for store in stores:
@@ -262,34 +252,13 @@ class TaskWindows:
         at_ms = record.timestamp
         if at_ms is None or at_ms < 0:
             raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
+        # Hot: most records are neither.
+        if at_ms > self._timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS:
+            harm = "close all windows before it"
+            self._timestamps.check(ctx._source, record, reached_ms=self.stream_ms, harm=harm)
         if at_ms > self.stream_ms:
-            if at_ms > self._believed_ms:
-                # Hot: the clock is asked seldom, since it doesn't go back.
-                self._believed_ms = self.clock.wall_ms() + self._max_ahead_ms
-            if at_ms > self._believed_ms:
-                ahead_ms = at_ms - self._believed_ms + self._max_ahead_ms
-                raise wrong_timestamp(
-                    ctx._source,
-                    record,
-                    f"its timestamp {at_ms} is {ahead_ms / 1000:.0f} s ahead of this worker's clock, more than "
-                    f"max_time_ahead={self._max_ahead_ms / 1000:g} s: it would close all windows before it",
-                )
             self._moved_by = self._state.scope.input, record.offset
             self._earlier_ms, self.stream_ms = self.stream_ms, at_ms
-        if at_ms < SECONDS_BEFORE_MS and not self._has_warned:
-            self._warn_of_seconds(ctx, record)
-
-    def _warn_of_seconds(self, ctx: Context, record: InputRecord) -> None:
-        self._has_warned = True
-        logger.warning(
-            "%s[%d] offset %d: the timestamp %d is in %s: timestamps are milliseconds. If its producer writes seconds, "
-            "give the topic timestamp=lambda value: 1000 * …",
-            ctx.topic,
-            ctx.partition,
-            record.offset,
-            record.timestamp,
-            "1970" if record.timestamp < 31_536_000_000 else "1971 to 1973",
-        )
 
     # --- what closes -----------------------------------------------------------------------------------------------
 

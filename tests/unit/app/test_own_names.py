@@ -100,10 +100,10 @@ def with_windows(kind: Any = MINUTE, **options: Any) -> App:
     return app
 
 
-def with_values() -> App:
+def with_values(**options: Any) -> App:
     app = App("shop", broker=URL)
 
-    @app.actor(app.topic("sales", key_type=str, value_type=int), stores=[app.store("held")], name="count")
+    @app.actor(app.topic("sales", key_type=str, value_type=int), stores=[app.store("held", **options)], name="count")
     async def count(ctx: Context, cents: int) -> None:
         """Count nothing."""
 
@@ -143,12 +143,32 @@ def own() -> aggregates.Aggregate[Any]:
         (with_values(), with_windows(aggregate=aggregates.sum()), "has values, .* windows of the aggregate sum"),
         (with_windows(aggregate=aggregates.sum()), with_values(), "has windows of the aggregate sum, .* keep values"),
         (with_values(), with_a_table(), "has values, .* rows of a table"),
+        (with_values(), with_values(aggregate=aggregates.sum()), "has values, .* keep values of the aggregate sum"),
+        (
+            with_values(aggregate=aggregates.sum()),
+            with_values(),
+            "values of the aggregate sum, .* keep values there",
+        ),
+        (with_values(aggregate=aggregates.sum()), with_values(aggregate=aggregates.count()), "sum, .* aggregate count"),
+        (with_values(aggregate=aggregates.sum()), with_windows(aggregate=aggregates.sum()), "values of .* windows of"),
+        (with_values(aggregate=own()), with_values(), "has values of an aggregate, .* keep values there"),
+        (with_values(aggregate=own()), with_windows(aggregate=own()), "has values of an .* keep windows of an"),
+        (
+            with_values(aggregate=aggregates.max(Small)),
+            with_values(aggregate=aggregates.max(Other)),
+            "Undo the change of the type, or give the store another name",
+        ),
         (with_a_table(), with_windows(value_type=int), "has rows of a table, .* windows there"),
         (with_windows(aggregate=aggregates.sum()), with_windows(aggregate=aggregates.max()), "sum, .* aggregate max"),
         (with_windows(aggregate=aggregates.count()), with_windows(aggregate=aggregates.sum()), "count, .* sum"),
         (with_windows(value_type=int), with_windows(aggregate=aggregates.sum()), "has windows, .* aggregate sum"),
         (with_windows(aggregate=own()), with_values(), "has windows of an aggregate, .* values"),
-        (with_windows(value_type=Small), with_windows(value_type=Other), "give the windows a store of another name"),
+        (with_windows(value_type=Small), with_windows(value_type=Other), "type, or give the store another name"),
+        (
+            with_windows(aggregate=aggregates.max(Small)),
+            with_windows(aggregate=aggregates.max(Other)),
+            "type, or give the store another name",
+        ),
     ],
 )
 async def test_rows_are_not_taken_for_what_they_are_not(brokers: Brokers, before: App, after: App, text: str) -> None:
@@ -167,8 +187,12 @@ async def test_rows_are_not_taken_for_what_they_are_not(brokers: Brokers, before
     ("before", "after"),
     [
         (with_windows(aggregate=aggregates.sum()), with_windows(aggregate=own())),
+        (with_values(aggregate=aggregates.sum()), with_values(aggregate=own())),
+        (with_values(aggregate=own()), with_values(aggregate=aggregates.sum())),
         (with_windows(aggregate=own()), with_windows(aggregate=aggregates.sum())),
         (with_windows(aggregate=aggregates.top_n(3)), with_windows(aggregate=aggregates.top_n(5))),
+        (with_windows(aggregate=aggregates.top_n(3)), with_windows(aggregate=aggregates.top_n(3, value_type=Small))),
+        (with_windows(aggregate=aggregates.max()), with_windows(aggregate=aggregates.max(Small))),
         (
             with_windows(aggregate=aggregates.sum()),
             with_windows(aggregate=aggregates.sum(), emit=Every(seconds=1), grace=timedelta(seconds=5)),

@@ -161,6 +161,24 @@ def test_timers_by_clock_and_by_stream_time():
         assert replayed_items(driver, app, Shopper) == {"Shopper": expected}
 
 
+def test_a_record_that_timers_by_stream_time_cannot_go_by_is_refused_again():
+    app = make_app()
+    source = app.topic("in", key_type=str, value_type=int)
+    sums = app.store("sums", key_type=str, value_type=int)
+
+    @app.actor(source, stores=[sums], timers=True, on_error="skip")
+    async def add(ctx: Context, amount: int) -> None:
+        sums.set(ctx.key, (sums.get(ctx.key) or 0) + amount)
+        if amount == 1:
+            ctx.schedule(1_000, after=timedelta(days=300), stream_time=True)
+
+    with ActorTestDriver(app, partitions=PARTITIONS) as driver:
+        for number, at_ms in enumerate((None, 253_370_764_800_000, None)):
+            driver.send(source, key="a", value=10**number, timestamp_ms=at_ms)
+        assert driver.items(sums) == {"a": 101}
+        assert replayed_items(driver, app, add) == {"sums": {"a": 101}}
+
+
 def test_hooks_of_what_expires():
     app = make_app()
     source = app.topic("in", key_type=str, value_type=int)

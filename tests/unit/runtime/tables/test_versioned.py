@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from datetime import timedelta
 from typing import Any
@@ -74,6 +75,18 @@ def test_what_is_older_than_the_history_is_dropped_and_counted() -> None:
         assert rates.ask(driver, 10) == (2, 2)
         assert driver._worker is not None
         assert [task.meters.late for task in driver._worker.tasks] == [{"rates": 1}]
+
+
+def test_timestamps_in_seconds_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Among rows in milliseconds they are before the history, and would only be counted."""
+    rates = Rates()
+    with ActorTestDriver(rates.app, partitions=1) as driver, caplog.at_level(logging.WARNING):
+        rates.say(driver, 0, 1)
+        for number in range(3):
+            driver.send(rates.rates, key="eur", value=2, timestamp_ms=NOON_MS // 1000 + number)
+        assert rates.ask(driver, 0) == (1, 1)
+    (line,) = [one.getMessage() for one in caplog.records if "timestamps are milliseconds" in one.getMessage()]
+    assert f"rates[0] offset 1: the timestamp {NOON_MS // 1000} is in 1970" in line
 
 
 def test_rows_of_what_is_before_the_history_are_removed() -> None:

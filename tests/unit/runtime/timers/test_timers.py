@@ -11,6 +11,7 @@ import pytest
 
 from actors import App, HandlerFailedError, RecordTooLargeError, Rejected, Store, UsageError
 from actors.ports import TopicPartition
+from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.task_state import TaskState
@@ -47,7 +48,7 @@ class Task:
         self.scope, at = MessageScope(epoch=1), TopicPartition("in", 0)
         self.overlay = Overlay(self.base, self.scope)
         self.state = TaskState("x", at, at, 0, 1, self.scope, {STORE: self.overlay}, {"x-timers": 10_000}, None, [])
-        self.timers = Timers(SPEC, self.state, self)
+        self.timers = Timers(SPEC, self.state, clock=self, timestamps=Timestamps(self, SPEC.max_ahead_ms))
 
     def wall_ms(self):
         return self.ms

@@ -1,0 +1,112 @@
+"""What a store keeps as its values: plain ones, those of a type with versions, or the states of an aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from actors._core.aggregates import Aggregate, as_it_is
+from actors.declare.values.codecs import Codec, CodecError, resolve
+from actors.declare.values.shapes import ValueType
+from actors.declare.values.versions import Upgrades, refusal, versioned
+from actors.errors import ConfigurationError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValues:
+    """How a store keeps its values.
+
+    Attributes:
+        codec: of what users see.
+        type: of what is kept.
+        refuse_newer: see `Store`.
+    """
+
+    codec: Codec
+    type: ValueType
+    refuse_newer: Callable[[bytes], None] | None = None
+
+
+def stored_values(
+    owner: str,
+    value_type: Any,
+    serializer: str | None,
+    *,
+    version: int | None,
+    upgrades: Upgrades | None,
+    aggregate: Aggregate[Any] | None,
+) -> StoredValues:
+    """Return how a store keeps its values.
+
+    Raises:
+        ConfigurationError: the arguments can't work together.
+    """
+    if aggregate is not None:
+        others = {"value_type": value_type, "value_serializer": serializer, "version": version, "upgrades": upgrades}
+        check_aggregate(owner, aggregate, **others)
+        return StoredValues(_codec(owner, aggregate), state_type(aggregate))
+    refuse = refusal(version or 1, owner)
+    plain = resolve(value_type, serializer, refuse=refuse)
+    return StoredValues(
+        versioned(plain, version or 1, upgrades or {}, owner),
+        ValueType(value_type if plain.is_json else bytes, version or 1),
+        refuse if version is not None and plain.is_json else None,
+    )
+
+
+def check_aggregate(owner: str, aggregate: Any, **others: Any) -> None:
+    """Refuse what is no aggregate, and arguments that one takes the place of.
+
+    Raises:
+        ConfigurationError: naming the argument.
+    """
+    twice = next((option for option, value in others.items() if value is not None), None)
+    if twice is not None:
+        typed = ". The type of the values goes into the aggregate, as in aggregates.max(value_type=Sale)"
+        raise ConfigurationError(
+            f"{owner}: {twice}= is a part of aggregate=: leave one of the two out{typed * (twice == 'value_type')}"
+        )
+    if not isinstance(aggregate, Aggregate):
+        raise ConfigurationError(
+            f"{owner}: aggregate={aggregate!r}: give one of actors.aggregates, as aggregates.count()"
+        )
+    try:
+        aggregate.decoder()(aggregate.encoder()(aggregate.initial))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{owner}: the initial={aggregate.initial!r} of its aggregate= isn't of its state_type=, or can't be kept: "
+            f"{error}"
+        ) from error
+
+
+def state_type(aggregate: Aggregate[Any]) -> ValueType:
+    """Return the type of an aggregate's states, by which a program that declares another one is refused.
+
+    Plain data may be given a type later.
+    """
+    given = aggregate.state_type
+    return ValueType(bytes if given in (Any, list[Any]) else given, 1)
+
+
+def _codec(owner: str, aggregate: Aggregate[Any]) -> Codec:
+    """Return the codec of an aggregate's results. A state can be made of one that is the state itself."""
+    encode_state, decode_state, result = aggregate.encoder(), aggregate.decoder(), aggregate.result
+
+    def encode(value: Any) -> bytes:
+        if result is not as_it_is:
+            raise UsageError(f"{owner}: no state can be made of a result of its aggregate: use add(), or delete()")
+        try:
+            raw = encode_state(value)
+        except (TypeError, OverflowError) as error:
+            raise CodecError(f"{owner}: {error}") from error
+        decode(raw)
+        return raw
+
+    def decode(raw: bytes) -> Any:
+        try:
+            return result(decode_state(raw))
+        except ValueError as error:
+            raise CodecError(f"{owner}: {error}") from error
+
+    return Codec(decode, encode, f"results of the aggregate {aggregate.name}")
