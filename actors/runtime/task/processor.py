@@ -435,7 +435,7 @@ class TaskProcessor:
 
     async def _handle_due(self, took_s: float) -> None:
         """Handle what is due as if it were messages behind the last one, until it is the records' turn again."""
-        scope, monotonic = self._scope, self._clock.monotonic
+        scope, inbox, monotonic = self._scope, self._inbox, self._clock.monotonic
         self._note_time()
         began_s = monotonic()
         if self.is_clean:
@@ -454,8 +454,7 @@ class TaskProcessor:
             finally:
                 internal.done()
             await self._commit_if_due(internal.record, is_careful=is_careful)
-            is_over = self._inbox.stopping or self._inbox.is_paused
-            if is_over or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
+            if inbox.stopping or inbox.is_paused or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
                 return
 
     async def _let_pass(self, seconds: float) -> None:
