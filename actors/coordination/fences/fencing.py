@@ -36,6 +36,14 @@ class Fence:
 
     Args:
         greatest: {resource: token} to begin with.
+
+    Examples:
+        >>> fence = Fence({"ledger": 7})
+        >>> fence.admit("ledger", 9)
+        True
+        >>> fence.admit("ledger", 7)
+        Traceback (most recent call last):
+        actors.coordination.errors.StaleTokenError: ...
     """
 
     def __init__(self, greatest: Mapping[str, int] | None = None) -> None:
@@ -100,6 +108,34 @@ class FencedResource(abc.ABC, Generic[AccessT]):
 
     Args:
         resource: what the lock calls it. Data that two locks protect is two resources.
+
+    Examples:
+        A store in memory, for a program with one thread:
+
+        >>> class Prices(FencedResource[dict[str, int]]):
+        ...     prices, token = {"hat": 1900}, 0
+        ...     @contextlib.contextmanager
+        ...     def transaction(self):
+        ...         draft, token = dict(self.prices), self.token
+        ...         try:
+        ...             yield draft
+        ...         except BaseException:
+        ...             self.token = token
+        ...             raise
+        ...         self.prices = draft
+        ...     def greatest_token(self, access):
+        ...         return self.token
+        ...     def keep_token(self, access, token):
+        ...         self.token = token
+        >>> prices = Prices("prices")
+        >>> with prices.writing(7) as draft:
+        ...     draft["hat"] = 1500
+        >>> prices.prices, prices.token
+        ({'hat': 1500}, 7)
+        >>> with prices.writing(6) as draft:
+        ...     draft["hat"] = 1
+        Traceback (most recent call last):
+        actors.coordination.errors.StaleTokenError: ...
     """
 
     def __init__(self, resource: str) -> None:
@@ -149,6 +185,17 @@ class FencedSqlite(FencedResource[sqlite3.Connection]):
         connection: used by one thread at a time. Its `row_factory` and the like may be anything; no transaction may be
             open when a block is entered. It stays open.
         resource: what the lock calls it.
+
+    Examples:
+        >>> with FencedSqlite.open(":memory:", "ledger") as ledger:
+        ...     with ledger.writing(7) as connection:
+        ...         _ = connection.execute("CREATE TABLE lines AS SELECT 'first' AS line")
+        ...     try:
+        ...         with ledger.writing(6) as connection:
+        ...             _ = connection.execute("INSERT INTO lines VALUES ('late')")
+        ...     except StaleTokenError:
+        ...         ledger.connection.execute("SELECT line FROM lines").fetchall()
+        [('first',)]
     """
 
     def __init__(self, connection: sqlite3.Connection, resource: str) -> None:

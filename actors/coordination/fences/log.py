@@ -56,6 +56,14 @@ class FenceState(msgspec.Struct, frozen=True):
         partitions: how many it has.
         positions: by partition, the offset to be read next.
         greatest: by resource, the greatest token before that.
+
+    Examples:
+        >>> state = FenceState(topic="lines", topic_id="a", partitions=1, positions={0: 5}, greatest={"ledger": 7})
+        >>> FenceState.decode(state.encode()) == state
+        True
+        >>> FenceState.decode(b"{}")
+        Traceback (most recent call last):
+        actors.coordination.errors.FenceLostError: ...
     """
 
     topic: str

@@ -56,6 +56,11 @@ async def test_locks_fences_and_shared_maps(
     names = await code.run_async({"printer": printer, "document": "a letter"}, changes=changes)
     assert printer.printed == [("a letter", names["lease"].token)]
 
+    code = block("docs/reference/api/coordination.md", "Example", 2)
+    code = block_with(code, code.code.replace(HERE, f'"{brokers}", app="{name}"'))
+    found = await asyncio.to_thread(code.run, {})
+    assert (found["version"], found["is_lost"], found["lease"].is_held) == (1, False, False)
+
     with sqlite3.connect("ledger.db") as connection:
         connection.execute("CREATE TABLE lines (line TEXT)")
     connection.close()

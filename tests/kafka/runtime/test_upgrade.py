@@ -11,7 +11,11 @@ import pytest
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, send, unique
 from tests.kafka.runtime.test_exactly_once import MODULE, all_echoed, expected_echo, records, stored
 
-FORMERS = {"a transaction for each task": "be405c5", "settings of the program only": "afe0d533"}
+FORMERS = {
+    "a transaction for each task": "be405c5",
+    "no pauses in the registry": "2339c311",
+    "settings of the program only": "afe0d533",
+}
 """The last commits without what makes a group of both kinds of workers delicate."""
 PARTITIONS = 6
 OWNS = "actor count owns"

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
 from stores._core.record import METADATA_BYTES, Position, decode_metadata
+from tests.documents import block
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners, with_metadata
 from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home
 
@@ -160,6 +161,13 @@ def test_a_sample_on_the_command_line(spark: SparkSession, brokers: str, log: Lo
     done = CliRunner().invoke(main, [*rest, "--live", server.url])
     assert done.exit_code == 2
     assert "answered 404: Unknown store: there is no store" in done.output
+
+
+def test_the_example_of_the_page(spark: SparkSession, brokers: str, log: Log, server: Server):
+    changes = {"http://127.0.0.1:6066": server.url, '"spent"': '"store"'}
+    names = block("docs/reference/api/spark_replay.md", "Examples", 3).run({}, changes=changes)
+    report = names["ask"](kafka(spark, brokers, log.topic))
+    assert (report.is_clean, report.counts["equal"]) == (True, 40)
 
 
 def test_answers_that_are_none(server: Server):

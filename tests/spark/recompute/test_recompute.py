@@ -33,6 +33,7 @@ from spark_replay import (
 )
 from spark_replay.cli import main
 from stores._core.record import METADATA_HEADER, encode_metadata
+from tests.documents import block
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 if TYPE_CHECKING:
@@ -205,6 +206,16 @@ def test_the_same_code_gives_the_same_state(run: Run, world: World):
     assert kinds(found) == {"equal": 40}
     assert (found.records, found.mismatches, found.unknown_events) == (601, 0, {})
     assert {part["end_by"] for part in found.partitions} == {"committed"}
+
+
+@pytest.mark.nightly
+def test_the_example_of_the_page(world: World, plan: Callable[..., Recompute]):
+    module = world.module()
+    plan(module)
+    changes = {"127.0.0.1:9092": world.brokers, '"shop"': f'"{module}"'}
+    names = block("docs/reference/api/spark_replay.md", "Examples", 4).run({}, changes=changes)
+    assert (names["plan"].actor, names["found"].mismatches) == ("count", 4)
+    assert names["differing"].count() == 4
 
 
 @pytest.mark.nightly

@@ -105,6 +105,10 @@ def test_the_files_of_a_project_fit_together(project: Path) -> None:
 
     workflow = yaml.safe_load((project / ".github/workflows/test.yml").read_text())
     assert workflow["jobs"]["test"]["steps"][-1] == {"run": "python -m unittest"}
+    install = "pip install --find-links . ."
+    assert {"run": install} in workflow["jobs"]["test"]["steps"]
+    assert install.replace("install", "install --no-cache-dir") in (project / "Dockerfile").read_text()
+    assert install in (project / "README.md").read_text()
     kept = (project / ".dockerignore").read_text().splitlines()
     for name in re.findall(r"^COPY (.+) \./$", (project / "Dockerfile").read_text(), re.MULTILINE)[0].split():
         assert f"!{name}" in kept

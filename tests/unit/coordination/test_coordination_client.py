@@ -24,6 +24,7 @@ from actors.coordination.client.transport import Outside
 from actors.coordination.messages import ACTOR
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock
+from tests.documents import block
 from tests.sim.fakes.network import with_faults
 
 APP = "locks"
@@ -47,6 +48,17 @@ def client(driver: ActorTestDriver, call_timeout: float = 10.0) -> Sharing:
 
 def run(driver: ActorTestDriver, work: Callable[[], Awaitable[Any]]) -> Any:
     return driver._run(asyncio.wait_for(work(), 10_000))
+
+
+def test_the_example_of_the_page(capsys):
+    names = block("docs/reference/api/coordination.md", "Example").run({})
+    assert names["app"].actors.keys() == {ACTOR}
+    with ActorTestDriver(names["app"], partitions=2) as driver:
+        view = run(driver, lambda: names["print_alone"](client(driver), "a letter"))
+        [holder] = view.holders
+        assert capsys.readouterr().out == f"a letter {holder.token}\n"
+        node = run(driver, lambda: client(driver).get("printers/7"))
+    assert node is None, "the session has ended"
 
 
 def test_a_lock_is_held_renewed_and_given_on(driver):

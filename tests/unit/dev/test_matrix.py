@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -131,6 +132,8 @@ def test_the_page_of_platforms_names_what_the_matrix_tries(monkeypatch: pytest.M
     rows = {cells[1].strip(): cells[3] for line in page.splitlines() if len(cells := line.split("|")) == 6}
     assert rows["brokers"].strip() == ", ".join(matrix.BROKERS)
     assert re.findall(r"\d+\.\d+(?=\.\d)", rows["Python"]) == list(matrix.PYTHONS)
+    classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers)) == list(matrix.PYTHONS)
     assert set(re.findall(r"[\d.]+", rows["Spark, for `spark_replay`"])) <= set(matrix.PYSPARKS)
     monkeypatch.delenv("KAFKA_VERSION", raising=False)
     assert f"Kafka {kafka_version()}, PySpark {version('pyspark')}" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.documents import ROOT
+from tests.documents import ROOT, Block
+from tests.unit.docs.test_blocks import BLOCKS, RUNS, checks_names
 
 MODULES = ("actors", "actors.client", "actors.coordination", "actors.testing", "spark_replay")
 PAGES = ROOT / "docs" / "reference" / "api"
@@ -18,16 +20,13 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "EffectCall": "the example of Effect",
-    "Every": "docs/reference/windows.md#changes-once-per-interval",
+    "FencedRecord": "a result of FencedReader",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
     "Shared": "docs/how-to/views.md#shared-maps-writing-with-compare-and-set",
     "SharedView": "docs/how-to/views.md#shared-maps-writing-with-compare-and-set",
     "Versioned": "a result of SharedView",
-    "View": "docs/how-to/views.md, with a broker",
-    "Window": "the example of Tumbling",
     "Written": "a result of SharedView",
-    "aggregates": "the example of WindowStore",
 }
 """What has no example of its own, with the place that shows it."""
 
@@ -94,10 +93,42 @@ def test_the_example_of_the_package_runs() -> None:
     assert failures(example) == ""
 
 
-def test_what_an_app_or_a_test_uses_has_an_example() -> None:
-    public = [(module, name) for module, name in names() if module in {"actors", "actors.testing"}]
-    without = {name for module, name in public if not name.endswith("Error") and not examples_of(module, name)}
+def used_in(block: Block) -> set[tuple[str, str]]:
+    """The public names that a block imports and uses, or uses as attributes of their module."""
+    # a decorator stands alone where the page shows only how to write it
+    is_cut = block.code.splitlines()[-1].startswith("@")
+    tree = ast.parse(block.code + "def cut(): ..." * is_cut)
+    imported = {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {
+        (node.value.id, node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    return attributes | {found for name, found in imported.items() if name in loaded}
+
+
+def shown_in_pages() -> set[tuple[str, str]]:
+    """What blocks use that really run; of others only names and arguments are checked."""
+    run = [one for one in BLOCKS if one.language == "python" and RUNS.get(one.label) is not checks_names]
+    return {found for one in run for found in used_in(one)}
+
+
+def test_every_public_name_has_an_example_that_runs() -> None:
+    in_pages = shown_in_pages()
+    public = [(module, name) for module, name in names() if not name.endswith("Error")]
+    without = {name for module, name in public if not examples_of(module, name) and (module, name) not in in_pages}
     assert without == SHOWN_BY_OTHERS.keys()
+
+
+def test_a_name_that_a_block_only_imports_is_not_shown() -> None:
+    code = "import spark_replay\nfrom actors.client import Answer, Position\nx: Answer = spark_replay.kafka()\n"
+    assert used_in(Block("page", "python", code, 1)) == {("actors.client", "Answer"), ("spark_replay", "kafka")}
 
 
 def test_a_wrong_example_is_noticed() -> None:

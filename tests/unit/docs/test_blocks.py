@@ -494,9 +494,6 @@ def test_yaml_is_yaml_and_the_paths_are_served(code: Block) -> None:
     if "groups" in found:
         # tests/unit/web/operations/test_alerts.py has the tool that checks rules.
         return
-    if "services" in found:
-        # tests/unit/docs/test_tutorial.py looks at its commands.
-        return
     paths = {probe["httpGet"]["path"] for probe in found.values() if "httpGet" in probe}
     assert paths == (set() if "scrape_configs" in found else {"/health/live", "/health/ready", "/health/startup"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 
 from tests.documents import ROOT
 
@@ -28,3 +29,10 @@ def test_the_modules_that_are_stable_are_those_that_say_what_they_export() -> No
         module = importlib.import_module(name)
         assert [one for one in module.__all__ if not hasattr(module, one)] == []
         assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_the_changelog_begins_with_the_version_that_is_released_next() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    titles = re.findall(r"^## \[(.+?)\](?: - (.+))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert [name for name, _ in titles[:2]] == ["Unreleased", version]
+    assert len({name for name, _ in titles}) == len(titles)

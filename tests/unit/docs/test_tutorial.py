@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import configparser
+import re
+import shlex
 import sys
+import tomllib
+import unittest
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.documents import block, blocks_of
+from actors.cli.init.scaffold import TEMPLATES, make_project
+from tests.documents import ROOT, block, blocks_of
 from tests.unit.docs.test_blocks import BLOCKS, check_command
 
 PAGE = "docs/tutorial/shop.md"
@@ -25,10 +29,10 @@ def test_its_tests_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.syspath_prepend(tmp_path)
     try:
         names = block("docs/tutorial/shop.md", "3. Test it without a broker").run({})
-        tests = [test for name, test in names.items() if name.startswith("test_")]
-        assert len(tests) == 2
-        for test in tests:
-            test()
+        tests = unittest.defaultTestLoader.loadTestsFromTestCase(names["ShopTest"])
+        assert tests.countTestCases() == 2
+        done = tests.run(unittest.TestResult())
+        assert (done.testsRun, done.errors, done.failures) == (2, [], [])
     finally:
         sys.modules.pop("shop", None)
 
@@ -38,10 +42,40 @@ def test_its_units_start_workers() -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.read_string(shown.code)
     check_command(unit["Service"]["ExecStart"].removeprefix("/opt/shop/.venv/bin/"))
-    (shown,) = [one for one in blocks_of(PAGE) if one.language == "yaml"]
-    for service in yaml.safe_load(shown.code)["services"].values():
-        check_command(service["command"])
-        assert "/health/ready" in service["healthcheck"]["test"][-1]
+
+
+def test_it_starts_with_what_the_project_and_the_package_have(tmp_path: Path) -> None:
+    """Without a clone: what it installs, sends and shows is of the wheel and of `faust init`."""
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
+    text = (ROOT / PAGE).read_text()
+    assert re.findall(r"pip install ([^\n`]+)\n", text) == [f"{package}-*.whl", f'"$(ls ../{package}-*.whl)[spark]"']
+    assert not re.search(r"make install|dev\.kafka|FAUST_ACTORS", text)
+    project = make_project(tmp_path, "shop", TEMPLATES[0])
+    shown = next(line for one in blocks_of(PAGE) for line in one.code.splitlines() if line.startswith("faust send"))
+    [said] = [line for line in (project / "README.md").read_text().splitlines() if "send" in line.split()]
+    assert set(shlex.split(shown)) - {"--value"} <= set(shlex.split(said))
+    for one in blocks_of(PAGE):
+        for line in one.code.splitlines() if one.language == "bash" else ():
+            if line.startswith(("faust ", "python -m spark_replay")):
+                check_command(re.sub(r" > .*", "", line))
+
+
+def test_the_walk_has_a_time_for_each_command_before_the_dashboard() -> None:
+    text = (ROOT / PAGE).read_text()
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+) s \|$", text, re.MULTILINE)
+    times = [float(at) for _, at in rows]
+    assert times == sorted(times)
+    commands = [
+        line
+        for one in blocks_of(PAGE)
+        if one.label.startswith(f"{PAGE}#1.")
+        for line in one.code.splitlines()
+        if not line.startswith(("source ", "cd "))
+    ]
+    named = [re.sub(r"`(.+?)`.*", r"\1", step) for step, _ in rows]
+    assert named[-1] == "the dashboard in the browser"
+    assert len(named) == len(commands) + 1
+    assert all(command.startswith(name) for command, name in zip(commands, named, strict=False))
 
 
 def test_only_the_tutorial_has_scripts() -> None:

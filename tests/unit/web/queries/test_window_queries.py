@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from actors.runtime.windows import committed
 from actors.testing import ActorTestDriver
 from actors.web.queries import server
 from stores.memory import MemoryStore
+from tests.documents import block
 from tests.unit.web.query_server import PARTITIONS, POSITION, Served, get
 
 NOON_MS = 1_700_049_600_000
@@ -144,6 +146,16 @@ async def test_pages_have_everything_once(store: str, monkeypatch: pytest.Monkey
         assert first["next"] is not None
         assert len(whole) > 1
         assert await client.windows(store, "a", from_ms=NOON_MS - MINUTE_MS) == whole
+
+
+async def test_the_example_of_the_client() -> None:
+    names = block("docs/reference/api/client.md", "Example").run({})
+    async with windows_served() as found:
+        urls = [f"http://127.0.0.1:{found.app.conf.web_port}"]
+        answer, windows = await names["look"](urls)
+        assert (answer.found, [one.value for one in windows]) == (True, [])
+        assert not names["is_later"](answer, answer)
+        assert await asyncio.to_thread(names["word_of"], urls, "ada") == answer.value
 
 
 async def test_the_client_gives_windows() -> None:
