@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actors._core.windows import rows
-from tests.equivalence.generate import Batch, Case, Config
+from tests.equivalence.every import every_differences
+from tests.equivalence.generate import EVERY, Batch, Case, Config
 from tests.equivalence.judge import Output
 from tests.equivalence.ours import Answer, Row, Update, reach
 
@@ -76,6 +77,8 @@ KNOWN = (
 
 def difference(case: Case, judged: Judged, ours: Answer) -> str | None:
     """Return the first difference, None if there is none."""
+    if case.config.emit == EVERY:
+        return next(every_differences(case, [(one, other) for one, other in judged], ours.finals), None)
     found = _updates(case, judged, ours) if case.config.emit == "updates" else _finals(case, judged, ours)
     return next(found, None)
 

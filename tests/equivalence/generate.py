@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 KINDS = ("tumbling", "hopping", "sliding", "session")
+EVERY = "every"
 AGGREGATES = ("collect", "count", "sum")
 BATCH = 10
 _LATER_MS = 1_600_000_000_000
@@ -22,8 +23,9 @@ class Config:
         size_ms: the windows' size; of sliding ones the difference, of sessions the gap.
         advance_ms: of hopping windows.
         grace_ms: see `App.window_store`.
-        emit: "updates" or "final".
+        emit: "updates", "final", or `EVERY`: once in an interval.
         aggregate: one of `AGGREGATES`; "collect" shows which records are in a window, and in which order they came.
+        every_ms: the interval; 0 where `emit` is another one.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Config:
     grace_ms: int
     emit: str
     aggregate: str
+    every_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,12 @@ def batches(seed: int, cases: int, *, kinds: tuple[str, ...] = KINDS) -> Iterato
         yield batch(f"{seed}-{number}", kinds[number % len(kinds)], emit, min(BATCH, cases - first))
 
 
+def every_batches(seed: int, cases: int) -> Iterator[Batch]:
+    """Return so many cases of windows that are emitted once in an interval, in batches; kinds take turns."""
+    for number, first in enumerate(range(0, cases, BATCH)):
+        yield batch(f"{seed}-{number}", KINDS[number % len(KINDS)], EVERY, min(BATCH, cases - first))
+
+
 def batch(seed: str, kind: str, emit: str, cases: int = BATCH) -> Batch:
     """Return the cases of a seed."""
     rng = random.Random(f"{seed}-{kind}-{emit}")
@@ -90,6 +99,7 @@ def batch(seed: str, kind: str, emit: str, cases: int = BATCH) -> Batch:
         rng.choice((0, 0, 1, size_ms // 2, size_ms, 3 * size_ms)),
         emit,
         rng.choice(AGGREGATES),
+        rng.choice((1, max(1, size_ms // 2), size_ms, 3 * size_ms)) if emit == EVERY else 0,
     )
     length = rng.randint(5, 40)
     found = tuple(Case(f"{seed}/{at}", config, _records(rng, config, length)) for at in range(cases))
@@ -108,6 +118,9 @@ def _records(rng: random.Random, config: Config, length: int) -> tuple[Record, .
         now_ms = max(now_ms, at_ms)
         value = None if rng.random() < null_share else rng.randint(-9, 99)
         found.append(Record(rng.choice(keys), value, at_ms))
+    if config.emit == EVERY:
+        # What waits for its interval's end is emitted.
+        found.append(Record("end", 0, now_ms + 10 * (config.size_ms + config.every_ms) + config.grace_ms))
     return tuple(found)
 
 

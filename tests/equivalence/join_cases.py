@@ -39,9 +39,9 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record; its value, if it has one, is its number in the case."""
+    """A record; its value, if it has one, is its number in the case. Records without a key match none."""
 
-    key: str
+    key: str | None
     value: int | None
     timestamp_ms: int
     side: int
@@ -78,10 +78,10 @@ class Case:
 
     @property
     def late(self) -> list[bool]:
-        """Whether the own window of each record is closed when it comes."""
+        """Whether the own window of each record is closed when it comes; records without a key have none."""
         config = self.config
         return [
-            stream_ms > one.timestamp_ms + config.span_ms(one.side) + config.grace_ms
+            one.key is not None and stream_ms > one.timestamp_ms + config.span_ms(one.side) + config.grace_ms
             for one, stream_ms in zip(self.records, self.stream_ms, strict=True)
         ]
 
@@ -124,8 +124,18 @@ def batch(seed: str, kind: str, cases: int = BATCH) -> Batch:
     grace_ms = rng.choice((0, 0, 1, size_ms // 2, size_ms, 3 * size_ms))
     config = Config(kind, before_ms, after_ms, grace_ms)
     length = rng.randint(5, 40)
-    found = tuple(Case(f"{seed}/{at}", config, _records(rng, config, length)) for at in range(cases))
+    found = tuple(
+        Case(f"{seed}/{at}", config, _without_keys(f"{seed}-{kind}-{at}", _records(rng, config, length)))
+        for at in range(cases)
+    )
     return Batch(found, frozenset(rng.sample(range(length), rng.choice((0, 0, 0, 1, 2)))))
+
+
+def _without_keys(seed: str, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Take the keys from a tenth of the records of a third of the cases; the last one closes what is open."""
+    rng = random.Random(f"{seed}-keys")
+    share = rng.choice((0, 0, 0.1))
+    return (*(replace(one, key=None) if rng.random() < share else one for one in records[:-1]), records[-1])
 
 
 def _records(rng: random.Random, config: Config, length: int) -> tuple[Record, ...]:

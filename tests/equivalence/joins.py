@@ -26,6 +26,8 @@ BOUND = "join: a match as old as can be"
 AT_ONCE = "join: a record behind stream time without a match yet"
 AFTERWARDS = "join: a match after the close"
 _MS = timedelta(milliseconds=1)
+NO_KEY = ""
+"""Stands for the key of records that have none."""
 Output = tuple[int | None, int | None, int]
 """(left record, right record, timestamp)."""
 
@@ -37,10 +39,10 @@ class Answer:
     pairs: dict[str, list[Output]] = field(default_factory=dict)
     lone: dict[str, list[Output]] = field(default_factory=dict)
 
-    def add(self, key: str, left: int | None, right: int | None, timestamp_ms: int) -> None:
+    def add(self, key: str | None, left: int | None, right: int | None, timestamp_ms: int) -> None:
         """Take an output."""
         held = self.lone if left is None or right is None else self.pairs
-        held.setdefault(key, []).append((left, right, timestamp_ms))
+        held.setdefault(NO_KEY if key is None else key, []).append((left, right, timestamp_ms))
 
 
 def run(judge: Judge, batches: Iterable[Batch], *, stop_at: int | None = None) -> Outcome:
@@ -107,9 +109,8 @@ def answers(batch: Batch) -> list[Answer]:
             for at, case in enumerate(cases):
                 if number < len(case.records):
                     one = case.records[number]
-                    driver.post(
-                        inputs[one.side], key=names[at][one.key], value=one.value, timestamp_ms=one.timestamp_ms
-                    )
+                    key = None if one.key is None else names[at][one.key]
+                    driver.post(inputs[one.side], key=key, value=one.value, partition=at, timestamp_ms=one.timestamp_ms)
             if number in batch.crashes:
                 driver.crash(keep_disk=bool(number % 2), settle=False)
             # Records of two inputs that wait are handled in the order of their times.
@@ -117,7 +118,7 @@ def answers(batch: Batch) -> list[Answer]:
         found = [Answer() for _ in cases]
         keys = [{name: key for key, name in of_case.items()} for of_case in names]
         for sent in driver.outputs(results):
-            found[sent.partition].add(keys[sent.partition][sent.key], *sent.value)
+            found[sent.partition].add(None if sent.key is None else keys[sent.partition][sent.key], *sent.value)
         return found
 
 
@@ -130,7 +131,7 @@ def _declare(config: Config) -> tuple[App, Sequence[Any], Any]:
 
     @app.join(left, right, within=after if before == after else (before, after), how=how, grace=config.grace_ms * _MS)
     async def joined(ctx: Context, one: int | None, other: int | None) -> None:
-        ctx.send(results, key=ctx.key, value=[one, other, ctx.timestamp_ms])
+        ctx.send(results, key=ctx.key, value=[one, other, ctx.timestamp_ms], partition=ctx.partition)
 
     return app, (left, right), results
 
@@ -144,6 +145,11 @@ def _compare(case: Case, theirs: Answer, ours: Answer) -> tuple[str | None, list
             return f"pairs of key {key}: Kafka Streams {judged}, here {here}", []
     for key in sorted(theirs.lone.keys() | ours.lone.keys()):
         judged, here = theirs.lone.get(key, []), ours.lone.get(key, [])
+        if key == NO_KEY:
+            # These wait for nothing.
+            if judged != here:
+                return f"without a key: Kafka Streams {judged}, here {here}", []
+            continue
         ends = [
             timestamp_ms + case.config.span_ms(LEFT if right is None else 1 - LEFT) for _, right, timestamp_ms in here
         ]
@@ -186,7 +192,7 @@ def _kafkas_bound(case: Case, store: str, *, late: bool) -> Iterator[None]:
     def noting(joined: Any, ctx: Any, side: int) -> Any:
         nonlocal least_ms
         before = zip(case.records[: int(ctx._record.value)], case.late, strict=False)
-        seen = [one for one, is_late in before if one.side != side and (late or not is_late)]
+        seen = [one for one, is_late in before if one.side != side and one.key is not None and (late or not is_late)]
         times = (one.timestamp_ms for one in seen if store == MEMORY or one.value is not None)
         least_ms = max(times, default=-1) - joined.retention_ms + 1
         return matches(joined, ctx, side)

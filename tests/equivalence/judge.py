@@ -12,7 +12,7 @@ from typing import IO, Any, Self
 from actors.local_kafka.jars import java
 from benchmarks.peers.java_build import ensure_built
 from tests.equivalence import join_cases
-from tests.equivalence.generate import Case
+from tests.equivalence.generate import EVERY, Case
 
 SOURCES = Path(__file__).parent / "judge"
 RETENTION_MS = 86_400_000
@@ -64,8 +64,15 @@ class Judge:
         self._folder.cleanup()
 
     def ask(self, cases: Iterable[Case | join_cases.Case], *, store: str = MEMORY) -> list[list[list[Output]]]:
-        """Return the outputs of each record of each case."""
-        return [self.answer(case.seed, _question(case, store)) for case in cases]
+        """Return the outputs of each record of each case; those of an interval twice, see `every.Both`."""
+        return [self._judged(case, store) for case in cases]
+
+    def _judged(self, case: Case | join_cases.Case, store: str) -> list[list[Output]]:
+        question = _question(case, store)
+        if question.get("emit") != EVERY:
+            return self.answer(case.seed, question)
+        updates, suppressed = (self.answer(case.seed, question | {"emit": emit}) for emit in ("updates", "suppressed"))
+        return [[tuple(one), tuple(other)] for one, other in zip(updates, suppressed, strict=True)]
 
     def answer(self, seed: str, question: Mapping[str, Any]) -> list[list[Any]]:
         """Return the outputs of each record of a question, as the judge's Java classes describe both."""
@@ -97,6 +104,7 @@ def _question(case: Case | join_cases.Case, store: str) -> dict[str, Any]:
         "grace": config.grace_ms,
         "retention": RETENTION_MS,
         "emit": config.emit,
+        "every": config.every_ms,
         "aggregate": config.aggregate,
         "store": store,
         "records": records,

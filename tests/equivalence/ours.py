@@ -10,12 +10,12 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from actors import App, Context, Hopping, Session, Sliding, Tumbling, aggregates
+from actors import App, Context, Every, Hopping, Session, Sliding, Tumbling, aggregates
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import Window, Windows
 from actors.runtime import clock
 from actors.testing import ActorTestDriver
-from tests.equivalence.generate import Batch, Case, Config
+from tests.equivalence.generate import EVERY, Batch, Case, Config
 
 Row = tuple[int, int, Any]
 """(window's start, its end, value)."""
@@ -42,7 +42,7 @@ class Answer:
 
     Attributes:
         updates: by the number of the record; those that are too late have none.
-        finals: by key, (start, end, value, timestamp) of the windows that closed, in order.
+        finals: by key, (start, end, value, timestamp) of the windows that closed, or were emitted, in order.
     """
 
     updates: dict[int, Update]
@@ -84,12 +84,16 @@ def _declare(config: Config) -> tuple[App, Any, Any]:
     results = app.topic("results", key_type=str, value_type=list)
     aggregate = _aggregate(config)
     grace = timedelta(milliseconds=config.grace_ms)
-    windows = app.window_store("windows", _windows(config), grace=grace, aggregate=aggregate)
-    if config.emit == "final":
+    emit = Every(milliseconds=config.every_ms) if config.emit == EVERY else None
+    windows = app.window_store("windows", _windows(config), grace=grace, aggregate=aggregate, emit=emit)
 
-        @windows.on_close
-        async def closed(ctx: Context, window: Window, value: Any) -> None:
-            ctx.send(results, key=ctx.key, value=[*window, value, ctx.timestamp_ms])
+    async def send(ctx: Context, window: Window, value: Any) -> None:
+        ctx.send(results, key=ctx.key, value=[*window, value, ctx.timestamp_ms])
+
+    if config.emit == "final":
+        windows.on_close(send)
+    elif config.emit == EVERY:
+        windows.on_emit(send)
 
     @app.actor(records, stores=[windows], tombstones=True)
     async def aggregated(ctx: Context, value: int | None) -> None:
@@ -130,13 +134,13 @@ def _names(case: Case, partition: int, home: Any) -> dict[str, str]:
     """Return names of a case's keys that belong into its partition, in the order of the keys."""
     found: dict[str, str] = {}
     numbers = count()
-    for key in sorted({record.key for record in case.records}):
+    for key in sorted({record.key for record in case.records if record.key is not None}):
         found[key] = next(name for name in (f"{key}{number}" for number in numbers) if home(name) == partition)
     return found
 
 
 def _collect(answer: Answer, key: str, value: list[Any], config: Config) -> None:
-    if config.emit == "final":
+    if config.emit != "updates":
         start_ms, end_ms, held, timestamp_ms = value
         answer.finals.setdefault(key, []).append((start_ms, end_ms, _shown(held), timestamp_ms))
         return

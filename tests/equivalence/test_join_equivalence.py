@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actors.declare.streams.joins import _Join
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.overlay import Overlay
@@ -13,7 +14,7 @@ from tests.equivalence.join_cases import BATCH, KINDS, LEFT, RIGHT, batches
 from tests.equivalence.joins import AFTERWARDS, AT_ONCE, BOUND, LATE, run
 from tests.equivalence.judge import Judge
 
-CASES = 100
+CASES = 140
 SEED = 24
 FOUND_WITHIN = 200
 """Cases of the kinds that a mistake is in."""
@@ -29,7 +30,7 @@ def test_joins_equal_those_of_kafka_streams(judge: Judge) -> None:
 
 
 def test_cases_are_hard() -> None:
-    """Each kind has cases, with windows of two lengths, late records, null values, kills and records alike."""
+    """Each kind has cases, with windows of two lengths, late records, null keys and values, kills, and some alike."""
     found = list(batches(SEED, CASES))
     cases = [case for batch in found for case in batch.cases]
     assert {batch.config.kind for batch in found} == set(KINDS)
@@ -37,6 +38,14 @@ def test_cases_are_hard() -> None:
     assert any(batch.crashes for batch in found)
     assert any(batch.config.before_ms != batch.config.after_ms for batch in found)
     assert any(record.value is None for case in cases for record in case.records)
+    for kind in KINDS:
+        records = [one for case in cases if case.config.kind == kind for one in case.records if one.key is None]
+        assert {one.side for one in records if one.value is not None} == {LEFT, RIGHT}
+    assert any(
+        one.key is None and one.value is not None and stream_ms > one.timestamp_ms + case.config.retention_ms
+        for case in cases
+        for one, stream_ms in zip(case.records, case.stream_ms, strict=True)
+    )
     assert any(len(case.in_time().records) < len(case.records) for case in cases)
     assert any(case.in_time() == case for case in cases)
     alike = ({(record.key, record.timestamp_ms, record.side) for record in case.records} for case in cases)
@@ -142,4 +151,26 @@ def test_a_close_that_comes_twice_is_found(judge: Judge, monkeypatch: pytest.Mon
         await call(*args)
 
     monkeypatch.setattr(TaskWindows, "_call", twice)
+    _planted(judge, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_without_a_key_that_are_handled_the_other_way_are_found(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Those that should be handed out aren't, and the others are."""
+    made = _Join.handler
+
+    def handler(join: Any, side: int) -> Any:
+        handle = made(join, side)
+
+        async def other(ctx: Any, value: Any) -> None:
+            if ctx.key is not None:
+                await handle(ctx, value)
+            elif value is not None and not join.store.reports[side]:
+                await join._call(ctx, side, value, None)
+
+        return other
+
+    monkeypatch.setattr(_Join, "handler", handler)
     _planted(judge, kind)

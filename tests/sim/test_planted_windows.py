@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import actors.runtime.windows.closes as closes
+import actors.runtime.windows.store as store_module
 from actors._core.windows.kinds import AlignedWindows
 from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -88,6 +90,40 @@ def handle_late_ones_as_if_in_time(patch: Patch) -> None:
     patch.setattr(TaskWindows, "closed_ms", lambda self, _: -1)
 
 
+def make_no_window_behind_an_event(patch: Patch) -> None:
+    """Of sliding windows only those are made that end with an event."""
+    edit = ("if previous_ms is not None and", "if False and previous_ms is not None and")
+    patch.setattr(store_module, "into_sliding", rewritten(store_module.into_sliding, edit))
+
+
+def put_off_what_changed_again(patch: Patch) -> None:
+    """A window that changes is emitted an interval later."""
+    edit = ("self.every_ms + 1)", "self.every_ms + 2)")
+    patch.setattr(ChangeStore, "_row", rewritten(ChangeStore._row, edit))
+
+
+def emit_what_was_replaced(patch: Patch) -> None:
+    """A session that another one took the place of is emitted too."""
+    patch.setattr(ChangeStore, "forget", lambda *_: None)
+
+
+def emit_again_after_a_crash(patch: Patch) -> None:
+    """What was emitted stays in the store."""
+    edit = ("    overlay.delete(row)\n", "")
+    patch.setattr(closes._Changed, "take", rewritten(closes._Changed.take, edit))
+
+
+def forget_changes_at_a_takeover(patch: Patch) -> None:
+    """What waits for the end of its interval isn't looked for after a takeover."""
+    original = TaskWindows._look_for_next
+
+    def look(self: TaskWindows, closing: Any) -> None:
+        if not isinstance(closing.store, ChangeStore):
+            original(self, closing)
+
+    patch.setattr(TaskWindows, "_look_for_next", look)
+
+
 WINDOWS: dict[str, Any] = {"features": ("windows",)}
 PLANTED = (
     Planted(close_without_the_cursor, "windows", **WINDOWS, first_seed=4),
@@ -100,6 +136,11 @@ PLANTED = (
     Planted(close_at_the_time_that_was_reached, "windows", **WINDOWS),
     Planted(close_in_no_order_between_stores, "windows", first_seed=26, **WINDOWS),
     Planted(handle_late_ones_as_if_in_time, "windows", **WINDOWS),
+    Planted(make_no_window_behind_an_event, "windows", first_seed=1, **WINDOWS),
+    Planted(put_off_what_changed_again, "windows", **WINDOWS),
+    Planted(emit_what_was_replaced, "windows", **WINDOWS),
+    Planted(emit_again_after_a_crash, "windows", first_seed=1, **WINDOWS),
+    Planted(forget_changes_at_a_takeover, "windows", first_seed=2, **WINDOWS),
 )
 
 

@@ -1,8 +1,9 @@
 """Windows over event time: what each takes, when it is over, and what its close says.
 
-Events come out of order, some too late. Each is added to aligned windows and to sessions. The close of an aligned
-window adds its sum to a larger one: a result of results. The handler says what it changed and when, and the oracle
-computes the windows anew from that: see `_Book`.
+Events come out of order, some too late. Each is added to aligned windows, to sessions and to sliding windows. The close
+of an aligned window adds its sum to a larger one: a result of results. Aligned windows and sessions that changed are
+emitted once in an interval. The handler says what it changed and when, and the oracle computes the windows anew from
+that: see `_Book`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import Any
 
 from actors._core.aggregates import Aggregate
-from actors._core.windows.kinds import Hopping, Session, Tumbling, Window, Windows
-from actors.declare.streams.windows import window_store, windowed
+from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window, Windows
+from actors.declare.streams.windows import Every, emitting, timed, window_store, windowed
 from actors.declare.values.codecs import resolve
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
@@ -31,8 +31,11 @@ from actors.testing.fakes.log import StoredRecord
 from stores._core.record import METADATA_BYTES
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
+from tests.sim.window_books import Emits, Held, Place, Slides, end_of_interval
 
-SPANS, VISITS, ROLLUPS = "spans", "visits", "rollups"
+SPANS, VISITS, ROLLUPS, NEAR = KINDS = "spans", "visits", "rollups", "near"
+EMITTED = {SPANS: f"{SPANS}-changes", VISITS: f"{VISITS}-changes"}
+"""The stores that emit what changed, each with the store of the changes that wait."""
 TOPIC = "windows"
 LATE = "late-events"
 OPERATION = "event"
@@ -50,9 +53,6 @@ UNTOLD = MOVED | {"asks", "parallel", "poison", "refused", "rival", "unparking",
 NONE = "none"
 _WORD = 8
 
-Place = tuple[int, int]
-"""Start and end of a window, milliseconds since the simulation's first day."""
-
 
 def _counted(state: tuple[int, int], number: int) -> tuple[int, int]:
     return state[0] + 1, state[1] + number
@@ -69,7 +69,7 @@ class WindowsPart(Part):
     """Inputs are events of some age; closes may fail, and where keys are handled side by side there are none."""
 
     name = "windows"
-    stores = (SPANS, VISITS, ROLLUPS)
+    stores = (*KINDS, *EMITTED.values())
     topics = (TOPIC, LATE)
     limits = (
         (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
@@ -86,6 +86,8 @@ class WindowsPart(Part):
         self.gap_ms = shape.choice((200, 1_000, 3_000))
         self.rollup_ms = self.size_ms * 5
         self._late = shape.choice(("handle", "drop", LATE))
+        self.near_ms = shape.choice((200, 1_000, 3_000))
+        self.every_ms = self.size_ms // shape.choice((1, 2, 4))
         self._numbers = 0
         self._made: dict[Any, WindowStore[Any, Any]] = {}
 
@@ -102,15 +104,21 @@ class WindowsPart(Part):
         return self.world.cluster.wall_ms() - self.random.randint(0, self.random.choice(LAGS_MS))
 
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
-        return {"windows": tuple(self._made[rows] for rows in stores), "max_ahead_ms": MAX_AHEAD_MS}
+        made = (self._made[rows] for rows in stores if rows in self._made)
+        return {"windows": timed(made), "max_ahead_ms": MAX_AHEAD_MS}
 
     def make_stores(self, host: Host) -> Stores:
-        made = tuple(self._make_store(name) for name in self.stores)
+        made = {name: self._make_store(name) for name in KINDS}
+        changes = {name: raw_store(EMITTED[name]) for name in EMITTED}
+        for name, rows in changes.items():
+            rows.placement = "key"
+            emitting(made[name], rows, Every(milliseconds=self.every_ms))
         if self.closes:
-            rollups = made[2]
-            for store in made:
-                store.on_close(partial(self._close, store, rollups))
-        return tuple(store.rows for store in made)
+            for store in made.values():
+                store.on_close(partial(self._close, store, made[ROLLUPS]))
+            for name in EMITTED:
+                made[name].on_emit(partial(self._emit, name))
+        return (*(store.rows for store in made.values()), *changes.values())
 
     def _make_store(self, name: str) -> WindowStore[Any, Any]:
         rows, key, plain = raw_store(name), resolve(str), resolve(None)
@@ -136,6 +144,8 @@ class WindowsPart(Part):
             return Session(gap)
         if name == ROLLUPS:
             return Tumbling(rollup)
+        if name == NEAR:
+            return Sliding(timedelta(milliseconds=self.near_ms))
         return Tumbling(size) if size == advance else Hopping(size, advance)
 
     def retention_ms(self, name: str) -> int:
@@ -143,7 +153,7 @@ class WindowsPart(Part):
         if not MOVED.isdisjoint(self.world.features):
             return LONG_MS
         length_ms = {SPANS: self.size_ms, VISITS: self.gap_ms + max(LAGS_MS) + DELAY_MS, ROLLUPS: self.rollup_ms}
-        return length_ms[name] + self.grace_ms
+        return (length_ms | {NEAR: 2 * self.near_ms})[name] + self.grace_ms
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
@@ -157,11 +167,11 @@ class WindowsPart(Part):
         return handle
 
     def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
-        spans, visits, _ = (self._made[rows] for rows in stores)
+        spans, visits, _, near = (self._made[rows] for rows in stores[: len(KINDS)])
 
         async def event(ctx: Context, argument: str) -> None:
             number, is_late = int(argument), ctx.late
-            changed = [_told(store.add(ctx.key, number)) for store in (spans, visits)]
+            changed = [_told(store.add(ctx.key, number)) for store in (spans, visits, near)]
             if number % 5 == 0 and self.is_first_attempt(ctx.partition, ctx.key, number):
                 self.fail_with_garbage(ctx)
             when = f"{ctx.timestamp_ms - EPOCH_MS} {ctx.stream_ms - EPOCH_MS} {int(is_late)}"
@@ -180,18 +190,30 @@ class WindowsPart(Part):
         place = f"{window.start_ms - EPOCH_MS} {window.end_ms - EPOCH_MS}"
         ctx.send(TOPIC, key=ctx.key, value=f"closed {store.name} {place} {count} {total} {ctx.offset} {added}")
 
+    async def _emit(self, store: str, ctx: Context, window: Window, value: Any) -> None:
+        count, total = value
+        may_fail = total % 4 == 0 and not self.is_parking
+        if may_fail and self.is_first_attempt("emit", store, ctx.partition, ctx.key, window, ctx.timestamp_ms):
+            self.fail_with_garbage(ctx)
+        place = f"{window.start_ms - EPOCH_MS} {window.end_ms - EPOCH_MS}"
+        at_ms = ctx.timestamp_ms - EPOCH_MS
+        ctx.send(TOPIC, key=ctx.key, value=f"emitted {store} {place} {count} {total} {ctx.offset} {at_ms}")
+
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
         """Give the rows that are past their retention; `rows` are committed, with metadata."""
-        stream_ms = stream_ms_of(rows) if store in self.stores else None
+        name = next((of for of, changes in EMITTED.items() if changes == store), store)
+        stream_ms = stream_ms_of(rows) if name in KINDS else None
         if stream_ms is None:
             return
-        retention_ms = self.retention_ms(store)
-        segment_ms = max(self.gap_ms, -(-retention_ms // SEGMENTS))
+        retention_ms = self.retention_ms(name)
+        segment_ms = self.near_ms if name == NEAR else max(self.gap_ms, -(-retention_ms // SEGMENTS))
         for row in rows:
             at = int.from_bytes(row[1 : 1 + _WORD])
-            end = {b"w": at, b"k": (at + 1) * segment_ms}.get(row[:1])
+            # Changes wait for nothing where nothing is called.
+            ends = {b"e": at} if store != name else {b"w": at, b"k": (at + 1) * segment_ms}
+            end = ends.get(row[:1])
             if end is not None and end <= stream_ms - retention_ms:
                 yield row
 
@@ -199,7 +221,11 @@ class WindowsPart(Part):
         if not (self.closes and self.is_complete) or "grow" in self.world.features:
             return
         for number in range(self.world.partitions):
-            yield from self._replayed(number, None).missed() if self.is_exact else self._lost(number)
+            if self.is_exact:
+                yield from self._replayed(number, None).missed()
+            else:
+                yield from self._lost(number)
+                yield from self._never_emitted(number)
 
     def check(self) -> Iterator[str]:
         for number in range(self.world.partitions):
@@ -218,7 +244,7 @@ class WindowsPart(Part):
     def _replayed(self, partition: int, streams: Streams | None) -> _Book:
         book = _Book(self, partition, streams)
         for key, (what, *words) in self.events(TOPIC, partition):
-            book.event(key, words) if what == OPERATION else book.close(key, words)
+            {OPERATION: book.event, "closed": book.close, "emitted": book.emit}[what](key, words)
         return book
 
     def _accounted(self, partition: int, late: Sequence[StoredRecord], streams: Streams | None) -> Iterator[str]:
@@ -235,7 +261,8 @@ class WindowsPart(Part):
             record = place[number]
             self.count("window dropped" if number in missing else "window diverted")
             stream_ms = math.inf if streams is None else streams.at(record.offset)
-            if self.rollup_end(record.timestamp) + self.grace_ms > stream_ms:
+            last_ms = max(self.rollup_end(record.timestamp), record.timestamp + self.near_ms + 1)
+            if last_ms + self.grace_ms > stream_ms:
                 yield f"windows: {record} of partition {partition} is no later than {stream_ms}, and wasn't handled"
 
     def rollup_end(self, at_ms: int) -> int:
@@ -252,21 +279,42 @@ class WindowsPart(Part):
         for key, (what, *words) in self.events(TOPIC, partition):
             if what == OPERATION:
                 stream_ms = max(stream_ms, int(words[3]))
-                for store, told in ((SPANS, words[5]), (VISITS, words[6])):
+                for store, told in ((SPANS, words[5]), (VISITS, words[6]), (NEAR, words[7])):
                     for place in _places(told):
-                        added[key, store, place].add(int(words[0]))
-            else:
+                        if place[0] <= int(words[2]) <= place[1]:
+                            added[key, store, place].add(int(words[0]))
+            elif what == "closed":
                 place, places = (int(words[1]), int(words[2])), closed[key, words[0]]
                 places[place] = max(places.get(place, 0), int(words[3]))
         for (key, store, place), numbers in added.items():
-            around = [place] if store == SPANS else [one for k, s, one in added if (k, s) == (key, store)]
+            around = [place] if store != VISITS else [one for k, s, one in added if (k, s) == (key, store)]
             end_ms = max(end for start, end in around if start <= place[0] and end >= place[1])
-            idle_ms = 0 if store == SPANS else self.gap_ms + 1
+            idle_ms = {SPANS: 0, VISITS: self.gap_ms + 1, NEAR: 1}[store]
             found = [
                 count for (start, end), count in closed[key, store].items() if start <= place[0] and end >= place[1]
             ]
             if end_ms + idle_ms + self.grace_ms <= stream_ms and max(found, default=0) < len(numbers):
                 yield f"windows: {key!r} of partition {partition}: {store} {place} closed with {found}, not {numbers}"
+
+    def _never_emitted(self, partition: int) -> Iterator[str]:
+        """Say which windows weren't emitted with all that was added to them; they may be emitted more than once."""
+        added: defaultdict[tuple[bytes, Place], set[int]] = defaultdict(set)
+        emitted: Counter[tuple[bytes, Place]] = Counter()
+        over_ms: dict[tuple[bytes, Place], int] = {}
+        stream_ms = -1
+        for key, (what, *words) in self.events(TOPIC, partition):
+            if what == OPERATION:
+                stream_ms = max(stream_ms, int(words[3]))
+                for place in _places(words[5]):
+                    added[key, place].add(int(words[0]))
+                    over_ms[key, place] = end_of_interval(stream_ms, self.every_ms)
+            elif what == "emitted" and words[0] == SPANS:
+                place = int(words[1]), int(words[2])
+                emitted[key, place] = max(emitted[key, place], int(words[3]))
+        for (key, place), numbers in added.items():
+            count = emitted[key, place]
+            if over_ms[key, place] <= stream_ms and count < len(numbers):
+                yield f"windows: {key!r} of partition {partition}: {place} emitted with {count}, not {numbers}"
 
 
 def stream_ms_of(rows: Mapping[bytes, bytes]) -> int | None:
@@ -282,32 +330,21 @@ def _told(changed: Sequence[tuple[Window, tuple[int, int]]]) -> str:
     return ",".join(texts) or NONE
 
 
-def _places(told: str) -> list[Place]:
+def _helds(told: str) -> list[Held]:
     parts = [] if told == NONE else [text.split("~") for text in told.split(",")]
-    return [(int(start), int(end)) for start, end, _, _ in parts]
+    return [Held(*map(int, part)) for part in parts]
+
+
+def _places(told: str) -> list[Place]:
+    return [held.place for held in _helds(told)]
+
+
+def _listed(held: Sequence[Held]) -> str:
+    return ",".join(one.told for one in held) or NONE
 
 
 def _number(record: StoredRecord) -> int:
     return int(record.value.partition(b":")[2])
-
-
-@dataclass
-class _Held:
-    """A window with what is in it."""
-
-    start_ms: int
-    end_ms: int
-    count: int = 0
-    total: int = 0
-    is_closed: bool = False
-
-    def add(self, count: int, total: int) -> None:
-        self.count += count
-        self.total += total
-
-    @property
-    def told(self) -> str:
-        return f"{self.start_ms}~{self.end_ms}~{self.count}~{self.total}"
 
 
 class Streams:
@@ -335,12 +372,14 @@ class _Book:
         self._part = part
         self._streams = streams
         self._partition = partition
-        self._windows: defaultdict[tuple[str, bytes], dict[Place, _Held]] = defaultdict(dict)
+        self._windows: defaultdict[tuple[str, bytes], dict[Place, Held]] = defaultdict(dict)
         # Sessions that another one took the place of after they were due.
-        self._replaced: dict[tuple[bytes, Place], _Held] = {}
+        self._replaced: dict[tuple[bytes, Place], Held] = {}
         self._reached: dict[bytes, int] = {}
         self._stream_ms = -1
         self._ends: dict[str, int] = {}
+        self._slides = Slides(part.near_ms, part.grace_ms)
+        self._emits = Emits(part.every_ms)
 
     def event(self, key: bytes, words: list[str]) -> None:
         """Take an event that was handled."""
@@ -351,13 +390,18 @@ class _Book:
                 key, f"has the time {stream_ms} at {offset}: the inputs say {self._streams.at(offset) - EPOCH_MS}"
             )
         spans, visit = self._into_spans(key, number, at_ms, stream_ms), self._into_visits(key, number, at_ms, stream_ms)
-        wanted = ",".join(held.told for held in spans) or NONE, visit.told if visit else NONE
-        if (words[5], words[6]) != wanted:
-            self._say(key, f"has {words[5:]} of event {number} at {at_ms}, stream time {stream_ms}, not {wanted}")
+        near = self._slides.add(key, number, at_ms, stream_ms)
+        wanted = [_listed(spans), visit.told if visit else NONE, _listed(self._clear(key, near))]
+        told = [words[5], words[6], _listed(self._clear(key, _helds(words[7])))]
+        if told != wanted:
+            self._say(key, f"has {told} of event {number} at {at_ms}, stream time {stream_ms}, not {wanted}")
+        for held in spans:
+            self._emits.changed(SPANS, key, held, stream_ms)
         end_ms = self._part.rollup_end(at_ms + EPOCH_MS) - EPOCH_MS
         # A join decides for itself what is late.
         may_be_late = "joins" not in self._part.world.features
-        is_late = may_be_late and not spans and visit is None and end_ms + self._part.grace_ms <= stream_ms
+        are_late = not spans and visit is None and self._slides.is_late(at_ms, stream_ms)
+        is_late = may_be_late and are_late and end_ms + self._part.grace_ms <= stream_ms
         if bool(late) is not is_late:
             self._say(key, f"is told that event {number} at {at_ms} is late: {bool(late)}")
 
@@ -369,42 +413,58 @@ class _Book:
         self._reached[of] = max(stream_ms, self._reached.get(of, stream_ms))
         self._stream_ms = max(self._stream_ms, stream_ms)
 
-    def _into_spans(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> list[_Held]:
+    def _into_spans(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> list[Held]:
         part, found = self._part, []
         at_ms += EPOCH_MS
         last = at_ms - at_ms % part.advance_ms
         for start in range(last - part.size_ms + part.advance_ms, last + 1, part.advance_ms):
             start_ms, end_ms = start - EPOCH_MS, start + part.size_ms - EPOCH_MS
             if end_ms + part.grace_ms > stream_ms:
-                held = self._windows[SPANS, key].setdefault((start_ms, end_ms), _Held(start_ms, end_ms))
+                held = self._windows[SPANS, key].setdefault((start_ms, end_ms), Held(start_ms, end_ms))
                 held.add(1, number)
                 found.append(held)
         return found
 
-    def _into_visits(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> _Held | None:
+    def _into_visits(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> Held | None:
         part, visits = self._part, self._windows[VISITS, key]
         near = [one for one in visits.values() if one.start_ms - part.gap_ms <= at_ms <= one.end_ms + part.gap_ms]
-        visit = _Held(min([at_ms, *(one.start_ms for one in near)]), max([at_ms, *(one.end_ms for one in near)]))
+        visit = Held(min([at_ms, *(one.start_ms for one in near)]), max([at_ms, *(one.end_ms for one in near)]))
         if self._closes_ms(VISITS, visit.end_ms) <= stream_ms:
             return None
         visit.add(1, number)
         for one in near:
             part.count("window merged")
             visit.add(one.count, one.total)
-            place = one.start_ms, one.end_ms
+            place = one.place
             del visits[place]
+            self._emits.replaced(VISITS, key, place, stream_ms)
             if self._closes_ms(VISITS, one.end_ms) <= stream_ms and not one.is_closed:
                 self._replaced[key, place] = one
-        visits[visit.start_ms, visit.end_ms] = visit
+        visits[visit.place] = visit
+        self._emits.changed(VISITS, key, visit, stream_ms)
         return visit
+
+    def _clear(self, key: bytes, near: Sequence[Held]) -> list[Held]:
+        """Give the sliding windows of which the oracle knows what is in them."""
+        return [held for held in near if self._slides.is_clear(key, held.start_ms)]
+
+    def emit(self, key: bytes, words: list[str]) -> None:
+        """Take a window that was emitted."""
+        store, (start_ms, end_ms, count, total, offset, at_ms) = words[0], map(int, words[1:7])
+        for wrong in self._emits.emitted(store, key, Held(start_ms, end_ms, count, total), at_ms):
+            self._say(key, wrong)
+        if self._streams is not None and at_ms >= self._streams.at(offset) - EPOCH_MS:
+            self._say(key, f"emitted {store} {start_ms} at {offset}, which is before {at_ms} is over")
 
     def close(self, key: bytes, words: list[str]) -> None:
         """Take a window that closed."""
         store, (start_ms, end_ms, count, total, offset) = words[0], map(int, words[1:6])
         place = start_ms, end_ms
         held = self._replaced.pop((key, place), None) if store == VISITS else None
-        held = held or self._windows[store, key].get(place)
-        if held is None or held.is_closed or (held.count, held.total) != (count, total):
+        held = held or (self._slides.windows[key] if store == NEAR else self._windows[store, key]).get(place)
+        if store == NEAR and not self._slides.is_clear(key, start_ms):
+            self._part.count("window unclear")
+        elif held is None or held.is_closed or (held.count, held.total) != (count, total):
             self._say(key, f"closed {store} {place} with {count}, {total}, and there is {held}")
         if held is not None:
             held.is_closed = True
@@ -419,12 +479,14 @@ class _Book:
     def _roll_up(self, key: bytes, end_ms: int, total: int, told: str) -> None:
         last_ms = self._part.rollup_end(end_ms - 1 + EPOCH_MS) - EPOCH_MS
         place = last_ms - self._part.rollup_ms, last_ms
-        held = self._windows[ROLLUPS, key].setdefault(place, _Held(*place))
+        held = self._windows[ROLLUPS, key].setdefault(place, Held(*place))
         held.add(1, total)
         if told != held.told:
             self._say(key, f"has {told} of the close of the span that ends at {end_ms}, not {held.told}")
 
     def _closes_ms(self, store: str, end_ms: int) -> int:
+        if store == NEAR:
+            return self._slides.closes_ms(end_ms)
         idle_ms = self._part.gap_ms + 1 if store == VISITS else 0
         return end_ms + idle_ms + self._part.grace_ms
 
@@ -432,6 +494,10 @@ class _Book:
         """Say which windows are over and never closed."""
         waiting = [(VISITS, key, held) for (key, _), held in self._replaced.items()]
         waiting += [(store, key, held) for (store, key), all_ in self._windows.items() for held in all_.values()]
+        for key, near in self._slides.windows.items():
+            waiting += [(NEAR, key, held) for held in self._clear(key, [*near.values()])]
+        for missed in self._emits.missed(self._stream_ms) if self._part.closes else ():
+            yield f"windows: partition {self._partition}: {missed}"
         for store, key, held in waiting:
             if not held.is_closed and self._closes_ms(store, held.end_ms) <= self._stream_ms:
                 yield f"windows: {key!r} of partition {self._partition}: {store} {held} never closed"

@@ -14,12 +14,10 @@ from actors.cli.session import Session, with_session
 from actors.cli.state.keys import key_bytes, value_json
 from actors.cli.state.placement import Placement, ask_placement, warn_if_stale
 from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_as_of, read_key_windows, with_history
-from actors.declare.values.decoder import as_json
+from actors.cli.state.windows import span_of, span_options, window_json, window_line, windows_of
 from actors.runtime.message.store import Store
-from actors.runtime.windows.changes import ChangeStore
-from actors.runtime.windows.joins import JoinStore
-from actors.runtime.windows.store import LAST_MS, WindowStore
-from stores._core.printable import moment, printable_json
+from actors.runtime.windows.store import WindowStore
+from stores._core.printable import moment
 from stores._core.record import NEVER
 from stores.folder import DataFolder
 
@@ -48,8 +46,7 @@ class Question:
 @click.argument("name", metavar="STORE")
 @click.argument("key")
 @click.option("--partition", type=click.IntRange(min=0), help="Look into this partition only.")
-@click.option("--from", "from_ms", type=click.IntRange(min=0), help="Of a window store: the first start, Unix ms.")
-@click.option("--to", "to_ms", type=click.IntRange(min=0), help="Of a window store: the last start, Unix ms.")
+@span_options
 @click.option("--as-of", "as_of_ms", type=click.IntRange(min=0), help=AS_OF)
 @click.option("--offline", is_flag=True, help="Don't ask the broker: look into all partitions on this disk.")
 @with_session
@@ -70,15 +67,14 @@ def get(
     """
     store, actor = session.store(name), session.owner_of(name)
     windows = windows_of(session, name, actor)
-    if windows is None and (from_ms is not None or to_ms is not None):
-        raise click.UsageError(f"store {name} has no windows: leave --from and --to out")
+    span = span_of(name, windows, from_ms, to_ms)
     table = None if as_of_ms is None else with_history(store)
     raw_key = key_bytes(store if windows is None else windows, key)
     folder = session.data_folder()
     placement = None if offline else asyncio.run(ask_placement(session.setup, name, actor))
     question = Question(store, key, raw_key, folder, placement, windows)
     if windows is not None:
-        _show_windows(session, question, partition, (from_ms or 0, LAST_MS if to_ms is None else to_ms))
+        _show_windows(session, question, partition, span)
         return
     readings = [
         read_key(folder, name, candidate, raw_key)
@@ -89,21 +85,6 @@ def get(
     for reading in readings:
         warn_if_stale(session, question.placement, reading.partition, reading.position)
     _answer(session, question, readings)
-
-
-def windows_of(session: Session, store: str, actor: str) -> WindowStore[Any, Any] | None:
-    """Return a store as a window store, None where it is none.
-
-    Raises:
-        click.UsageError: it has the records of a join.
-    """
-    found = next((one for one in session.actor(actor).windows if one.name == store), None)
-    if isinstance(found, JoinStore):
-        raise click.UsageError(
-            f"store {store} has the records that join {actor} may still match, and can't be asked for a key: "
-            f"`faust state export {store} --to DIR` writes all of its rows"
-        )
-    return None if isinstance(found, ChangeStore) else found
 
 
 def _candidates(question: Question, partition: int | None) -> list[int]:
@@ -155,11 +136,11 @@ def _show_windows(session: Session, question: Question, partition: int | None, s
 
 
 def _say_window(session: Session, store: WindowStore[Any, Any], window: Window, raw: bytes) -> None:
-    value = as_json(store.result(raw))
+    shown = window_json(store, window, raw)
     if session.as_json:
-        session.say_json({"start_ms": window.start_ms, "end_ms": window.end_ms, "value": value})
+        session.say_json(shown)
     else:
-        session.say(f"{moment(window.start_ms)}  {moment(window.end_ms)}  {printable_json(value)}")
+        session.say(window_line(shown))
 
 
 def _answer(session: Session, question: Question, readings: list[Reading]) -> None:

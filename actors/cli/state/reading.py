@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors._core.windows.kinds import Window
 from actors.errors import ConfigurationError, NewerVersionError
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.queries.histories import TableAsOf
-from actors.runtime.windows.committed import CommittedWindows, read_windows
+from actors.runtime.windows.committed import CommittedWindows, committed_time, read_windows
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, Position, WriteMetadata, decode_metadata, is_expired
@@ -169,13 +170,42 @@ def read_key_windows(
         StoreError: it can't be read.
     """
     with _opened(folder, store.name, partition) as reader:
+        return _settled(reader, store.name, partition), read_windows(store, _values(reader), key, from_ms, to_ms)
+
+
+def read_all_windows(
+    folder: DataFolder, store: WindowStore[Any, Any], partition: int, from_ms: int, to_ms: int
+) -> Generator[tuple[Position, bytes, Window, bytes], None, None]:
+    """Return (position, key, window, value) of all windows of one partition that begin in a span of time.
+
+    Keys and values are encoded. Tumbling and hopping windows come in order of their starts, others in order of the
+    segments of time that they lie in.
+
+    Raises:
+        StoreUnavailableError: the partition is being restored, so its content belongs to no position.
+        StoreError: it can't be read.
+    """
+    with _opened(folder, store.name, partition) as reader:
         position = _settled(reader, store.name, partition)
 
-        def value(row: bytes) -> bytes | None:
-            raw = reader.get(row)
-            return None if raw is None else raw[METADATA_BYTES:]
+        def items(start: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+            return ((row, raw[METADATA_BYTES:]) for row, raw in reader.scan(start, end, reverse=reverse))
 
-        return position, read_windows(store, value, key, from_ms, to_ms)
+        try:
+            for key, window, raw in store.all_between(items, from_ms, to_ms, committed_time(_values(reader))):
+                yield position, key, window, raw
+        except ValueError as error:
+            raise StoreCorruptedError(folder.store_path(store.name, partition), error) from error
+
+
+def _values(reader: RocksReader) -> Callable[[bytes], bytes | None]:
+    """Return what gives the value of a row without its metadata, None where it isn't there."""
+
+    def value(row: bytes) -> bytes | None:
+        raw = reader.get(row)
+        return None if raw is None else raw[METADATA_BYTES:]
+
+    return value
 
 
 def look_at(folder: DataFolder, store: str, partition: int) -> PartitionOnDisk:

@@ -47,6 +47,8 @@ Change = Callable[[bytes | None], Any]
 """Gives the new value for an encoded one; None: there is none."""
 Get = Callable[[bytes], bytes | None]
 """Gives the value of a row, None where it isn't there."""
+Items = Callable[..., Iterator[tuple[bytes, bytes]]]
+"""Gives (row, value) from a row up to another one, as `Overlay.items`."""
 
 SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
@@ -269,8 +271,9 @@ class WindowStore(Generic[K, V]):
         """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order."""
         visible_ms = time.visible_ms(self)
         if self._aligned is not None:
-            first_ms = max(from_ms, visible_ms + 1)
-            return list(self._aligned_rows(self._aligned, get, raw_key, first_ms, min(to_ms, time.stream_ms)))
+            starts = self._aligned.starts(max(from_ms, visible_ms + 1), min(to_ms, time.stream_ms))
+            rows = ((start_ms, get(aligned_key(start_ms, raw_key))) for start_ms in starts)
+            return [(self._aligned.starting(start_ms), raw[1:]) for start_ms, raw in rows if raw is not None]
         held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
         live = (one for one in held if not one.is_merged)
         shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
@@ -297,21 +300,24 @@ class WindowStore(Generic[K, V]):
         _, overlay, state = self.rows._reach(current_message.get(None))
         if state.on_wait is not None:
             raise no_ranges(self.name)
-        return self._all(overlay, from_ms, to_ms, state.windows.visible_ms(self), reverse=reverse)
+        found = self.all_between(overlay.items, from_ms, to_ms, state.windows, reverse=reverse)
+        return ((self.decode_key(raw_key), window, self.result(raw)) for raw_key, window, raw in found)
 
-    def _all(
-        self, overlay: Overlay, from_ms: int, to_ms: int, visible_ms: int, *, reverse: bool
-    ) -> Iterator[tuple[K, Window, Any]]:
+    def all_between(
+        self, items: Items, from_ms: int, to_ms: int, time: ReadTime, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Window, bytes]]:
+        """Return (encoded key, window, encoded value) of all windows that begin in a span of time, as `fetch_all`."""
+        visible_ms = time.visible_ms(self)
         first_ms = max(0, from_ms, visible_ms + 1)
         if self._aligned is not None:
             end = b"x" if to_ms >= LAST_MS else aligned_key(to_ms + 1, b"")
-            for row, raw in overlay.items(aligned_key(first_ms, b""), end, reverse=reverse):
-                yield self.decode_key(key_of(row)), self._aligned.starting(time_of(row)), self.result(raw[1:])
+            for row, raw in items(aligned_key(first_ms, b""), end, reverse=reverse):
+                yield key_of(row), self._aligned.starting(time_of(row)), raw[1:]
             return
-        for row, raw in overlay.items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
+        for row, raw in items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
                 if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
-                    yield self.decode_key(key_of(row)), one.window, self.result(one.value)
+                    yield key_of(row), one.window, one.value
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
         """Tell whether a record of a key at that time would change no window."""
@@ -473,14 +479,6 @@ class WindowStore(Generic[K, V]):
         if self.changes is not None and self._aligned is not None:
             for row, raw in rows:
                 self.changes.note(state, key_of(row), self._aligned.starting(time_of(row)), raw[1:])
-
-    def _aligned_rows(
-        self, kind: AlignedWindows, get: Get, raw_key: bytes, from_ms: int, to_ms: int
-    ) -> Iterator[tuple[Window, bytes]]:
-        for start_ms in kind.starts(from_ms, to_ms):
-            raw = get(aligned_key(start_ms, raw_key))
-            if raw is not None:
-                yield kind.starting(start_ms), raw[1:]
 
     def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""

@@ -16,7 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors._core.windows.join_rows import decode_chunk
-from spark_replay import Asked, find_violations, rebuild_state, validate_exports, write_rebuild
+from spark_replay import (
+    Asked,
+    find_violations,
+    kafka,
+    publish_state,
+    rebuild_state,
+    validate_exports,
+    validate_states,
+    write_rebuild,
+)
 from stores._core.printable import moment
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, unique
@@ -189,6 +198,19 @@ def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_pa
         assert not expired(own)
     report = validate_exports(world.log("pairs"), against=tmp_path / "pairs")
     assert report.is_clean, report.as_json
+
+
+def test_two_logs_and_two_points_are_compared(world: World) -> None:
+    log = world.log("pairs")
+    copy = kafka(world.spark, world.brokers, f"{world.name}-copy-changelog")
+    publish_state(log, copy)
+    report = validate_states(log, copy)
+    assert report.is_clean, report.as_json
+    assert report.counts["equal"] == report.keys > len(KEYS)
+    report = validate_states(
+        log, log, against_as_of=f"offset:{','.join(f'{number}=60' for number in range(PARTITIONS))}"
+    )
+    assert report.mismatches > len(KEYS)
 
 
 @pytest.mark.nightly

@@ -108,9 +108,13 @@ class World:
     def data(self) -> Path:
         return self.folder / "data"
 
+    def placement(self, store: str) -> str:
+        """How a store's keys are placed."""
+        return "key"
+
     def export(self, store: str, to: Path) -> dict[int, Path]:
         """Export what the disk holds; give the files."""
-        options: dict[str, Any] = {"placement": "key", "partition_count": PARTITIONS}
+        options: dict[str, Any] = {"placement": self.placement(store), "partition_count": PARTITIONS}
         folders = [file.parent for file in self.data.glob("**/worker.json")]
         export_workers(folders, to, changelog=self.log(store).topic, **options)
         (manifest,) = to.glob(f"*/{MANIFEST}")

@@ -22,3 +22,19 @@ def test_the_example_sends_what_is_paid_and_once_what_is_not() -> None:
         driver.advance_stream_time(names["paid"], NOON_MS + 16 * MINUTE_MS + 1)
         driver.crash(keep_disk=False)
         assert [(one.key, one.timestamp_ms) for one in driver.outputs(names["unpaid_orders"])] == [("b", NOON_MS)]
+
+
+def test_a_handler_that_reads_a_view_joins_with_the_latest_row() -> None:
+    names = block("docs/reference/joins.md", "Streams with a view").run({})
+    orders, order, bills = names["orders"], names["Order"], names["bills"]
+    prices = names["app"].topic("prices", key_type=str, value_type=int)
+    with ActorTestDriver(names["app"], partitions=3) as driver:
+        driver.send(orders, key="a", value=order("pen", 2))
+        assert driver.outputs(bills) == []
+        for cents in (100, 150):
+            driver.send(prices, key="pen", value=cents)
+        driver.send(orders, key="b", value=order("pen", 2))
+        driver.crash(keep_disk=False)
+        driver.send(prices, key="pen", value=None)
+        driver.send(orders, key="c", value=order("pen", 2))
+        assert [(one.key, one.value) for one in driver.outputs(bills)] == [("b", 300)]

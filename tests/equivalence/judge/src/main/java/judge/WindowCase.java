@@ -13,6 +13,8 @@ import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.Suppressed.BufferConfig;
 import org.apache.kafka.streams.kstream.TimeWindowedKStream;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
@@ -24,7 +26,7 @@ import org.apache.kafka.streams.state.WindowStore;
 /**
  * A windowed aggregation: {@code kind} tumbling, hopping, sliding or session, {@code size} (of sliding windows the
  * difference, of sessions the gap), {@code advance}, {@code grace}, {@code retention}, all in milliseconds;
- * {@code emit} "updates" or "final"; {@code aggregate}, see {@link Aggregation}.
+ * {@code emit} "updates", "final" or "suppressed" until {@code every}; {@code aggregate}, see {@link Aggregation}.
  *
  * <p>An output is {@code [key, window start, window end, value, timestamp]}.
  */
@@ -46,6 +48,9 @@ final class WindowCase {
         KTable<Windowed<String>, A> table = "session".equals(asked.get("kind").asText())
             ? sessions(asked, records, aggregation)
             : windows(asked, records, aggregation);
+        if ("suppressed".equals(asked.get("emit").asText())) {
+            table = table.suppress(Suppressed.untilTimeLimit(span(asked, "every"), BufferConfig.unbounded()));
+        }
         table.toStream().process(() -> new Collect<>(outputs, aggregation));
     }
 
