@@ -28,8 +28,9 @@ class RefusedStart(SystemExit):
 
 def told(error: Exception) -> str:
     """Return an error's text for an operator, with what to do where no broker answers."""
-    is_away = isinstance(error, BrokerUnavailableError) and not isinstance(error, BrokerRefusedError)
-    return f"{error}. {REACH}" if is_away and not error.missing else str(error)
+    if not isinstance(error, BrokerUnavailableError) or isinstance(error, BrokerRefusedError) or error.missing:
+        return str(error)
+    return f"{error}. {REACH}"
 
 
 def refuse(app: Any, error: Exception) -> NoReturn:
