@@ -182,3 +182,12 @@ async def test_a_process_that_ends_in_time_is_not_killed(tmp_path: Path) -> None
         await child.stop()
         assert await child.wait() == -signal.SIGTERM
     assert said == []
+
+
+async def test_what_a_process_told_just_before_its_end_is_heard(tmp_path: Path) -> None:
+    child = await Spawned.start(command(tmp_path, "brief"))
+    # Its end is seen before its last word.
+    asyncio.get_running_loop().remove_reader(child._control)
+    async with asyncio.timeout(60):
+        assert await child.wait() == 4
+    assert child.ready.is_set()
