@@ -333,7 +333,9 @@ def test_whichever_input_has_grown_a_worker_doesnt_start_again(name: str) -> Non
         driver.send(world.orders, key="a", value=Order(1))
         grow(driver, name)
         counts = ", ".join(f"{one} {3 if one == name else 2}" for one in GROWN)
-        with pytest.raises(ConfigurationError, match=rf"different numbers of partitions \({counts}\).*page 'Snapshots'"):
+        with pytest.raises(
+            ConfigurationError, match=rf"different numbers of partitions \({counts}\).*page 'Snapshots'"
+        ):
             driver.restart()
 
 
