@@ -240,7 +240,7 @@ class NewerProgramError(RecordError):
         return (
             f"{self.topic}[{self.partition}] offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
             "The partition is stopped in front of this record, whatever on_error says; nothing of it was written or "
-            "sent. Run the program that wrote the data, or a newer one; see docs/how-to/upgrades.md"
+            "sent. Run the program that wrote the data, or a newer one; see the documentation's page 'Upgrades'"
         )
 
 

@@ -28,7 +28,7 @@ from aiokafka.structs import TopicPartition
 
 from benchmarks.peers.broker import load, make_topics, start_cluster
 from benchmarks.peers.scenarios import half_repeats
-from benchmarks.peers.worker import cpu_s
+from benchmarks.peers.worker import family_cpu_s
 
 PARTITIONS = 4
 DEADLINE_S = 300.0
@@ -120,9 +120,9 @@ def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, 
     return Result(records / seconds, cpu_s / records * 1e6, rss_mb)
 
 
-def start_worker(module: str, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a worker of an app; its log is beside its data folder."""
-    options = ["-A", module, "-D", str(folder), "worker", "--without-web"]
+def start_worker(module: str, folder: Path, environment: Mapping[str, str], *more: str) -> subprocess.Popen[bytes]:
+    """Start a worker of an app, with `more` options; its log is beside its data folder."""
+    options = ["-A", module, "-D", str(folder), "worker", "--without-web", *more]
     with folder.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "faust", *options], cwd=ROOT, env=environment, stdout=log, stderr=log
@@ -137,7 +137,10 @@ def _spy(pid: int, output: str) -> subprocess.Popen[bytes]:
 async def measure(
     brokers: str, group: str, topic: str, records: int, worker: subprocess.Popen[bytes], *, partitions: int = PARTITIONS
 ) -> tuple[float, float]:
-    """Return the seconds, and the worker's CPU seconds, from owning all partitions to having committed all records."""
+    """Return the seconds, and the CPU seconds, from owning all partitions to having committed all records.
+
+    CPU time is that of the worker and its processes.
+    """
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=group, enable_auto_commit=False)
     await consumer.start()
     sources = [TopicPartition(topic, number) for number in range(partitions)]
@@ -149,9 +152,9 @@ async def measure(
                 raise RuntimeError(f"the worker ended with {worker.returncode}")
             offsets = [await consumer.committed(partition) for partition in sources]
             if not begun_s and None not in offsets:
-                begun_s, begun_cpu_s = time.monotonic(), cpu_s(worker.pid)
+                begun_s, begun_cpu_s = time.monotonic(), family_cpu_s(worker.pid)
             if sum(offset or 0 for offset in offsets) >= records:
-                return time.monotonic() - begun_s, cpu_s(worker.pid) - begun_cpu_s
+                return time.monotonic() - begun_s, family_cpu_s(worker.pid) - begun_cpu_s
             await asyncio.sleep(0.05)
     finally:
         await consumer.stop()

@@ -118,7 +118,7 @@ def check_alike(app: DeclaredApp, definition: ActorDefinition, counts: Mapping[s
     if len(set(counts.values())) > 1:
         grown = definition.stores and (
             ". If one was given partitions when the actor had state, that has to be carried over: see "
-            "docs/how-to/snapshots.md, 'Another cluster, another number of partitions'"
+            "the documentation's page 'Snapshots', 'Another cluster, another number of partitions'"
         )
         raise ConfigurationError(
             f"actor {definition.name}: its inputs have different numbers of partitions ({shown}), so that messages of "

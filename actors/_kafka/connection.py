@@ -87,8 +87,9 @@ def broker_errors(what: str, connection: Connection | None = None, operation: Op
 
 
 def words_of(error: BaseException) -> str:
-    """Return an error's type, and its text if it has one."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return an error's type, and its text if it has one; the client's texts begin with the type."""
+    name, text = type(error).__name__, str(error)
+    return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 
 def is_denied(error: BrokerUnavailableError) -> bool:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
+import re
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +41,11 @@ CONNECT_S = 5.0
 """How long a broker may take to answer on a new connection, where others may answer in its place."""
 METADATA_S = 4.0
 """How long a look at the cluster's leaders may take, with all brokers that are asked; more after it was too short."""
+_FIRST_CONTACT = ('Unable connect to "%s:%s": %s', 'Unable to request metadata from "%s:%s": %s')
+"""What aiokafka logs, and tells in no other way, where a broker of the bootstrap list doesn't answer."""
 _NOISE = ("Authenticated ", "Discovered coordinator ", "Updating subscribed topics ")
+_failures: ContextVar[list[str] | None] = ContextVar("actors_first_contact", default=None)
+"""Why the brokers of the list don't answer the client that asks them now."""
 
 
 @dataclass(slots=True)
@@ -128,12 +135,20 @@ class Outages:
     def _in_turn(self, client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
         """Return a `bootstrap` for the client that asks brokers which didn't answer another client last.
 
-        It waits for each broker at most `CONNECT_S`. The client's own one asks the brokers in any order.
+        It waits for each broker at most `CONNECT_S`. The client's own one asks the brokers in any order. The error says
+        why they don't answer, as far as that is known.
         """
         ask = client.bootstrap
 
         async def bootstrap() -> None:
-            await ask()
+            failures: list[str] = []
+            token = _failures.set(failures)
+            try:
+                await ask()
+            except KafkaConnectionError:
+                raise KafkaConnectionError(*failures[-1:]) from None
+            finally:
+                _failures.reset(token)
             if not client.cluster.brokers():
                 # The controller fenced the broker, or the broker refused a token, which aiokafka takes for success.
                 # Without this check aiokafka fails later, with an AssertionError.
@@ -141,7 +156,7 @@ class Outages:
                 why = "it knows no broker that is up"
                 if client._sasl_mechanism == "OAUTHBEARER":
                     why += ", or doesn't take this token: see broker_credentials"
-                raise KafkaConnectionError(f"{', '.join(client._bootstrap_servers)}: {why}")
+                raise KafkaConnectionError(why)
 
         async def bootstrapped() -> None:
             servers, usual_ms = client._bootstrap_servers, client._request_timeout_ms
@@ -149,27 +164,29 @@ class Outages:
                 await bootstrap()
                 return
             client._request_timeout_ms = min(usual_ms, int(CONNECT_S * 1000))
-            last = {*self.away, *self._unanswered}
+            last, failed = {*self.away, *self._unanswered}, dict[str, str]()
             try:
                 for address in sorted(random.sample(servers, len(servers)), key=last.__contains__):
                     client._bootstrap_servers = [address]
                     try:
                         await bootstrap()
-                    except KafkaConnectionError:
-                        self._pass_over(address)
+                    except KafkaConnectionError as error:
+                        failed[address] = why_away(error)
+                        self._pass_over(address, failed[address])
                     else:
                         self._answered(address)
                         return
-                raise KafkaConnectionError(f"Unable to bootstrap from {', '.join(servers)}")
+                raise KafkaConnectionError("; ".join(f"{one}: {failed[one] or 'no answer'}" for one in servers))
             finally:
                 client._bootstrap_servers, client._request_timeout_ms = servers, usual_ms
 
         return bootstrapped
 
-    def _pass_over(self, address: str) -> None:
+    def _pass_over(self, address: str, why: str) -> None:
         self._unanswered.add(address)
         if self._reminders.is_due(self._now_s(), address):
-            logger.warning("broker %s can't be reached; the other brokers of the list are asked", address)
+            shown = f" ({why})" if why else ""
+            logger.warning("broker %s can't be reached%s; the other brokers of the list are asked", address, shown)
 
     def _answered(self, address: str) -> None:
         self._unanswered.discard(address)
@@ -195,6 +212,18 @@ class Outages:
         address = down.address if broker is None else f"{broker.host}:{broker.port}"
         where = "" if address == down.address else f", at {address} now"
         logger.warning("broker %s is reached again after %.1f s%s", down.address, self._now_s() - down.since_s, where)
+
+
+def why_away(error: KafkaConnectionError) -> str:
+    """Return why brokers of the bootstrap list don't answer, "" where that isn't known."""
+    return str(error.args[0]) if error.args else ""
+
+
+def _told(error: object) -> str:
+    """Return why a connection failed, in words: asyncio's have addresses as Python writes them."""
+    error = getattr(error, "_given", error)
+    codes = {os.strerror(int(code)) for code in re.findall(r"\[Errno (\d+)\]", str(error))}
+    return ", ".join(sorted(codes)) or getattr(error, "strerror", None) or str(error) or "no answer in time"
 
 
 def _prompt(client: AIOKafkaClient) -> Callable[..., Awaitable[bool]]:
@@ -250,6 +279,10 @@ class _Quiet(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a message is to be written."""
+        failures = _failures.get()
+        if failures is not None and record.msg in _FIRST_CONTACT and isinstance(record.args, tuple):
+            failures.append(_told(record.args[-1]))
+            return False
         if record.levelno == logging.INFO and str(record.msg).startswith(_NOISE):
             # Faust's handlers have levels, and its loggers let everything pass.
             record.levelno, record.levelname = logging.DEBUG, "DEBUG"

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from aiokafka.conn import create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
 
 from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.outage import why_away
 from actors._kafka.tokens import NoTokenError
 from actors.errors import BrokerRefusedError, BrokerUnavailableError
 
@@ -29,14 +31,18 @@ async def reaching(connection: Connection) -> AsyncIterator[None]:
         BrokerRefusedError: the password isn't taken, or the broker's certificate isn't trusted.
         BrokerUnavailableError: no broker of the list answers.
     """
-    with broker_errors(f"no broker answers at {', '.join(connection.bootstrap)}"):
+    what = f"no broker answers at {', '.join(connection.bootstrap)}"
+    with broker_errors(what):
         try:
             yield
         except KafkaError as error:
-            reason = await _refusal(connection)
-            if reason is None:
+            refusal = await _refusal(connection)
+            if refusal is not None:
+                raise BrokerRefusedError(refusal) from error
+            if not isinstance(error, KafkaConnectionError):
                 raise
-            raise BrokerRefusedError(reason) from error
+            why = why_away(error)
+            raise BrokerUnavailableError(f"{what}: {why}" if why else what) from error
 
 
 async def _refusal(connection: Connection) -> str | None:

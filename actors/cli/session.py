@@ -13,8 +13,9 @@ import click
 from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
+from actors._faust.startup.refusal import told
 from actors.cli.project import name_app
-from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError, ConfigurationError
+from actors.errors import ActorsError, ConfigurationError
 from actors.runtime.message.store import Store
 from stores._core.printable import printable, printable_json
 from stores.errors import StoreError
@@ -149,14 +150,8 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:
         # Whoever read the output has enough of it: click knows what to do.
         raise
-    except BrokerRefusedError as error:
-        raise click.ClickException(_one_line(error)) from error
-    except BrokerUnavailableError as error:
-        raise click.ClickException(
-            f"{_one_line(error)}. Check that the broker runs, and the app's `broker` setting"
-        ) from error
     except (ActorsError, StoreError, OSError) as error:
-        raise click.ClickException(_one_line(error)) from error
+        raise click.ClickException(_one_line(told(error))) from error
     except click.ClickException as error:
         error.message = printable(error.message)
         raise
@@ -188,5 +183,5 @@ def _log_as_asked(level: str | None) -> None:
     logging.basicConfig(level=_SHORTEST_LEVELS.get(name, name))
 
 
-def _one_line(error: BaseException) -> str:
-    return printable(" ".join(str(error).split()))
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))

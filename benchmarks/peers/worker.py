@@ -117,6 +117,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
 
 
+def family_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and of its children so far."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return cpu_s(pid) + sum(cpu_s(int(child)) for child in children)
+
+
 def connections(pid: int, ports: Set[int]) -> int:
     """Count a process's established TCP connections to some ports."""
     sockets = set()

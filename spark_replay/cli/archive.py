@@ -100,7 +100,8 @@ def archive(
 
     With --every the command runs until SIGTERM or Ctrl-C, and then ends within seconds with exit code 0. Each batch
     writes a file for each partition that has new records: --every 1s can write 86,400 files a day for each, which
-    slows down readers; use 60s or more. docs/how-to/replay.md tells how to set the topics' min.compaction.lag.ms.
+    slows down readers; use 60s or more. The documentation's page 'Replay' tells how to set the topics'
+    min.compaction.lag.ms.
 
     The last line on standard output is a JSON object: topics (by name the end of each partition), batches, records,
     seconds, complete.

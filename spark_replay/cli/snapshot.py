@@ -60,7 +60,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
     as the changelog keeps deletes (delete.retention.ms, one day by default).
 
     --publish copies the state to another cluster, or to another number of partitions: stop the app's workers, create
-    the new input topic, publish, and start workers on it. See docs/how-to/snapshots.md.
+    the new input topic, publish, and start workers on it. See the documentation's page 'Snapshots'.
 
     The last line on standard output is a JSON object: keys, records, without_metadata, size_bytes, seconds.
 

@@ -38,8 +38,8 @@ def why_foreign(path: Path, found: DatabaseIdentity, mine: DatabaseIdentity) -> 
     lost = ""
     if found.is_of_another_cluster(mine):
         lost = (
-            f". If cluster {found.cluster} is lost, and this one takes its place, keep it: docs/how-to/disasters.md, "
-            "'The cluster is lost', has the way to go on with it"
+            f". If cluster {found.cluster} is lost, and this one takes its place, keep it: the documentation's page "
+            "'Disasters', 'The cluster is lost', has the way to go on with it"
         )
     return (
         f"the database at {path} is of {found}, and belongs to {mine} by its place: its folder was moved or copied "

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from actors._faust.doctor.report import Level, Result, counted
 from actors._faust.startup.needs import missing_needs, principal_of, spared_text, topic_needs
 from actors._faust.startup.open_files import why_few_files
-from actors._faust.startup.topic_settings import Finding, compare, told
+from actors._faust.startup.topic_settings import Finding, command, compare, told
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG, broker_time_ms
-from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.control import UPGRADE, ControlPlane
 from actors._kafka.admin.groups import member_count
-from actors._kafka.admin.topics import Topics, check_policy
+from actors._kafka.admin.topics import Topics, why_unfit
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors._kafka.permissions import acl_commands
 from actors._kafka.transaction_requests import ApiVersionsRequest, finalized_features
 from actors.declare.options import milliseconds
-from actors.errors import ActorsError
 from actors.runtime.clock import AHEAD_MS, machine_ms
 
 if TYPE_CHECKING:
@@ -39,10 +38,8 @@ class Brokers:
 
 async def versions(at: Brokers) -> AsyncIterator[Result]:
     """Check that the brokers have the requests that workers send, and the second version of transactions."""
-    try:
-        await at.control.require_versions()
-    except ActorsError as error:
-        yield Result("brokers", Level.ERROR, str(error))
+    if why := await at.control.why_too_old():
+        yield Result("brokers", Level.ERROR, why, UPGRADE)
         return
     answer = await at.control.ask_any(ApiVersionsRequest("faust-actors", "1", {}))
     level = finalized_features(answer).get(FEATURE, 0)
@@ -101,18 +98,17 @@ async def topics(at: Brokers) -> AsyncIterator[Result]:
             yield _misshapen(one)
     for is_error, level in ((True, Level.ERROR), (False, Level.WARNING)):
         kind = [one for one in seen if one.is_error is is_error]
-        for line in told(at.setup.connection.bootstrap[0], kind):
-            yield Result("topics", level, line)
+        for line, repair in told(at.setup.connection.bootstrap[0], kind):
+            yield Result("topics", level, line, repair)
     kept = at.setup.kept_ms()
     for name, config in (await at.topics.configs(found.keys() & kept.keys())).items():
-        try:
-            check_policy(name, config, kept[name])
-        except ActorsError as error:
-            yield Result("retention", Level.ERROR, str(error))
+        if (trouble := why_unfit(name, config, kept[name])) is not None:
+            what, change = trouble
+            yield Result("retention", Level.ERROR, what, command(at.setup.connection.bootstrap[0], change, [name]))
 
 
 def _misshapen(one: Finding) -> Result:
-    remedy = "docs/how-to/operations.md, 'The worker doesn't start', has the choices"
+    remedy = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
     return Result("topics", Level.ERROR, f"topic {one.topic}: {one.what}: {one.why}", remedy)
 
 
@@ -166,5 +162,5 @@ async def files(at: Brokers) -> AsyncIterator[Result]:
     definitions = list(at.setup.app.actors.values())
     found = await at.topics.existing(one.topic_name for one in definitions)
     actors = [(found[one.topic_name].partitions, len(one.stores)) for one in definitions if one.topic_name in found]
-    if few := why_few_files(actors, at.control.broker_count):
-        yield Result("files", Level.WARNING, few)
+    if (few := why_few_files(actors, at.control.broker_count)) is not None:
+        yield Result("files", Level.WARNING, *few)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from actors._faust.doctor import brokers, machine, offsets
 from actors._faust.doctor.brokers import Brokers
 from actors._faust.doctor.report import Level, Result, sort
+from actors._faust.startup.refusal import REACH
 from actors._kafka.admin.control import ControlPlane
-from actors.errors import ActorsError, BrokerRefusedError
+from actors.errors import ActorsError, BrokerRefusedError, TaskError
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -44,8 +45,7 @@ async def examine(setup: Setup) -> list[Result]:
                 for check in checks:
                     results += await _made(name, check, at)
     except ActorsError as error:
-        remedy = "" if isinstance(error, BrokerRefusedError) else "Start the brokers, or correct the setting `broker`"
-        results.append(Result("brokers", Level.UNKNOWN, str(error), remedy))
+        results.append(Result("brokers", Level.UNKNOWN, str(error), _remedy(error)))
     return sort(results)
 
 
@@ -56,5 +56,14 @@ async def _made(name: str, check: Callable[[Brokers], AsyncIterator[Result]], at
         async for one in check(at):
             found.append(one)  # noqa: PERF401
     except ActorsError as error:
-        found.append(Result(name, Level.UNKNOWN, f"it can't be checked: {error}"))
+        found.append(Result(name, Level.UNKNOWN, f"it can't be checked: {error}", _remedy(error)))
     return found
+
+
+def _remedy(error: ActorsError) -> str:
+    """Return what to do about an error that kept a check from being made."""
+    if isinstance(error, BrokerRefusedError):
+        return "Correct what it names, and run `faust -A APP doctor` again"
+    if isinstance(error, TaskError) and error.missing:
+        return "Give the workers' user this permission, and run `faust -A APP doctor` again"
+    return f"{REACH}, and run `faust -A APP doctor` again"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors._faust.doctor.report import Level, Result
-from actors._faust.startup.open_files import require_open_files
+from actors._faust.startup.open_files import why_none_fits
 from actors.errors import ActorsError
-from actors.local_kafka.jars import LEAST_JAVA, java_version
+from actors.local_kafka.jars import LEAST_JAVA, jars_folder, java_version, kafka_version
 from stores.errors import StoreError
 from stores.folder import DataFolder
 
@@ -34,7 +34,7 @@ def settings(setup: Setup) -> Iterator[Result]:
     try:
         setup.check_settings()
     except ActorsError as error:
-        yield Result("settings", Level.ERROR, str(error))
+        yield Result("settings", Level.ERROR, str(error), "`faust -A APP settings` shows where each setting is from")
 
 
 def folder(setup: Setup) -> Iterator[Result]:
@@ -44,7 +44,7 @@ def folder(setup: Setup) -> Iterator[Result]:
         try:
             DataFolder.inspect(path, app=str(setup.app.conf.id))
         except StoreError as error:
-            yield Result("folder", Level.ERROR, str(error))
+            yield Result("folder", Level.ERROR, str(error), "Choose the app's own datadir with -D")
     there = _existing(path)
     if not there.is_dir():
         yield Result("folder", Level.ERROR, f"{there} isn't a folder", f"Choose another datadir than {path} with -D")
@@ -95,14 +95,22 @@ def disk(setup: Setup) -> Iterator[Result]:
 
 def files(setup: Setup) -> Iterator[Result]:
     """Check that the limit of open files suffices for one partition. The soft limit is raised as a worker does it."""
-    try:
-        require_open_files(max((len(one.stores) for one in setup.app.actors.values()), default=0))
-    except ActorsError as error:
-        yield Result("files", Level.ERROR, str(error))
+    few = why_none_fits(max((len(one.stores) for one in setup.app.actors.values()), default=0))
+    if few is not None:
+        yield Result("files", Level.ERROR, *few)
 
 
 def java() -> Iterator[Result]:
-    """Say whether there is a Java for what needs one. No worker does."""
+    """Say whether there is a Java for what needs one, and Maven if Kafka's jars aren't there. No worker needs them."""
+    folder = jars_folder() / f"kafka-{kafka_version()}"
+    if not folder.is_dir() and shutil.which("mvn") is None:
+        yield Result(
+            "java",
+            Level.NOTE,
+            f"there is no mvn on the PATH, and no {folder}: workers don't need it; `faust dev` fetches Kafka's jars by "
+            "Maven the first time",
+            "apt-get install maven, or copy that folder from a machine that has it",
+        )
     use = f"workers don't need it; `faust dev` and spark_replay need Java {LEAST_JAVA} or later"
     remedy = f"apt-get install openjdk-{LEAST_JAVA}-jre-headless"
     home = os.environ.get("JAVA_HOME")

@@ -27,7 +27,7 @@ class Result:
         check: the check's name.
         level: how much it matters.
         what: what was found.
-        remedy: what to do about it; "" where `what` ends with it.
+        remedy: what to do about it; a note may have none.
     """
 
     check: str

@@ -18,6 +18,6 @@ def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
     if names:
         logger.warning(
             "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
-            "input of %s may retry and drop what is parked there (docs/how-to/security.md)",
+            "input of %s may retry and drop what is parked there (the documentation's page 'Security')",
             ", ".join(names),
         )

@@ -33,22 +33,28 @@ def require_open_files(stores: int) -> None:
     Raises:
         ConfigurationError: naming the limit and how it is raised.
     """
+    if (few := why_none_fits(stores)) is not None:
+        raise ConfigurationError(". ".join(few))
+
+
+def why_none_fits(stores: int) -> tuple[str, str] | None:
+    """Return why not even a partition fits in the limit of open files, and what to do, else None; it is raised."""
     limit, least = _raised(), FILES_OF_PROCESS + CLIENTS + _of_task(stores, 1)
-    if limit < least:
-        raise ConfigurationError(
-            f"this process may have {limit} files and connections open, and needs {least} for a single partition. "
-            f"{_advice(least)}"
-        )
+    if limit >= least:
+        return None
+    what = f"this process may have {limit} files and connections open, and needs {least} for a single partition"
+    return what, _advice(least)
 
 
 def warn_open_files(specs: Iterable[ActorSpec], brokers: int) -> None:
     """Warn if the limit is reached when this worker owns all partitions of the app, as when it is the last one."""
-    if few := why_few_files([(spec.partition_count, len(spec.stores)) for spec in specs], brokers):
-        logger.warning("%s", few)
+    few = why_few_files([(spec.partition_count, len(spec.stores)) for spec in specs], brokers)
+    if few is not None:
+        logger.warning("%s. %s", *few)
 
 
-def why_few_files(actors: Sequence[tuple[int, int]], brokers: int) -> str:
-    """Return why the limit is too low for a worker that owns all partitions of the app, "" if it isn't.
+def why_few_files(actors: Sequence[tuple[int, int]], brokers: int) -> tuple[str, str] | None:
+    """Return why the limit is too low for a worker that owns all partitions of the app, and what to do; else None.
 
     `actors` has the number of partitions and of stores of each.
     """
@@ -56,12 +62,13 @@ def why_few_files(actors: Sequence[tuple[int, int]], brokers: int) -> str:
     files = sum(partitions * _of_task(stores, brokers) for partitions, stores in actors)
     most = FILES_OF_PROCESS + CLIENTS * brokers + files
     if limit == resource.RLIM_INFINITY or limit >= most:
-        return ""
-    return (
+        return None
+    what = (
         f"this process may have {limit} files and connections open, and would need about {most} if it owned all "
         f"{sum(partitions for partitions, _ in actors)} partitions of the app's actors: partitions for which none are "
-        f"left stand still. {_advice(most)}"
+        "left stand still"
     )
+    return what, _advice(most)
 
 
 def _of_task(stores: int, brokers: int) -> int:

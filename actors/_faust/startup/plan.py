@@ -158,7 +158,7 @@ def _settings(
     policy, wanted = config.get(_POLICY, ""), need.config.get(_POLICY)
     is_other = wanted is not None and sorted(policy.split(",")) != sorted(wanted.split(","))
     for one in misshapen(need, found, policy if is_other or wanted is None else wanted) if need.keeps else ():
-        remedy = "docs/how-to/operations.md, 'The worker doesn't start', has the choices"
+        remedy = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
         yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=f"{one.what}: {one.why}", remedy=remedy)
     differing = {key: value for key, value in need.config.items() if key != _POLICY and config.get(key) != value}
     if is_other and wanted is not None and not need.keeps:

@@ -82,7 +82,7 @@ async def check_counts(setup: Setup, topics: Topics, known: Mapping[str, StoreRe
                 f"were written back to topic {record.changelog}. Re-create the input with {record.partitions} "
                 "partitions (its records that aren't handled yet are deleted with it: copy them before), and start "
                 "with this setting again. When the changelog is whole, the state can be carried over to another number "
-                "of partitions (docs/how-to/snapshots.md)"
+                "of partitions (the documentation's page 'Snapshots')"
             )
 
 

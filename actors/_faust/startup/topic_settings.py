@@ -184,13 +184,13 @@ def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
     return f"for t in {' '.join(topics)}; do {alter} $t --add-config {change}; done"
 
 
-def told(bootstrap: str, seen: Iterable[Finding]) -> list[str]:
-    """Return a line for each kind of finding, with the topics that have it."""
+def told(bootstrap: str, seen: Iterable[Finding]) -> list[tuple[str, str]]:
+    """Return a text for each kind of finding, with the topics that have it, and the command that repairs it."""
     kinds: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for one in seen:
         kinds[one.what, one.why, one.change].append(one.topic)
     return [
-        f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {what}: {why}. {command(bootstrap, change, topics)}"
+        (f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {what}: {why}", command(bootstrap, change, topics))
         for (what, why, change), topics in kinds.items()
     ]
 
@@ -206,10 +206,10 @@ async def check_topic_settings(setup: Setup, topics: Topics, needs: Sequence[Top
     seen = findings(setup, needs, found, await topics.configs(found), broker_count=broker_count)
     bootstrap = setup.connection.bootstrap[0]
     errors = [one for one in seen if one.is_error]
-    for line in told(bootstrap, (one for one in seen if not one.is_error)):
-        logger.warning("%s", line)
+    for line, repair in told(bootstrap, (one for one in seen if not one.is_error)):
+        logger.warning("%s. %s", line, repair)
     if errors:
-        raise ConfigurationError("; ".join(told(bootstrap, errors)))
+        raise ConfigurationError("; ".join(f"{line}. {repair}" for line, repair in told(bootstrap, errors)))
 
 
 async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:

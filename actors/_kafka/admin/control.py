@@ -39,6 +39,7 @@ from actors._kafka.transaction_requests import REQUIRED, OffsetsRequest
 from actors.errors import BrokerUnavailableError, ConfigurationError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
+UPGRADE = "Workers need Kafka 2.8 or later: upgrade the brokers, or keep the release of faust-actors that ran with them"
 AGREE_S = 5.0
 """How long brokers may take that are asked side by side."""
 _EARLIEST, _LATEST = -2, -1
@@ -79,18 +80,22 @@ class ControlPlane(BrokerClient):
             ConfigurationError: naming what is missing.
             BrokerUnavailableError: no broker answers.
         """
+        if why := await self.why_too_old():
+            raise ConfigurationError(f"{why}. {UPGRADE}")
+
+    async def why_too_old(self) -> str:
+        """Return which requests that a worker sends the brokers lack, "" if they have all."""
         known = {key: highest for key, _, highest in (await self.ask_any(ApiVersionRequest())).api_versions}
         missing = [
             f"{name} {kind.API_VERSION} (it has {known.get(kind.API_KEY, 'none')})"
             for name, kind in REQUIRED.items()
             if known.get(kind.API_KEY, -1) < kind.API_VERSION
         ]
-        if missing:
-            raise ConfigurationError(
-                f"a broker of {', '.join(self.connection.bootstrap)} is too old: it lacks the requests "
-                f"{', '.join(missing)}. Workers need Kafka 2.8 or later: upgrade the brokers, or keep the release of "
-                "faust-actors that ran with them"
-            )
+        if not missing:
+            return ""
+        return (
+            f"a broker of {', '.join(self.connection.bootstrap)} is too old: it lacks the requests {', '.join(missing)}"
+        )
 
     async def is_member(self, identity: Identity) -> bool:
         """Tell whether the group still knows this member in this generation, also while it prepares a rebalance."""

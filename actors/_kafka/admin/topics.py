@@ -284,20 +284,30 @@ def check_policy(name: str, config: Mapping[str, str], kept_ms: int | None) -> N
     Raises:
         ConfigurationError: with the command that repairs it.
     """
+    trouble = why_unfit(name, config, kept_ms)
+    if trouble is not None:
+        what, change = trouble
+        raise ConfigurationError(
+            f"{what}. Mend it with: kafka-configs.sh --bootstrap-server BROKER --alter --topic {name} --add-config "
+            f"{change}"
+        )
+
+
+def why_unfit(name: str, config: Mapping[str, str], kept_ms: int | None) -> tuple[str, str] | None:
+    """Return why a compacted topic's settings would delete state, and the setting that repairs it; else None."""
     policy, wanted = config.get("cleanup.policy", ""), "compact" if kept_ms is None else WINDOWED
-    change = f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {name} --add-config "
     if sorted(policy.split(",")) != sorted(wanted.split(",")):
         shown = wanted if kept_ms is None else f"[{wanted}]"
         why = "state would be deleted" if kept_ms is None else "it has windows, which expire"
-        raise ConfigurationError(
-            f"topic {name} has cleanup.policy={policy}: {why}. Mend it with: {change}cleanup.policy={shown}"
-        )
+        return f"topic {name} has cleanup.policy={policy}: {why}", f"cleanup.policy={shown}"
     retention_ms = int(config.get("retention.ms", -1))
     if kept_ms is not None and 0 <= retention_ms < kept_ms:
-        raise ConfigurationError(
+        what = (
             f"topic {name} has retention.ms={retention_ms}, and windows of its store are kept for longer: their "
-            f"records would be deleted before. Mend it with: {change}retention.ms={kept_ms}"
+            "records would be deleted before"
         )
+        return what, f"retention.ms={kept_ms}"
+    return None
 
 
 def _check_partitions(info: TopicInfo, partitions: int) -> None:
@@ -305,9 +315,9 @@ def _check_partitions(info: TopicInfo, partitions: int) -> None:
         raise ConfigurationError(
             f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "
             "looked for in the wrong partition. Stop all workers, then carry the state over to the new number of "
-            f"partitions (docs/how-to/snapshots.md), make the input anew with {info.partitions} partitions, or delete "
-            f"{info.name} (kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}) and start once with "
-            "LOST_CHANGELOG=rebuild: its state is lost. Only if the input has always had as many partitions, and the "
-            "changelog was created again with another number, start with LOST_CHANGELOG=restore in place of that: "
-            "workers' disks have the state"
+            f"partitions (the documentation's page 'Snapshots'), make the input anew with {info.partitions} "
+            f"partitions, or delete {info.name} (kafka-topics.sh --bootstrap-server BROKER --delete --topic "
+            f"{info.name}) and start once with LOST_CHANGELOG=rebuild: its state is lost. Only if the input has "
+            "always had as many partitions, and the changelog was created again with another number, start with "
+            "LOST_CHANGELOG=restore in place of that: workers' disks have the state"
         )

@@ -185,7 +185,7 @@ class Resetter:
                     f"store {store.name}: topic {name}, its changelog, has {info.partitions} partitions, and topic "
                     f"{actor.topic_name}, the input of actor {actor.name}, has {count}: keys would be looked for in "
                     "the wrong partition. Delete the state too (--state delete), or carry it over to the new number "
-                    "(docs/how-to/snapshots.md)"
+                    "(the documentation's page 'Snapshots')"
                 )
 
     def _check_replaced(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -11,15 +12,49 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import click
 import msgspec
 
+from actors._core.logs import escaping
+from actors._faust.startup.json_logs import JsonFormatter
 from actors.cli.run.child import READY, VARIABLE, Assignment
+
+logger = escaping(logging.getLogger(__name__))
 
 STOP_S = 10.0
 """After so long a child that was told to end is killed; a worker is gone 5 s after SIGTERM."""
+
+
+class Say(Protocol):
+    """Writes a line beside the workers' logs."""
+
+    def __call__(self, text: str, level: int = logging.INFO) -> None:
+        """Write it; `level` is the one of `logging`."""
+
+
+def say(text: str, level: int = logging.INFO) -> None:
+    """Print a line with the time, for people, whatever its level."""
+    click.echo(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
+
+
+def say_as_json(app: str, logfile: str | None) -> Say:
+    """Have this process log as JSON, as its workers do: to the same file, or to the standard error.
+
+    Args:
+        app: the app's id.
+        logfile: the file of `--logfile`.
+    """
+    handler = logging.FileHandler(logfile) if logfile else logging.StreamHandler()
+    handler.setFormatter(JsonFormatter(app))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logger.setLevel(logging.INFO)
+
+    def say(text: str, level: int = logging.INFO) -> None:
+        logger.log(level, "%s", text)
+
+    return say
 
 
 class Spawned:
@@ -27,13 +62,11 @@ class Spawned:
 
     Attributes:
         ready: set when the worker is ready.
-        started_s: when it was started, by the monotonic clock.
     """
 
-    def __init__(self, process: Process, control: socket.socket) -> None:
-        self._process, self._control = process, control
+    def __init__(self, process: Process, control: socket.socket, say: Say) -> None:
+        self._process, self._control, self._say = process, control, say
         self.ready = asyncio.Event()
-        self.started_s = time.monotonic()
         asyncio.get_running_loop().add_reader(control, self._heard)
 
     @classmethod
@@ -43,6 +76,7 @@ class Spawned:
         *,
         front: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
+        say: Say = say,
         **told: Any,
     ) -> Self:
         """Start a child in a session of its own: a signal of the terminal goes to the supervisor only.
@@ -51,6 +85,7 @@ class Spawned:
             command: the child's command line.
             front: the listening sockets that it gets.
             environment: variables beside this process's own.
+            say: writes what becomes of it.
             told: the other fields of `Assignment`.
         """
         ours, theirs = socket.socketpair()
@@ -68,7 +103,7 @@ class Spawned:
             except BaseException:
                 ours.close()
                 raise
-        return cls(process, ours)
+        return cls(process, ours, say)
 
     @property
     def pid(self) -> int:
@@ -78,18 +113,21 @@ class Spawned:
     async def wait(self) -> int:
         """Wait for its end, and return its exit code: below 0, the signal that ended it."""
         code = await self._process.wait()
+        if not self.ready.is_set() and self._control.fileno() >= 0:
+            # It may have told that it is ready just before its end.
+            self._heard()
         self._close()
         return code
 
-    async def stop(self) -> None:
-        """End it, in good order, or after `STOP_S` by SIGKILL. May be called twice."""
+    async def stop(self, within_s: float = STOP_S) -> None:
+        """End it, in good order, or after `within_s` by SIGKILL. May be called twice."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(within_s):
                 await self._process.wait()
         except TimeoutError:
-            say(f"process {self.pid} still runs {STOP_S:g} s after SIGTERM: it is killed")
+            self._say(f"process {self.pid} still runs {within_s:g} s after SIGTERM: it is killed", logging.WARNING)
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
@@ -120,11 +158,6 @@ def ending(code: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(-code).name
     return f"signal {-code}"
-
-
-def say(text: str) -> None:
-    """Print a line with the time, beside the workers' logs."""
-    click.echo(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
 
 
 def signalled(*signals: signal.Signals) -> asyncio.Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -44,15 +45,25 @@ class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has th
         if count is None or self._assignment is not None:
             super().__call__(*args, **kwargs)
             raise SystemExit(0)
+        from actors.cli.run.spawned import say, say_as_json
         from actors.cli.run.supervisor import run_processes
 
         self._init_worker_options(*self.args, **self.kwargs)
+        app_id = str(self.app.conf.id)
+        line = say_as_json(app_id, self.logfile) if self._logs_json() else say
         try:
             with one_line_errors():
-                raise SystemExit(run_processes(self.app.conf, count))
+                raise SystemExit(run_processes(self.app, count, say=line))
         except click.ClickException as error:
-            error.show()
+            if self._logs_json():
+                line(f"{app_id} can't start: {error.message}", logging.CRITICAL)
+            else:
+                error.show()
             raise SystemExit(error.exit_code) from None
+
+    def _logs_json(self) -> bool:
+        options = getattr(self.app, "actor_options", None)
+        return options is not None and options.log_format == JSON
 
     def as_service(self, loop: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the app, with what this process has of its own if it is one of several."""
@@ -72,8 +83,7 @@ class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has th
 
     def on_worker_created(self, worker: Any) -> None:
         """Print the banner, once for all processes, unless all that is printed has to be JSON."""
-        options = getattr(self.app, "actor_options", None)
-        if options is not None and options.log_format == JSON:
+        if self._logs_json():
             log_as_json(worker, self.app)
             return
         if self._assignment is None or self._assignment.index == 0:

@@ -91,8 +91,8 @@ def grown_error(spec: ActorSpec, topic: str, count: int, handled: str = "") -> I
         return InputGrownError(f"{was}. {stopped}{give_up_parked(spec.name, changelog)}")
     return InputGrownError(
         f"{was}: keys have other partitions now than their state. {stopped}Stop all workers, then carry the state over "
-        f"to {count} partitions, with a new input topic and app id: see docs/how-to/snapshots.md, 'Another cluster, "
-        "another number of partitions'"
+        f"to {count} partitions, with a new input topic and app id: see the documentation's page 'Snapshots', "
+        "'Another cluster, another number of partitions'"
     )
 
 

@@ -1,10 +1,13 @@
-"""Counts messages per key and per value, keeps a timer and a read model for each key, and says each count."""
+"""Counts messages per key and per value, keeps a timer and a read model for each key, and says each count.
+
+Another actor has windows, an effect that waits, parked messages and timers by stream time; a join has rows.
+"""
 
 import os
 from datetime import timedelta
 from typing import Any
 
-from actors import App, Context
+from actors import App, Context, EffectCall, Tumbling, Window, aggregates
 
 
 def make(name: str, read: str = "in", **options: Any) -> App:
@@ -30,7 +33,43 @@ def make(name: str, read: str = "in", **options: Any) -> App:
         by_value.set(ctx.key, (by_value.get(ctx.key) or 0) + 1)
         ctx.send(out, key=ctx.key, value=by_value.get(ctx.key))
 
+    watch_and_pair(app, name)
     return app
+
+
+def watch_and_pair(app: App, name: str) -> None:
+    """Add the actor with windows and the join, which say what they do in another topic."""
+    watched, left, right = (
+        app.topic(f"{name}-{kind}", key_type=str, value_type=str) for kind in ("watched", "left", "right")
+    )
+    seen = app.topic(f"{name}-seen", key_type=str, value_type=list)
+    minutes = app.window_store("minutes", Tumbling(minutes=1), aggregate=aggregates.count())
+
+    @app.effect(first_wait=timedelta(hours=1), longest_wait=timedelta(hours=1), attempts=0)
+    async def post(call: EffectCall) -> None:
+        """Be where nobody listens."""
+        raise ConnectionError
+
+    @minutes.on_close
+    async def closed(ctx: Context, window: Window, count: int) -> None:
+        ctx.send(seen, key=ctx.key, value=["final", count])
+
+    @app.actor(watched, stores=[minutes], effects=[post], timers=True, on_error="park")
+    async def watch(ctx: Context, value: str) -> None:
+        """Count in windows."""
+        if value == "bad":
+            raise ValueError(value)
+        if ctx.timer is not None:
+            ctx.send(seen, key=ctx.key, value=["rung", value])
+            return
+        minutes.add(ctx.key, None)
+        ctx.effect(post)
+        ctx.schedule(value, after=timedelta(seconds=30), stream_time=True)
+
+    @app.join(left, right, within=timedelta(seconds=10), how="left")
+    async def pair(ctx: Context, one: str, other: str | None) -> None:
+        """Say a pair."""
+        ctx.send(seen, key=ctx.key, value=["pair", one, other])
 
 
 if "APP_NAME" in os.environ:

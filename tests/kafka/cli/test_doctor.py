@@ -24,6 +24,7 @@ from actors._faust.startup.needs import topic_needs
 from dev.kafka import Cluster
 from tests.certificates import Authority
 from tests.kafka import forked
+from tests.kafka.apps import plan_app
 from tests.kafka.apps.needs_app import make
 from tests.kafka.conftest import PASSWORD, RESTRICTED
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
@@ -35,10 +36,11 @@ def an_app(name: str, brokers: str, folder: Path, **options: object) -> Setup:
     return Setup(make(name, ["store"], broker=f"kafka://{brokers}", datadir=str(folder), **options))
 
 
-async def all_topics(setup: Setup, brokers: str) -> None:
-    """Make all topics that the app needs, as they should be."""
+async def all_topics(setup: Setup, brokers: str, **changed: dict[str, str]) -> None:
+    """Make all topics that the app needs, as they should be, but for settings that are given by the topic's ending."""
     for need in topic_needs(setup):
-        await make_topics(brokers, need.name, partitions=need.partitions or 2, config=dict(need.config))
+        config = dict(need.config) | changed.get(need.name.rpartition(f"{setup.app.conf.id}-")[2].replace("-", "_"), {})
+        await make_topics(brokers, need.name, partitions=need.partitions or 2, config=config)
 
 
 def of(results: list[Result], check: str, *levels: Level) -> list[Result]:
@@ -47,6 +49,7 @@ def of(results: list[Result], check: str, *levels: Level) -> list[Result]:
 
 def findings(results: list[Result]) -> list[str]:
     """All but what depends on the machine that the tests run on."""
+    assert all(one.remedy for one in results if one.level is not Level.NOTE)
     return [str(one) for one in results if one.level is not Level.NOTE and one.check not in ("disk", "files")]
 
 
@@ -72,6 +75,27 @@ async def test_topics_that_are_missing_or_differ(brokers: str, tmp_path: Path) -
     found = of(await examine(setup), "topics")
     assert any(f"{name}-counts-changelog: 3 partitions, and not 2" in one.what for one in found)
     assert all(one.remedy or "kafka-" in one.what for one in found)
+
+
+async def test_a_changelog_of_windows_that_keeps_them_too_shortly(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name = unique("short")
+    setup = Setup(plan_app.make(name, 1, broker=f"kafka://{brokers}", datadir=str(tmp_path / "command")))
+    changelog = f"{name}-minutes-changelog"
+    kept_ms = setup.kept_ms()[changelog]
+    await all_topics(setup, brokers, minutes_changelog={"retention.ms": str(kept_ms - 1)})
+    (one,) = of(await examine(setup), "retention")
+    assert (one.level, f"topic {changelog} has retention.ms={kept_ms - 1}" in one.what) == (Level.ERROR, True)
+    assert one.remedy.startswith(f"kafka-configs.sh --bootstrap-server {brokers.split(',')[0]} --alter")
+    assert one.remedy.endswith(f"--topic {changelog} --add-config retention.ms={kept_ms}")
+    worker = WorkerProcess("tests.kafka.apps.plan_app", brokers, tmp_path / "data", APP_NAME=name, PROGRAM="1")
+    workers.append(worker.start())
+    assert await asyncio.to_thread(worker.wait, 60) == 1
+    assert f"can't start: topic {changelog} has retention.ms={kept_ms - 1}" in worker.log()
+    well = Setup(plan_app.make(unique("well"), 1, broker=f"kafka://{brokers}", datadir=str(tmp_path / "command")))
+    await all_topics(well, brokers)
+    assert findings(await examine(well)) == []
 
 
 async def test_the_clock(brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from actors._core.partitioner import partition_for
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
@@ -29,7 +32,17 @@ from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producin
 MODULE = "tests.kafka.apps.reset_app"
 KEYS = [f"key-{number}".encode() for number in range(6)]
 PARTITIONS = 2
-STORES = ("counts", "count-timers", "by-value")
+TOPICS = ("in", "values", "out", "watched", "left", "right", "seen")
+STORES = ("counts", "count-timers", "by-value", "minutes", "watch-timers", "watch-effects", "watch-parked", "pair")
+HOME = partition_for(KEYS[0], PARTITIONS)
+BAD = next(key for n in range(1_000) if partition_for(key := b"bad-%d" % n, PARTITIONS) == HOME)
+MINUTE_MS = 60_000
+BEGIN_MS = time.time_ns() // 1_000_000 // MINUTE_MS * MINUTE_MS - 60 * MINUTE_MS
+WATCHED = [(0, "first"), (10, "second"), (70, "last"), (71, "bad")]
+PAIRED = [("left", 0, "a"), ("right", 5, "b"), ("left", 20, "c"), ("left", 100, "d")]
+SEEN = Counter(
+    {("final", 2): 1, ("rung", "first"): 1, ("rung", "second"): 1, ("pair", "a", "b"): 1, ("pair", "c", None): 1}
+)
 
 
 class Operator:
@@ -53,12 +66,38 @@ class Operator:
 
     async def prepare(self) -> None:
         """Have each of `KEYS` counted once, by both actors, and stop the worker."""
-        await make_topics(self.brokers, *(f"{self.name}-{kind}" for kind in ("in", "values", "out")))
+        await make_topics(self.brokers, *(f"{self.name}-{kind}" for kind in TOPICS))
         await send(self.brokers, f"{self.name}-in", [(key, key) for key in KEYS])
         await send(self.brokers, f"{self.name}-values", [(b"any", key) for key in KEYS])
+        await self.happen([("watched", *one) for one in WATCHED] + PAIRED)
         await self.start()
         await self.said({1: 2 * len(KEYS)})
+        await self.saw(SEEN)
         await self.stop()
+
+    async def happen(self, records: Iterable[tuple[str, int, str]]) -> None:
+        """Send values of one key, but "bad", with a topic and the seconds since `BEGIN_MS` at which they happened."""
+        async with producing(self.brokers) as producer:
+            for topic, at_s, value in records:
+                await producer.send_and_wait(
+                    f"{self.name}-{topic}",
+                    value.encode(),
+                    BAD if value == "bad" else KEYS[0],
+                    partition=HOME,
+                    timestamp_ms=BEGIN_MS + at_s * 1000,
+                )
+
+    async def saw(self, wanted: Counter[tuple[Any, ...]]) -> None:
+        """Wait until windows, timers by stream time and the join have said this, and nothing else."""
+        assert self.worker is not None
+
+        async def done() -> bool:
+            return await self.seen() == wanted
+
+        await eventually(done, what=self.worker.log)
+
+    async def seen(self) -> Counter[tuple[Any, ...]]:
+        return Counter(tuple(json.loads(one.value)) for one in await read_all(self.brokers, f"{self.name}-seen"))
 
     async def start(self) -> None:
         self.worker = WorkerProcess(MODULE, self.brokers, self.folder / "data", **self.environment())
@@ -120,6 +159,10 @@ class Operator:
     async def ids(self) -> list[str | None]:
         return [await topic_id(self.brokers, f"{self.name}-{store}-changelog") for store in STORES]
 
+    async def held(self) -> dict[str, int]:
+        """How many keys the changelogs hold."""
+        return {store: len(await self.state(store)) for store in STORES}
+
     async def state(self, store: str) -> dict[bytes, bytes]:
         """What the changelog holds."""
         found: dict[bytes, bytes] = {}
@@ -140,6 +183,7 @@ async def operator(brokers: str, tmp_path: Path) -> Operator:
 
 async def test_on_top_of_the_state(operator: Operator) -> None:
     before, ids = await operator.committed(), await operator.ids()
+    state = {store: await operator.state(store) for store in STORES}
     seen = await operator.reset("--to", "earliest")
     assert (seen["done"], seen["changelogs"]) == (False, [])
     assert {row["new_offset"] for row in seen["offsets"] if not row["topic"].endswith("-repartition")} == {0}
@@ -147,11 +191,21 @@ async def test_on_top_of_the_state(operator: Operator) -> None:
     assert (await operator.reset("--to", "earliest", "--yes"))["done"]
     assert set((await operator.committed()).values()) == {0}
     assert await operator.ids() == ids
-    timers = await operator.state("count-timers")
+    assert {store: await operator.state(store) for store in STORES} == state
     await operator.start()
     await operator.said({1: 2 * len(KEYS), 2: 2 * len(KEYS)})
     assert "taking over again" not in operator.worker.log()
-    assert len(await operator.state("count-timers")) == len(timers) > 0
+    held = {store: len(kept) for store, kept in state.items()}
+    assert min(held.values()) > 0
+    # What waits is still there. The records of the window that is closed are late; the last one calls its effect again,
+    # the message of the parked key waits behind the parked one, and the join takes the row of its last left record.
+    wanted = held | {"watch-effects": held["watch-effects"] + 1, "watch-parked": 2, "pair": held["pair"] + 1}
+
+    async def is_held() -> bool:
+        return await operator.held() == wanted
+
+    await eventually(is_held, what=operator.worker.log)
+    assert await operator.seen() == SEEN
     assert (await operator.faust("reset", "--to", "latest", "--yes")).returncode == 1
     await operator.stop()
     await operator.reset("--to", "latest", "--yes")
@@ -161,14 +215,14 @@ async def test_on_top_of_the_state(operator: Operator) -> None:
     await operator.stop()
 
 
-@pytest.mark.nightly
 async def test_without_the_state(operator: Operator) -> None:
-    ids = await operator.ids()
+    ids, held = await operator.ids(), await operator.held()
     seen = await operator.reset("--to", "earliest", "--state", "delete")
     assert seen["changelogs"] == [f"{operator.name}-{store}-changelog" for store in STORES]
     assert await operator.ids() == ids, "it was only looked at"
     await operator.reset("--to", "latest", "--state", "delete", "--yes")
     assert not set(await operator.ids()) & set(ids)
+    assert set((await operator.held()).values()) == {0}
     model = await read_all(operator.brokers, f"{operator.name}-model")
     assert {record.key for record in model if record.value is None} == set(KEYS)
     assert (await operator.faust("plan")).returncode == 0
@@ -178,6 +232,15 @@ async def test_without_the_state(operator: Operator) -> None:
     # The worker's disk has the former state, and the former records by their new key are in their topic.
     await operator.said({1: 4 * len(KEYS)})
     assert sorted((await operator.state("counts")).values()) == [b"1"] * len(KEYS)
+    # Stream time begins anew too: no record is late for its window or its pair, and no timer is rung at once.
+    await operator.saw(SEEN + SEEN)
+    await operator.stop()
+    # No effect, parked message or timer of before is there beside its repeat.
+    assert await operator.held() == held
+    await operator.reset("--to", "latest", "--state", "delete", "--yes")
+    await operator.start()
+    await operator.happen([("watched", 0, "first"), ("watched", 70, "last"), ("right", 5, "b"), ("left", 0, "e")])
+    await operator.saw(SEEN + SEEN + Counter({("final", 1): 1, ("rung", "first"): 1, ("pair", "e", "b"): 1}))
     await operator.stop()
 
 
@@ -230,7 +293,9 @@ async def test_where_offsets_go(operator: Operator) -> None:
     assert (await found(between))[0] == (await found(f"{between}Z"))[0] == sent.offset
     assert (await found(between))[1] == (await found("latest"))[1], "no record is that late"
     offsets = [
-        (f"{name}-{kind}", number, at) for kind, at in (("in", 1), ("values", 0)) for number in range(PARTITIONS)
+        (f"{name}-{kind}", number, int(kind == "in"))
+        for kind in ("in", "values", "watched", "left", "right")
+        for number in range(PARTITIONS)
     ]
     every = ",".join(f"{one}:{number}={offset}" for one, number, offset in offsets)
     assert await found(every) == {0: 1, 1: 1}

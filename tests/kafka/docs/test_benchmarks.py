@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -40,7 +41,7 @@ from benchmarks.peers.scenarios import (
 )
 from benchmarks.peers.summary import ratios, tables
 from benchmarks.peers.systems import KAFKA_STREAMS, OURS
-from benchmarks.peers.worker import connections
+from benchmarks.peers.worker import connections, cpu_s, family_cpu_s
 from tests.kafka.helpers import ROOT
 
 INPUTS = {b"a": [0, 2, 4], b"b": [1, 3]}
@@ -257,3 +258,30 @@ def test_locks_of_ours_are_measured(brokers: str, tmp_path: Path) -> None:
     figures = json.loads(out.splitlines()[-1])["figures"]
     assert {name: list(systems) for name, systems in figures.items()} == {"alone": ["ours"], "contended": ["ours"]}
     assert all(systems["ours"]["pairs_per_s"] > 0 for systems in figures.values())
+
+
+@pytest.mark.nightly
+def test_processes_are_measured() -> None:
+    options = ["--records", "2000", "--partitions", "2", "--repeat", "1"]
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.processes", *options], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert (found["records"], found["partitions"], found["repeat"]) == (2000, 2, 1)
+    for kind in ("one_worker", "processes_1", "processes_2"):
+        assert found[kind].keys() == {"records_per_s", "workers_cpu_s_per_million", "broker_cpu_s_per_million"}
+        assert found[kind]["records_per_s"] > 0 < found[kind]["broker_cpu_s_per_million"]
+    assert found["two_processes_to_one_worker"] > 0
+
+
+def test_cpu_time_of_a_supervisor_is_that_of_its_processes_too() -> None:
+    busy = "import sys\nwhile True: pass"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
+    with subprocess.Popen([sys.executable, "-c", child], start_new_session=True) as supervisor:
+        try:
+            deadline_s = time.monotonic() + 60
+            while family_cpu_s(supervisor.pid) < cpu_s(supervisor.pid) + 0.1:
+                assert time.monotonic() < deadline_s
+        finally:
+            os.killpg(supervisor.pid, signal.SIGKILL)

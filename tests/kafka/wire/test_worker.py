@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from aiokafka.protocol.admin import ApiVersionResponse_v0, ApiVersionResponse_v1
 
-from actors._kafka.admin.control import ControlPlane
+from actors._faust.doctor.examine import examine
+from actors._faust.doctor.report import Level
+from actors._faust.setup import Setup
+from actors._kafka.admin.control import UPGRADE, ControlPlane
 from actors._kafka.connection import Connection
 from actors.errors import ConfigurationError
+from tests.kafka.apps import needs_app
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 from tests.kafka.runtime.test_exactly_once import MODULE, PARTITIONS, all_echoed, begin, expected_echo, records, stored
 from tests.kafka.wire.proxy import Action, Api, Chaos, Exchange, WireProxy
@@ -89,3 +93,7 @@ async def test_a_worker_does_not_start_with_brokers_that_are_too_old(
     assert await asyncio.to_thread(worker.wait, 60) == 1
     [line] = [line for line in worker.log().splitlines() if "CRITICAL" in line]
     assert "Workers need Kafka 2.8 or later: upgrade the brokers" in line
+    app = needs_app.make(name, [], broker=f"kafka://{proxy.bootstrap}", datadir=str(tmp_path / "command"))
+    [found] = [one for one in await examine(Setup(app)) if one.check == "brokers"]
+    assert (found.level, found.remedy) == (Level.ERROR, UPGRADE)
+    assert f"a broker of {proxy.bootstrap} is too old: it lacks the requests " in found.what

@@ -18,6 +18,10 @@ from tests.kafka import forked
 
 HEAD = "from actors import *\nfrom datetime import timedelta\n"
 APP = 'app = App("clear", broker="kafka://127.0.0.1:1"'
+NO_BROKER = (
+    "clear can't start: no broker answers at 127.0.0.1:1: Connection refused. Check that the broker runs, and the "
+    "app's setting `broker` (BROKER_URL in the environment)"
+)
 
 
 def faust(folder: Path, text: str, *arguments: str, spawned: bool = False) -> subprocess.CompletedProcess[str]:
@@ -61,11 +65,20 @@ def test_a_data_folder_is_made_with_those_above_it_or_named(tmp_path: Path) -> N
     ended = faust(tmp_path, text, "-D", str(tmp_path / "a/b/c"), "worker", "--without-web")
     assert ended.returncode == 1
     assert (tmp_path / "a/b/c").is_dir()
-    assert "clear can't start: no broker answers at 127.0.0.1:1" in ended.stderr
+    # One line: the client's own complaint is in it.
+    said = [line for line in (ended.stdout + ended.stderr).splitlines() if "127.0.0.1" in line]
+    assert [line.strip().endswith(NO_BROKER) for line in said if not line.startswith(("|", "│"))] == [True]
     ended = faust(tmp_path, text, "-D", str(tmp_path / "file/b"), "worker", "--without-web")
     assert ended.returncode != 0
     assert f"datadir (-D) {tmp_path}/file/b can't be made" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_several_processes_say_once_that_no_broker_answers(tmp_path: Path) -> None:
+    text = f'{APP})\n@app.actor(app.topic("a"))\nasync def place(ctx, order): ...'
+    ended = faust(tmp_path, text, "worker", "--without-web", "--processes", "2")
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    assert (ended.returncode, line) == (1, NO_BROKER.replace("clear can't start", "Error"))
 
 
 async def test_a_port_that_is_taken_is_named(caplog: pytest.LogCaptureFixture) -> None:

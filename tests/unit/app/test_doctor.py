@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import resource
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from actors import App
-from actors._faust.doctor import machine
+from actors._faust.doctor import brokers, machine
+from actors._faust.doctor.examine import _made
 from actors._faust.doctor.report import Level, Result, counted, exit_code, sort
 from actors._faust.setup import Setup
 from actors.cli import cli
+from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -101,11 +106,15 @@ def test_a_setting_that_cannot_work(tmp_path: Path) -> None:
 def test_too_few_open_files(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
     (one,) = machine.files(setup)
-    assert (one.level, "ulimit -n" in one.what) == (Level.ERROR, True)
+    assert (one.level, "for a single partition" in one.what) == (Level.ERROR, True)
+    assert "ulimit -n" in one.remedy
 
 
 def test_java_is_only_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "kafka_version", lambda: "9.9.9")
+    monkeypatch.setattr(machine, "jars_folder", lambda: tmp_path)
+    (tmp_path / "kafka-9.9.9").mkdir()
     (one,) = machine.java()
     assert (one.level, "has no bin/java" in one.what) == (Level.NOTE, True)
     program = tmp_path / "bin" / "java"
@@ -123,6 +132,90 @@ def test_java_is_only_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(machine.java()) == []
 
 
+def test_maven_is_named_where_kafkas_jars_are_to_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("KAFKA_VERSION", "9.9.9")
+    monkeypatch.setattr(machine, "jars_folder", lambda: tmp_path / "jars")
+    (one,) = machine.java()
+    assert (one.level, f"no {tmp_path}/jars/kafka-9.9.9" in one.what) == (Level.NOTE, True)
+    assert one.remedy.startswith("apt-get install maven")
+    (tmp_path / "bin" / "mvn").write_text("")
+    (tmp_path / "bin" / "mvn").chmod(0o755)
+    assert list(machine.java()) == []
+    (tmp_path / "bin" / "mvn").unlink()
+    (tmp_path / "jars" / "kafka-9.9.9").mkdir(parents=True)
+    assert list(machine.java()) == []
+
+
+async def test_too_few_open_files_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    store = app.store("s")
+    app.actor(app.topic("in"), name="keeps", stores=[store])(lambda ctx, value: None)
+    app.actor(app.topic("missing"), name="plain")(lambda ctx, value: None)
+    partitions, limit = 100, 1 << 20
+
+    async def existing(_: Any) -> dict[str, Any]:
+        return {"in": SimpleNamespace(partitions=partitions)}
+
+    at: Any = SimpleNamespace(
+        setup=SimpleNamespace(app=app),
+        topics=SimpleNamespace(existing=existing),
+        control=SimpleNamespace(broker_count=3),
+    )
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert [one async for one in brokers.files(at)] == []
+    limit = 1024
+    (one,) = [one async for one in brokers.files(at)]
+    assert (one.check, one.level) == ("files", Level.WARNING)
+    assert (
+        f"may have 1024 files and connections open, and would need about 2263 if it owned all {partitions}" in one.what
+    )
+    assert "ulimit -n 4096" in one.remedy
+    partitions = 10
+    assert [one async for one in brokers.files(at)] == []
+
+
+def test_each_finding_has_a_remedy() -> None:
+    """In the text of the checks: some findings are hard to come by."""
+    without = []
+    for path in sorted(Path(machine.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Result":
+                level = ast.unparse(node.args[1])
+                remedy = node.args[-1]
+                is_there = isinstance(remedy, ast.Starred) or (
+                    len(node.args) == 4 and not (isinstance(remedy, ast.Constant) and not remedy.value)
+                )
+                if level != "Level.NOTE" and not is_there:
+                    without.append(ast.unparse(node))
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (BrokerUnavailableError("topic t: no answer"), "Check that the broker runs, and the app's setting `broker`"),
+        (BrokerUnavailableError("topic t: Read", missing="Read on topic t"), "Give the workers' user this permission"),
+        (BrokerRefusedError("user 'a' isn't taken"), "Correct what it names"),
+    ],
+)
+async def test_a_check_that_cannot_be_made_says_what_to_do(error: ActorsError, remedy: str) -> None:
+    async def check(_: Any) -> AsyncIterator[Result]:
+        yield Result("topics", Level.NOTE, "one")
+        raise error
+
+    note, unknown = await _made("topics", check, at=None)  # type: ignore[arg-type]
+    assert (note.what, unknown.level) == ("one", Level.UNKNOWN)
+    assert unknown.what == f"it can't be checked: {error}"
+    assert unknown.remedy.startswith(remedy)
+    assert unknown.remedy.endswith("run `faust -A APP doctor` again")
+
+
 def test_exit_codes_and_order() -> None:
     note, unknown, warning, error = (Result("x", level, "what") for level in reversed(Level))
     assert [exit_code(one) for one in ([], [note], [warning], [error], [unknown])] == [0, 0, 1, 1, 2]
@@ -137,7 +230,8 @@ def test_without_a_broker_it_cannot_tell(caplog: pytest.LogCaptureFixture) -> No
     assert run.exit_code == 2, run.output
     found = json.loads(run.output)
     (one,) = [one for one in found["results"] if one["level"] == "unknown"]
-    assert (one["check"], "no broker answers at 127.0.0.1:1" in one["what"]) == ("brokers", True)
+    assert (one["check"], one["what"]) == ("brokers", "no broker answers at 127.0.0.1:1")
+    assert "BROKER_URL" in one["remedy"]
     assert found["exit_code"] == 2
 
 

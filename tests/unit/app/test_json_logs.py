@@ -17,7 +17,7 @@ from actors._core.logs import escaping
 from actors._faust.startup.json_logs import JsonFormatter
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
-from tests.unit.app.test_clear_errors import faust
+from tests.unit.app.test_clear_errors import NO_BROKER, faust
 
 logger = escaping(logging.getLogger("tests.json_logs"))
 
@@ -79,20 +79,36 @@ def test_lines_of_a_handler_and_of_its_failure_name_the_message(stream: io.Strin
     assert "ValueError: bad" in skipped["exception"]
 
 
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one worker", "two processes"])
 @pytest.mark.parametrize("to_file", [False, True])
-def test_a_worker_writes_nothing_but_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_file: bool) -> None:
+def test_a_worker_writes_nothing_but_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_file: bool, processes: tuple[str, ...]
+) -> None:
     monkeypatch.setenv("FAUST_ACTORS_LOG_FORMAT", "json")
     actor = '@app.actor(app.topic("a"))\nasync def f(c, v): ...'
     text = f'app = App("clear", broker="kafka://127.0.0.1:1")\n{actor}'
     options = ("--logfile", str(tmp_path / "log")) if to_file else ()
-    ended = faust(tmp_path, text, "worker", "-l", "info", "--without-web", *options)
+    ended = faust(tmp_path, text, "worker", "-l", "info", "--without-web", *options, *processes)
     assert ended.returncode == 1
     written = (tmp_path / "log").read_text() if to_file else ended.stdout + ended.stderr
     found = [json.loads(line) for line in written.splitlines()]
     (refused,) = [line for line in found if line["level"] == "CRITICAL"]
-    assert refused["message"].startswith("clear can't start: no broker answers")
+    assert refused["message"] == NO_BROKER
     assert {line["app"] for line in found} == {"clear"}
-    assert not to_file or ended.stdout == ""
+    assert not to_file or ended.stdout + ended.stderr == ""
+
+
+def test_a_supervisor_and_its_workers_write_nothing_but_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app without actors gets as far as its workers, which end: Faust's producer needs the broker."""
+    monkeypatch.setenv("FAUST_ACTORS_LOG_FORMAT", "json")
+    text = 'app = App("clear", broker="kafka://127.0.0.1:1")'
+    ended = faust(tmp_path, text, "worker", "-l", "info", "--without-web", "--processes", "2", spawned=True)
+    found = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    assert (ended.returncode, {line["app"] for line in found}) == (1, {"clear"})
+    assert sum("Closing event loop" in line["message"] for line in found) == 2
+    began, gave_up = [line for line in found if line["logger"] == "actors.cli.run.spawned"]
+    assert (began["level"], "2 processes; SIGHUP replaces" in began["message"]) == ("INFO", True)
+    assert (gave_up["level"], "ended before any was ready" in gave_up["message"]) == ("CRITICAL", True)
 
 
 def test_a_format_that_is_not_known_is_refused(tmp_path: Path) -> None:

@@ -315,9 +315,9 @@ def test_a_setting_that_endangers_something_is_told_with_its_repair(
 ) -> None:
     (one,) = seen(topic, change, replicas=replicas)
     assert (one.topic, one.what, one.change, one.is_error) == (topic, what, repair, False)
-    (line,) = told(BOOTSTRAP, [one])
-    assert line.endswith(command(BOOTSTRAP, repair, [topic]))
-    assert f"--add-config {repair}" in line if repair else "kafka-reassign-partitions.sh" in line
+    ((line, mended),) = told(BOOTSTRAP, [one])
+    assert (line.startswith(f"topic {topic}: {what}: "), mended) == (True, command(BOOTSTRAP, repair, [topic]))
+    assert f"--add-config {repair}" in mended if repair else "kafka-reassign-partitions.sh" in mended
 
 
 def test_more_replicas_in_sync_than_there_are_is_an_error() -> None:
@@ -351,9 +351,9 @@ def test_neither_a_worker_nor_faust_makes_topics_where_that_is_forbidden() -> No
 
 def test_the_same_of_several_topics_is_one_line() -> None:
     several = [*seen("shop-in", {"min.insync.replicas": "1"}), *seen("shop-out", {"min.insync.replicas": "1"})]
-    (line,) = told(BOOTSTRAP, several)
+    ((line, mended),) = told(BOOTSTRAP, several)
     assert line.startswith("topics shop-in, shop-out: min.insync.replicas=1: ")
-    assert "for t in shop-in shop-out; do kafka-configs.sh" in line
+    assert "for t in shop-in shop-out; do kafka-configs.sh" in mended
 
 
 def test_times_of_appends_matter_to_actors_with_timers_only() -> None:

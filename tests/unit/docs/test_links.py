@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from dataclasses import fields
@@ -50,6 +51,28 @@ def broken(page: Path, text: str) -> list[str]:
 @pytest.mark.parametrize("name", pages())
 def test_links_lead_somewhere(name: str) -> None:
     assert broken(ROOT / name, (ROOT / name).read_text()) == []
+
+
+def texts(path: Path) -> list[str]:
+    """The texts of a module that aren't docstrings."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+
+
+def test_what_users_read_names_pages_by_their_titles_which_they_can_look_up() -> None:
+    """The wheel has no docs."""
+    sources = [path for package in ("actors", "stores", "spark_replay") for path in (ROOT / package).rglob("*.py")]
+    named = {path: text for path in sources for text in texts(path) if re.search(r"\bdocs/[\w-]+/", text)}
+    assert named == {}
+    titles = {re.split(r"[:\n]", page.read_text()[2:])[0] for page in (ROOT / "docs").rglob("*.md")}
+    shown = [found for path in sources for text in texts(path) for found in re.findall(r"page '(\w+)'", text)]
+    assert len(shown) >= 8
+    assert set(shown) <= titles
 
 
 def test_a_broken_link_is_noticed() -> None:

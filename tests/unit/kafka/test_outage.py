@@ -20,7 +20,8 @@ from actors._core.logs import Reminders
 from actors._faust.setup import connection
 from actors._kafka import outage
 from actors._kafka.admin.broker_time import broker_time_ms
-from actors._kafka.connection import Connection
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.connection import Connection, words_of
 from actors._kafka.outage import REMIND_S, RETRY, Outages
 from actors.errors import BrokerUnavailableError
 
@@ -366,3 +367,51 @@ async def test_fausts_own_producer_does_not_wait_for_a_broker_that_hangs(monkeyp
         finally:
             await app.producer.on_stop()
     assert connection(app).outages is app.outages
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize(
+    ("brokers", "why"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1: Connection refused"),
+        (
+            "127.0.0.1:1,127.0.0.1:2",
+            "127.0.0.1:1, 127.0.0.1:2: 127.0.0.1:1: Connection refused; 127.0.0.1:2: Connection refused",
+        ),
+    ],
+)
+async def test_where_no_broker_answers_the_error_says_why_and_the_client_nothing(
+    brokers: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(BrokerUnavailableError) as error:
+        await ControlPlane.open(Connection.to(brokers, client_id="test"), "group")
+    assert str(error.value) == f"no broker answers at {why}"
+    assert [record for record in caplog.records if record.name.startswith("aiokafka")] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (OSError("Multiple exceptions: [Errno 111] ('::1', 1, 0, 0), [Errno 111] ('a', 1)"), "Connection refused"),
+        (
+            OSError("Multiple exceptions: [Errno 101] ('::1', 1), [Errno 111] ('a', 1)"),
+            "Connection refused, Network is",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (TimeoutError(), "no answer in time"),
+        (KafkaConnectionError("it is closed"), "KafkaConnectionError: it is closed"),
+    ],
+)
+def test_why_a_connection_failed(error: Exception, words: str) -> None:
+    assert outage._told(error).startswith(words)
+
+
+def test_the_type_of_an_error_is_named_once() -> None:
+    errors = (KafkaConnectionError("why"), KafkaConnectionError(), OSError("why"), TimeoutError())
+    assert [words_of(error) for error in errors] == [
+        "KafkaConnectionError: why",
+        "KafkaConnectionError",
+        "OSError: why",
+        "TimeoutError",
+    ]

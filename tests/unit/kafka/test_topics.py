@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from actors._kafka.admin import topics
-from actors._kafka.admin.topics import Topics
+from actors._kafka.admin.topics import WINDOWED, ChangelogSettings, Topics, check_policy
 from actors._kafka.connection import Connection
-from actors.errors import BrokerUnavailableError
+from actors.errors import BrokerUnavailableError, ConfigurationError
 
 
 class AnsweredTopics(Topics):
@@ -51,3 +52,44 @@ async def test_other_errors_are_not_waited_for() -> None:
     refused = (TopicAuthorizationFailedError.errno, "not for you", 2, "secret", [])
     with pytest.raises(BrokerUnavailableError, match="topic secret: TopicAuthorizationFailedError: not for you"):
         await AnsweredTopics([unknown("new"), refused]).configs(["new", "secret"])
+
+
+KEPT_MS = 7_200_000
+SHORTER = {"cleanup.policy": WINDOWED, "retention.ms": str(KEPT_MS - 1)}
+
+
+@pytest.mark.parametrize("given", [str(KEPT_MS), str(KEPT_MS + 1), "-1", None])
+def test_a_changelog_of_windows_may_keep_records_as_long_as_the_windows_or_longer(given: str | None) -> None:
+    # Brokers write the policy in any order.
+    policy = ",".join(reversed(WINDOWED.split(",")))
+    check_policy("sales", {"cleanup.policy": policy} | ({} if given is None else {"retention.ms": given}), KEPT_MS)
+
+
+def test_a_changelog_that_deletes_records_of_windows_that_are_kept_is_refused() -> None:
+    mended = rf"topic sales has retention.ms={KEPT_MS - 1}.*--topic sales --add-config retention.ms={KEPT_MS}$"
+    with pytest.raises(ConfigurationError, match=mended):
+        check_policy("sales", SHORTER, KEPT_MS)
+    # One without windows deletes nothing by age.
+    check_policy("counts", {"cleanup.policy": "compact", "retention.ms": "1"}, None)
+    with pytest.raises(ConfigurationError, match=r"cleanup.policy=compact: it has windows.*=\[compact,delete\]$"):
+        check_policy("sales", {"cleanup.policy": "compact", "retention.ms": "-1"}, KEPT_MS)
+
+
+async def test_a_worker_does_not_start_on_a_changelog_that_keeps_windows_too_shortly() -> None:
+    class Found(AnsweredTopics):
+        async def existing(self, names: Any) -> Any:
+            return {name: SimpleNamespace(name=name, partitions=2) for name in names}
+
+    settings = ChangelogSettings(
+        replication_factor=1,
+        min_insync_replicas=None,
+        delete_retention_ms=1,
+        min_compaction_lag_ms=1,
+        max_compaction_lag_ms=1,
+        segment_ms=1,
+        compression=None,
+    )
+    for kept_ms, is_fit in ((KEPT_MS - 1, True), (KEPT_MS, False)):
+        asked = Found([(0, "", 2, "sales", list(SHORTER.items()))])
+        with contextlib.nullcontext() if is_fit else pytest.raises(ConfigurationError, match=r"retention.ms="):
+            await asked.ensure_compacted({"sales": 2}, settings, kept_ms={"sales": kept_ms})

@@ -14,8 +14,12 @@ import yaml
 from click.testing import CliRunner
 from faust.types.settings.settings import Settings
 
-from actors._faust.setup import LOST_CHANGELOG, MISSING_OFFSET, MOVED_OFFSET, STATE_SNAPSHOT
+from actors import App
+from actors._faust.settings.sources import OWN_VARIABLES, SECRETS
+from actors._faust.setup import Setup
 from actors.cli import cli
+from actors.declare.names import group_of
+from actors.web import health, metrics
 from tests.documents import ROOT
 
 CHART = ROOT / "docs" / "ops" / "chart"
@@ -23,7 +27,6 @@ PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 TOOLS = ROOT / ".local" / "deploy"
 KUBERNETES = "1.31"
 OF_KUBERNETES = {"POD_NAME"}
-SECRETS = {"QUERY_TOKENS", "ADMIN_TOKENS", "WORKER_SECRET"}
 FULL: dict[str, Any] = {
     "env": {"QUERY_TOKENS_FILE": "/run/tokens/query"},
     "secrets": ["shop-worker"],
@@ -46,14 +49,7 @@ real_tools = pytest.mark.nightly
 
 
 def settings_of_the_environment() -> set[str]:
-    ours = {
-        STATE_SNAPSHOT,
-        MISSING_OFFSET,
-        MOVED_OFFSET,
-        LOST_CHANGELOG,
-        *SECRETS,
-        *(f"{name}_FILE" for name in SECRETS),
-    }
+    ours = {name.upper() for name in (*OWN_VARIABLES, *(f"{secret}_file" for secret in SECRETS))}
     return ours | {setting.env_name for setting in Settings.SETTINGS.values() if setting.env_name}
 
 
@@ -62,6 +58,59 @@ def test_the_environment_has_real_settings_only(file: Path) -> None:
     named = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", file.read_text())) - OF_KUBERNETES - {"SPARK_REPLAY_JARS"}
     assert named
     assert named <= settings_of_the_environment()
+
+
+def template(name: str) -> str:
+    return (CHART / "templates" / f"{name}.yaml").read_text()
+
+
+def test_the_autoscaler_reads_the_consumer_group_of_the_workers() -> None:
+    ((form, value),) = re.findall(
+        r'consumerGroup: \{\{ printf "(.+)" \$\.Values\.(\w+) \| quote }}\n', template("autoscaling")
+    )
+    assert (form % "shop", value) == (group_of("shop"), "appId")
+    assert f"`{group_of('shop')}` for `appId=shop`" in PAGE.read_text()
+    assert (CHART / "values.yaml").read_text().count(f" {group_of('ID')} ") == 1
+
+
+def test_the_environment_of_the_chart_takes_effect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    named = re.findall(r"- name: ([A-Z_]+)", template("statefulset"))
+    given = {
+        "CONSUMER_GROUP_INSTANCE_ID": "shop-0",
+        "NODE_CANONICAL_URL": "http://shop-0.shop.prod.svc:7000",
+        "BROKER_URL": "kafka://broker:9000",
+        "APP_DATADIR": str(tmp_path),
+        "WEB_BIND": "0.0.0.0",
+        "WEB_PORT": "7000",
+        "TABLE_STANDBY_REPLICAS": "1",
+    }
+    assert set(named) - OF_KUBERNETES == set(given)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    setup = Setup(App("shop", broker="kafka://other:9092", datadir="elsewhere", web_port=6066))
+    conf = setup.app.conf
+    assert (setup.instance_id, setup.address) == ("shop-0", given["NODE_CANONICAL_URL"])
+    assert (setup.connection.bootstrap, conf.web_bind, conf.web_port) == (("broker:9000",), "0.0.0.0", 7000)
+    assert setup.folder.is_relative_to(tmp_path)
+    assert setup.placement_rules().standbys == 1
+
+
+def test_what_kubernetes_and_prometheus_ask_is_served() -> None:
+    probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: web}", template("statefulset"))
+    assert [kind for kind, _ in probes] == ["startup", "liveness", "readiness"]
+    routes = health.health_pages(App("shop")).router.resources()
+    assert {path for _, path in probes} <= {f"{health.PREFIX}{route.canonical}" for route in routes}
+    assert re.findall(r"port: (\w+)\n +path: (\S+)", template("monitor")) == [("web", metrics.PAGE)]
+
+
+def test_each_port_is_the_web_servers() -> None:
+    texts = {name: template(name) for name in ("statefulset", "services", "network", "monitor")}
+    assert re.findall(r"- name: WEB_PORT\n +value: (.*) \| quote }}", texts["statefulset"]) == ["{{ .Values.web.port"]
+    assert "- {name: web, containerPort: {{ .Values.web.port }}}" in texts["statefulset"]
+    used = re.findall(r"\b(?:port|targetPort|containerPort): ([^,}\s]+(?: \.\S+)?)", "".join(texts.values()))
+    assert len(used) >= 9
+    assert set(used) == {"web", "{{ .Values.web.port"}
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["web"]["port"] == App("shop").conf.web_port
 
 
 def test_the_schema_has_each_value_and_no_other() -> None:
@@ -135,7 +184,9 @@ def test_everything_selects_the_workers() -> None:
     [container] = stateful["spec"]["template"]["spec"]["containers"]
     ports = {port["name"] for port in container["ports"]}
     assert {port["targetPort"] for service in services for port in service["ports"]} <= ports
-    assert made["ScaledObject", "shop"]["spec"]["scaleTargetRef"]["name"] == stateful["metadata"]["name"]
+    scaled = made["ScaledObject", "shop"]["spec"]
+    assert scaled["scaleTargetRef"]["name"] == stateful["metadata"]["name"]
+    assert scaled["triggers"][0]["metadata"]["consumerGroup"] == group_of("shop")
     assert "replicas" not in stateful["spec"]
     assert rendered()["StatefulSet", "shop"]["spec"]["replicas"] == 2
 
@@ -167,6 +218,7 @@ def test_a_worker_is_named_by_its_ordinal_and_writes_to_its_volumes_only() -> No
         ("replicas=1", "set replicas to 2 or more, or standbys to 0"),
         ("broker=kafka:9092", "does not match pattern '^kafka://'"),
         ("autoscaling.enabled=true", "autoscaling.bootstrapServers: host:port"),
+        ("autoscaling.enabled=true,autoscaling.minReplicas=1", "set autoscaling.minReplicas to 2 or more"),
     ],
 )
 def test_a_wrong_value_is_refused(setting: str, says: str) -> None:

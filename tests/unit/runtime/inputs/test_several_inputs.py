@@ -306,7 +306,7 @@ def test_whichever_input_grows_under_a_worker_the_tasks_stop_and_nothing_is_lost
         with pytest.raises(InputGrownError, match=why) as told:
             driver.send(world.payments, key="a", value=Payment(1))
         assert "than their state" in str(told.value)
-        assert "docs/how-to/snapshots.md" in str(told.value)
+        assert "page 'Snapshots', 'Another cluster, another number of partitions'" in str(told.value)
         driver._run(asyncio.sleep(1.0))
         assert [task.state for task in worker.tasks] == [State.REFUSED] * 2
         assert world.seen == [("orders", 0, world.seen[0][2])]
@@ -333,7 +333,9 @@ def test_whichever_input_has_grown_a_worker_doesnt_start_again(name: str) -> Non
         driver.send(world.orders, key="a", value=Order(1))
         grow(driver, name)
         counts = ", ".join(f"{one} {3 if one == name else 2}" for one in GROWN)
-        with pytest.raises(ConfigurationError, match=rf"different numbers of partitions \({counts}\).*snapshots.md"):
+        with pytest.raises(
+            ConfigurationError, match=rf"different numbers of partitions \({counts}\).*page 'Snapshots'"
+        ):
             driver.restart()
 
 
