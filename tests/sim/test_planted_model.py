@@ -61,8 +61,8 @@ def forget_what_was_set(patch: Patch) -> None:
     """A new owner doesn't look which timers there are."""
     original = Timers.__init__
 
-    def begin(self: Timers, *args: Any) -> None:
-        original(self, *args)
+    def begin(self: Timers, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
         for index in self._by_prefix.values():
             index.begins_at(None)
 
