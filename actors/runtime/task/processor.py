@@ -62,7 +62,7 @@ YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
 DUE_S, MOST_DUE_S = 0.001, 0.01
 """How long what is due has its turn: as long as the records before it took, within these bounds."""
-LOOPS_BETWEEN_DUE = 4  # iterations of the event loop: a fetch takes several, and must not wait for turns in each
+LOOPS_BETWEEN_DUE = 6  # iterations of the event loop: a fetch takes several, and must not wait for turns in each
 SWEEP_AGAIN_S = 60.0
 _ROUNDING_S = 0.001
 _SIZE_MASK = 15  # how much is held is looked at every 16 messages
