@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
@@ -62,6 +62,31 @@ class TableBatch:
         """Return what the judge is asked."""
         records = [(one.key, one.value, one.timestamp_ms, one.side) for one in self.cases[at]]
         return {"kind": self.kind, "how": self.how, "history": self.history_ms, "records": records}
+
+
+def join_batches(
+    kind: str,
+    records: Callable[[random.Random, int], tuple[TableRecord, ...]],
+    *,
+    name: str,
+    seed: int,
+    cases: int,
+) -> Iterator[TableBatch]:
+    """Return so many cases of a join without a history, in batches; inner and left joins take turns.
+
+    Args:
+        kind: what the judge calls the join.
+        records: gives so many records of a case.
+        name: makes the seed's random numbers others than those of other suites.
+        seed: where the random numbers begin.
+        cases: how many.
+    """
+    for number, first in enumerate(range(0, cases, BATCH)):
+        rng, how = random.Random(f"{name}-{seed}-{number}"), ("inner", "left")[number % 2]
+        length = rng.randint(5, 30)
+        found = tuple(records(rng, length) for _ in range(min(BATCH, cases - first)))
+        crashes = frozenset(rng.sample(range(length), rng.choice((0, 0, 1))))
+        yield TableBatch(f"{seed}-{number}", kind, how, 0, found, crashes)
 
 
 def table_batches(seed: int, cases: int) -> Iterator[TableBatch]:

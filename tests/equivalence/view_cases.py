@@ -10,7 +10,15 @@ from actors import App, Context
 from actors.testing import ActorTestDriver
 from tests.equivalence.judge import Judge
 from tests.equivalence.suite import Outcome
-from tests.equivalence.table_cases import BATCH, CASE_STEP, GROUP_COUNT, NO_GROUP, Output, TableBatch, TableRecord
+from tests.equivalence.table_cases import (
+    CASE_STEP,
+    GROUP_COUNT,
+    NO_GROUP,
+    Output,
+    TableBatch,
+    TableRecord,
+    join_batches,
+)
 
 GLOBAL = "global-table"
 STREAM, VIEW = 0, 1
@@ -18,12 +26,7 @@ STREAM, VIEW = 0, 1
 
 def view_batches(seed: int, cases: int) -> Iterator[TableBatch]:
     """Return so many cases, in batches; inner and left joins take turns."""
-    for number, first in enumerate(range(0, cases, BATCH)):
-        rng, how = random.Random(f"view-{seed}-{number}"), ("inner", "left")[number % 2]
-        length = rng.randint(5, 30)
-        found = tuple(_records(rng, length) for _ in range(min(BATCH, cases - first)))
-        crashes = frozenset(rng.sample(range(length), rng.choice((0, 0, 1))))
-        yield TableBatch(f"{seed}-{number}", GLOBAL, how, 0, found, crashes)
+    return join_batches(GLOBAL, _records, name="view", seed=seed, cases=cases)
 
 
 def _records(rng: random.Random, length: int) -> tuple[TableRecord, ...]:

@@ -48,9 +48,9 @@ class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
     `parked` is None if the actor takes no commands. `poisoned` says by what `identity` gives why the broker
-    refuses what a message led to, `dropped` which internal messages an operator gave up. `timers` are
-    asked whether they can go by a record's time. `wait` lets so many seconds
-    pass, with nothing of the message held; it raises CancelledError if the task ends.
+    refuses what a message led to, `dropped` which internal messages an operator gave up. `timers` tell whether they can
+    go by a record's time. `wait` lets so many seconds pass, with nothing of the message held; it raises CancelledError
+    if the task ends.
     """
 
     spec: ActorSpec

@@ -192,6 +192,17 @@ async def test_a_takeover_waits_for_a_former_owners_open_transaction(
     assert_damage(await world.damage(b, expected=removed is not None), removed)
 
 
+async def assert_quick_takeover(world: World, removed: Damage | None) -> None:
+    """Another worker takes over without waiting for a time-out of what the dead one left, and nothing is damaged."""
+    began_s = time.monotonic()
+    owner = await world.owner("b", (await world.member()).identity).start(limit=0)
+    await owner.runs()
+    took_s = time.monotonic() - began_s
+    assert_damage([] if took_s < DEAD_S else [f"the takeover took {took_s:.1f} s"], removed)
+    owner.feed.allow(None)
+    assert await world.damage(owner) == []
+
+
 @with_and_without(damage.transactions_of_the_dead_left_open)
 async def test_a_dead_owners_transaction_is_ended_at_once(
     world: World, monkeypatch: Patch, removed: Damage | None
@@ -208,13 +219,7 @@ async def test_a_dead_owners_transaction_is_ended_at_once(
     # It is killed: nothing of it reaches the broker any more.
     world.proxy.on(None, lose_request, client="a-", times=None)
     await before.leave()
-    began_s = time.monotonic()
-    owner = await world.owner("b", (await world.member()).identity).start(limit=0)
-    await owner.runs()
-    took_s = time.monotonic() - began_s
-    assert_damage([] if took_s < DEAD_S else [f"the takeover took {took_s:.1f} s"], removed)
-    owner.feed.allow(None)
-    assert await world.damage(owner) == []
+    await assert_quick_takeover(world, removed)
 
 
 @with_and_without(damage.open_claims_unawaited)
@@ -228,13 +233,7 @@ async def test_a_dead_owners_claim_is_ended_at_once(world: World, monkeypatch: P
     await claims.was_hit()
     world.proxy.on(None, lose_request, client="a-", times=None)
     await before.leave()
-    began_s = time.monotonic()
-    owner = await world.owner("b", (await world.member()).identity).start(limit=0)
-    await owner.runs()
-    took_s = time.monotonic() - began_s
-    assert_damage([] if took_s < DEAD_S else [f"the takeover took {took_s:.1f} s"], removed)
-    owner.feed.allow(None)
-    assert await world.damage(owner) == []
+    await assert_quick_takeover(world, removed)
 
 
 @with_and_without(damage.earlier_release_unfenced)
