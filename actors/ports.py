@@ -121,6 +121,8 @@ class CommitBatch:
         steps: the changelog writes in the order in which they have to become durable where a commit isn't atomic;
             empty if they may in any.
         size: about how many bytes it takes.
+        is_claim: its outputs say who the owner is now, and go before the offsets: whoever finds the offsets pending
+            finds out whose transaction that is. It has no changelog writes.
     """
 
     partition: int
@@ -129,6 +131,7 @@ class CommitBatch:
     outputs: Sequence[Output] = ()
     steps: Sequence[Mapping[str, ChangelogWrites]] = ()
     size: int = 0
+    is_claim: bool = False
 
     def __str__(self) -> str:
         """Return what errors call it."""

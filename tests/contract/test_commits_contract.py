@@ -11,6 +11,7 @@ from actors._core.partitioner import partitioner_of
 from actors._core.task.takeover import LogBounds
 from actors.errors import (
     CommitRefusedError,
+    FencedError,
     OutcomeUnknownError,
     UnstableOffsetError,
 )
@@ -203,7 +204,7 @@ async def test_a_fenced_producer_commits_nothing(world: World, topic: str) -> No
     await old.fence()
     await old.commit(batch(topic, 1, changelogs={topic: {b"k": (METADATA, b"old")}}))
     await new.fence()
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(FencedError):
         await old.commit(batch(topic, 2, changelogs={topic: {b"k": (METADATA, b"fenced")}}))
     await new.commit(batch(topic, 3, changelogs={topic: {b"k": (METADATA, b"new")}}))
     await new.fence()

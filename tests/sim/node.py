@@ -158,7 +158,7 @@ class Node:
     def _machine(self, world: World) -> Disk:
         disk = Disk()
         self._machines += 1
-        disk.transactional_id = f"app:worker:{self.name}.{self._machines}"
+        disk.transactional_id = f"{app.WORKERS}{self.name}.{self._machines}"
         disk.on_write, disk.on_delete = self._written, self._deleted
         return disk
 

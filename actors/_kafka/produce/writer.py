@@ -1,8 +1,9 @@
 """The commits of a worker, exactly once: one transaction at a time, each with the batches of some tasks.
 
+    Produce            claims of tasks that begin: who finds the offsets pending finds out whose transaction it is
     TxnOffsetCommit    the offsets of all tasks, with the member and its generation. A coordinator that has another
                        generation refuses them, and then nothing else was sent
-    Produce            to each leader, side by side
+    Produce            the rest, to each leader, side by side
     EndTxn             the outcome
 
 Transactions of version 2 (KIP-890) raise the producer epoch with each transaction, so that brokers refuse what arrives
@@ -238,7 +239,7 @@ class BatchWriter(ABC):
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    async def _packed(self, batches: Iterable[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
+    async def _packed(self, batches: Sequence[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
         """Return record batches by partition; tasks that write to one partition share them."""
         now_ms = self.wall_ms()
         records: dict[TopicPartition, list[Iterable[Packable]]] = defaultdict(list)
@@ -437,13 +438,12 @@ class TransactionWriter(BatchWriter):
     async def _write(
         self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
     ) -> list[CommitReceipt]:
-        packed = await self._packed(batches)
+        claims = await self._packed([batch for batch in batches if batch.is_claim])
+        packed = await self._packed([batch for batch in batches if not batch.is_claim])
         try:
+            await self._add_records(sequences, claims)
             await self._add_offsets(sequences, identity, batches)
-            await self._add_partitions(sequences, packed)
-            ends = await self._append(
-                sequences, packed, transactional_id=self.transactional_id, is_version_2=self._is_version_2
-            )
+            ends = await self._add_records(sequences, packed)
         except PartsFailedError as failed:
             if failed.may_be_late:
                 await self.fence()
@@ -472,6 +472,15 @@ class TransactionWriter(BatchWriter):
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
         )
         await self._ask_group(request, _code_of_offsets)
+
+    async def _add_records(
+        self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]]
+    ) -> dict[TopicPartition, int]:
+        """Append batches in the transaction; return the next offset of each partition."""
+        await self._add_partitions(sequences, packed)
+        return await self._append(
+            sequences, packed, transactional_id=self.transactional_id, is_version_2=self._is_version_2
+        )
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
         """Add the partitions to a transaction of version 1."""

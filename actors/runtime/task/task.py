@@ -560,7 +560,8 @@ class Task:
             member_id=self.context.identity.member_id,
         )
         offsets = self.context.marked(inputs)
-        await self._log.commit(CommitBatch(self.partition, offsets, outputs=[self._services.encode_owner(record)]))
+        outputs = [self._services.encode_owner(record)]
+        await self._log.commit(CommitBatch(self.partition, offsets, outputs=outputs, is_claim=True))
         return record
 
     def _begin(self, inputs: Sequence[InputProgress]) -> TaskProcessor:

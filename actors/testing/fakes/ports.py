@@ -24,6 +24,7 @@ from actors.errors import (
     BatchesRefusedError,
     BrokerUnavailableError,
     CommitRefusedError,
+    FencedError,
     OutcomeUnknownError,
     ReplacedLogError,
     RestoreError,
@@ -113,8 +114,8 @@ class _FakeWriter:
         except IllegalGenerationError as error:
             raise StaleGenerationError(f"commit of {self._name}: {_said(error)}") from error
         except (RefusedError, NoAnswerError, TimeoutError) as error:
-            kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
-            raise OutcomeUnknownError(f"commit of {self._name}: {kind}") from error
+            kind = FencedError if isinstance(error, ProducerFencedError) else OutcomeUnknownError
+            raise kind(f"commit of {self._name}: {_said(error)}") from error
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
@@ -166,6 +167,19 @@ class FakeWriter(_FakeWriter):
         if refused:
             self._producer = epoch
             raise BatchesRefusedError(refused)
+        ends = await self._produce_all(epoch, [batch for batch in batches if batch.is_claim])
+        refusals = _refusals(ends)
+        if not refusals:
+            await self._commit_offsets(epoch, identity, batches)
+            ends = await self._produce_all(epoch, [batch for batch in batches if not batch.is_claim])
+            refusals = _refusals(ends)
+        end = self._cluster.transactions.end
+        self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
+        if refusals:
+            raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
+        return [_receipt(batch, ends) for batch in batches]
+
+    async def _commit_offsets(self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]) -> None:
         offsets = {
             source: (committed.offset, committed.metadata)
             for batch in batches
@@ -175,20 +189,17 @@ class FakeWriter(_FakeWriter):
             member = identity.member_id, identity.generation
             commit = self._cluster.commit_offsets_in_transaction
             await self._ask("TxnOffsetCommit", commit, self._id, epoch, member, offsets)
+
+    async def _produce_all(self, epoch: int, batches: Sequence[CommitBatch]) -> dict[TopicPartition, Any]:
+        """Write to all partitions side by side; return the offset behind the records of each, or what refused them."""
         writes = _writes(self._cluster, batches)
         sent = await asyncio.gather(
             *(self._produce(epoch, target, records) for target, records in writes.items()), return_exceptions=True
         )
-        ends: dict[TopicPartition, Any] = dict(zip(writes, sent, strict=True))
-        refusals = {target: error for target, error in ends.items() if isinstance(error, RecordRefusedError)}
         for error in sent:
             if isinstance(error, BaseException) and not isinstance(error, RecordRefusedError):
                 raise error
-        end = self._cluster.transactions.end
-        self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
-        if refusals:
-            raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
-        return [_receipt(batch, ends) for batch in batches]
+        return dict(zip(writes, sent, strict=True))
 
     async def _produce(self, epoch: int, target: TopicPartition, records: list[Any]) -> int:
         """Write in the transaction, and return the offset behind the records.
@@ -293,6 +304,10 @@ def _misplaced(cluster: MemoryKafka, batches: Sequence[CommitBatch]) -> dict[int
         except RecordRefusedError as error:
             found[place] = CommitRefusedError(f"{batch}: {_said(error)}")
     return found
+
+
+def _refusals(ends: Mapping[TopicPartition, Any]) -> dict[TopicPartition, RecordRefusedError]:
+    return {target: error for target, error in ends.items() if isinstance(error, RecordRefusedError)}
 
 
 def _concerned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from actors._kafka.produce.writer import BatchWriter, TransactionWriter
 from actors._kafka.transaction_requests import OffsetsRequest
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TopicPartition
+from actors.runtime.committer import Committer
 from actors.runtime.task import former_owners, task
 from actors.runtime.task.context import TaskContext
 from tests.kafka.wire.world import World
@@ -73,11 +75,22 @@ def records_before_offsets(patch: Patch, world: World) -> None:
 
     async def first(*args: Any, **options: Any) -> dict[TopicPartition, int]:
         ends = await append(*args, **options)
-        await left.pop()()
+        while left:
+            await left.pop()()
         return ends
 
     patch.setattr(TransactionWriter, "_add_offsets", later)
     patch.setattr(writer, "append", first)
+
+
+def offsets_before_claims(patch: Patch, world: World) -> None:
+    """A claim is sent like any other record, behind the offsets."""
+    write = TransactionWriter._write
+
+    async def as_others(self: TransactionWriter, sequences: Any, identity: Identity, batches: Any) -> Any:
+        return await write(self, sequences, identity, [replace(batch, is_claim=False) for batch in batches])
+
+    patch.setattr(TransactionWriter, "_write", as_others)
 
 
 def requests_sent_again(patch: Patch, world: World) -> None:
@@ -218,6 +231,15 @@ def open_claims_unawaited(patch: Patch, world: World) -> None:
 def earlier_release_unfenced(patch: Patch, world: World) -> None:
     """The transactional id that a task had in earlier releases isn't fenced."""
     world.former_id = None
+
+
+def doubt_left_to_tasks(patch: Patch, world: World) -> None:
+    """A transaction of unknown outcome is ended when a task asks for it, and not before."""
+
+    async def nothing(*_: Any) -> None:
+        """Leave it open."""
+
+    patch.setattr(Committer, "_leave_nothing_open", nothing)
 
 
 def end_of_the_living(patch: Patch, world: World) -> None:

@@ -5,6 +5,7 @@ Tests with `removed` run with the product as it is, and with one of its rules ta
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from actors._kafka.connection import Connection
 from tests.kafka.helpers import eventually, producing, read_all
 from tests.kafka.wire import damage
 from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without
-from tests.kafka.wire.proxy import Api, Gate, Hold, answered, forward, lose_request, swallow_request
+from tests.kafka.wire.proxy import Api, Exchange, Gate, Hold, answered, forward, lose_request, swallow_request
 from tests.kafka.wire.world import ACTOR, PROGRESS_S, World
 
 COORDINATOR_LOAD_IN_PROGRESS = 14
@@ -223,16 +224,37 @@ async def test_a_dead_owners_transaction_is_ended_at_once(
 
 
 @with_and_without(damage.open_claims_unawaited)
-async def test_a_dead_owners_claim_is_ended_at_once(world: World, monkeypatch: Patch, removed: Damage | None) -> None:
-    """Its id is nowhere but in the record of the open claim, and the registry's readers wait for that: for 13 s."""
+@pytest.mark.parametrize("api", [Api.END_TXN, Api.TXN_OFFSET_COMMIT])
+async def test_a_dead_owners_claim_is_ended_at_once(
+    world: World, monkeypatch: Patch, removed: Damage | None, api: Api
+) -> None:
+    """Its id is only in the record of the open claim, and the registry's readers wait for that: for 13 s."""
     remove(removed, monkeypatch, world)
     await world.add_inputs(4)
     before = await world.member()
-    claims = world.proxy.on(Api.END_TXN, swallow_request, client="a-")
+    claims = world.proxy.on(api, swallow_request, client="a-")
     await world.owner("a", before.identity).start()
     await claims.was_hit()
     world.proxy.on(None, lose_request, client="a-", times=None)
     await before.leave()
+    await assert_quick_takeover(world, removed)
+
+
+@with_and_without(damage.offsets_before_claims)
+async def test_an_owner_that_dies_before_its_claim_leaves_nothing(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """Nobody could know whose an open transaction is that holds back the offset, and names no owner."""
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    former = await world.member()
+    owner = await world.owner("a", former.identity).start(limit=1)
+    await owner.did(1)
+    await owner.stop()
+    claims = world.proxy.on(Api.PRODUCE, swallow_request, client="c-")
+    await world.owner("c", former.identity).start()
+    await claims.was_hit()
+    world.proxy.on(None, lose_request, client="c-", times=None)
     await assert_quick_takeover(world, removed)
 
 
@@ -294,6 +316,31 @@ async def test_a_living_owner_ends_its_transaction_itself(
     if removed is None:
         owner.feed.allow(None)
         assert await world.damage(owner) == []
+
+
+@with_and_without(damage.doubt_left_to_tasks)
+async def test_a_living_worker_whose_tasks_left_ends_what_they_left_open(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """Its last commit got no answer, and it has no task that would take over again."""
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    member = await world.member()
+    living = await world.owner("a", member.identity).start(limit=0)
+    await living.runs()
+    is_stopping = asyncio.Event()
+
+    async def lose_request_then(exchange: Exchange) -> None:
+        await is_stopping.wait()
+        await lose_request(exchange)
+
+    ends = world.proxy.on(Api.END_TXN, lose_request_then, client=living.producer)
+    living.feed.allow(1)
+    await ends.was_hit()
+    living.running.request_stop()
+    is_stopping.set()
+    await eventually(lambda: living.running.state is State.CLOSED, deadline_s=PROGRESS_S, what=repr(living.task))
+    await assert_quick_takeover(world, removed)
 
 
 @with_and_without(damage.fenced_is_migrated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from actors.ports import TopicPartition
 from actors.testing.fakes.cluster import MemoryKafka, Topic
@@ -78,7 +78,19 @@ class SimKafka(MemoryKafka):
 
     def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
         super().__init__(group, marker_s=marker_s)
+        self.on_pending: list[Callable[[str, Iterable[TopicPartition]], None]] = []
         self.group = Group(group, rebalance_s=rebalance_s, appended=self.appended)
+
+    def commit_offsets_in_transaction(
+        self,
+        transactional_id: str,
+        epoch: int,
+        member: tuple[str, int],
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+    ) -> None:
+        super().commit_offsets_in_transaction(transactional_id, epoch, member, offsets)
+        for told in self.on_pending:
+            told(transactional_id, offsets)
 
     def grow_topic(self, name: str, partitions: int) -> Topic:
         """Return a topic more partitions, as an operator does."""
