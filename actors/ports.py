@@ -7,7 +7,7 @@ All offsets are "next" offsets: the one after the last record. All times are Uni
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -121,8 +121,6 @@ class CommitBatch:
         steps: the changelog writes in the order in which they have to become durable where a commit isn't atomic;
             empty if they may in any.
         size: about how many bytes it takes.
-        is_claim: its outputs say who the owner is now, and go before the offsets: whoever finds the offsets pending
-            finds out whose transaction that is. It has no changelog writes.
     """
 
     partition: int
@@ -131,7 +129,6 @@ class CommitBatch:
     outputs: Sequence[Output] = ()
     steps: Sequence[Mapping[str, ChangelogWrites]] = ()
     size: int = 0
-    is_claim: bool = False
 
     def __str__(self) -> str:
         """Return what errors call it."""
@@ -193,6 +190,12 @@ class Writer(Protocol):
             BrokerUnavailableError: it may still be open.
         """
 
+    async def abandon(self) -> bool:
+        """End what the last `write` left open, unless another process has the transactional id since.
+
+        Takes some seconds at most. Returns whether that is done: else `fence` is next.
+        """
+
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `TaskLog.end_transaction_of`."""
 
@@ -203,7 +206,7 @@ class Writer(Protocol):
             BatchesRefusedError: nothing was committed, because of some of the batches.
             StaleGenerationError: the offsets weren't committed, because the group has another generation; `fence` is
                 next. Exactly once, nothing was.
-            OutcomeUnknownError: it failed, or may have: nothing but `fence` and `close` works then.
+            OutcomeUnknownError: it failed, or may have: nothing but `abandon`, `fence` and `close` works then.
         """
 
     async def close(self) -> None:
@@ -248,6 +251,13 @@ class GroupView(Protocol):
 
     async def knows(self, member_id: str) -> bool:
         """Tell whether the group has this member, in whatever generation."""
+
+    async def left_open(self, prefix: str) -> Collection[str]:
+        """Return transactional ids of workers that have a transaction open, and aren't in the group any more.
+
+        They begin with `prefix`. Empty while that can't be told: the group is rebalancing, one of its members doesn't
+        say which id it has, or the brokers are before Kafka 3.0.
+        """
 
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""

@@ -375,8 +375,8 @@ class ActorService(Service):  # type: ignore[misc]
             )
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
-        worker, cache, standbys = self.worker, self._cache, self._standbys
-        if worker is None or cache is None or standbys is None:
+        worker, cache, standbys, folder = self.worker, self._cache, self._standbys, self._folder
+        if worker is None or cache is None or standbys is None or folder is None:
             raise AssertionError("the group is joined last")
         assignor = ActorAssignor(
             instance_id=setup.instance_id or "",
@@ -387,6 +387,7 @@ class ActorService(Service):  # type: ignore[misc]
             declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
             leaving=lambda: worker.leaving,
+            transactional_id=setup.transactional_id(folder.id) or "",
         )
 
         def assigned(

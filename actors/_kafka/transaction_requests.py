@@ -116,14 +116,53 @@ class InitProducerIdRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N8
 class InitProducerIdRequest(_OneVersion):
     """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before.
 
-    Without a transactional id (None) it gives an id for idempotent writes.
+    Without a transactional id (None) it gives an id for idempotent writes. With the producer's own id and epoch it is
+    refused if another process has the transactional id since (KIP-360).
     """
 
     API_KEY = 22
     STRUCT = InitProducerIdRequest_v3
 
-    def __init__(self, transactional_id: str | None, timeout_ms: int) -> None:
-        super().__init__(transactional_id, timeout_ms, -1, -1, {})
+    def __init__(
+        self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        super().__init__(transactional_id, timeout_ms, producer_id, producer_epoch, {})
+
+
+class ListTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801
+    """ListTransactions v0."""
+
+    API_KEY = 66
+    API_VERSION = 0
+    SCHEMA = Schema(
+        *_RESULT,
+        ("unknown_states", CompactArray(_TEXT)),
+        (
+            "transactions",
+            CompactArray(("transactional_id", _TEXT), ("producer_id", Int64), ("state", _TEXT), _TAGS),
+        ),
+        _TAGS,
+    )
+
+
+class ListTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """ListTransactions v0: since Kafka 3.0 (KIP-664)."""
+
+    API_KEY = 66
+    API_VERSION = 0
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = ListTransactionsResponse_v0
+    SCHEMA = Schema(("states", CompactArray(_TEXT)), ("producer_ids", CompactArray(Int64)), _TAGS)
+
+
+class ListTransactionsRequest(Request[ListTransactionsRequest_v0]):  # type: ignore[misc]
+    """Asks a broker for the open transactions that it coordinates, of the ids that this user may describe."""
+
+    API_KEY = 66
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the fields as a request."""
+        return request_struct_class(["Ongoing"], [], {})
 
 
 class TxnOffsetCommitResponse_v3(Response):  # type: ignore[misc]  # noqa: N801

@@ -2,8 +2,8 @@
 
 A failure of some batches concerns their tasks: the others are committed together without them. Then each one whose
 content was refused is committed alone, and only what is refused alone is the task's own fault. After a transaction
-whose outcome isn't known the writer is fenced at once, and each of its tasks takes over again and looks. Those that
-waited had sent nothing and simply go on.
+whose outcome isn't known, that is ended, and each of its tasks takes over again and looks. Those that waited had sent
+nothing and simply go on.
 
 A commit belongs to the member's generation when its transaction begins, whichever generation its task was assigned in.
 While a rebalance is under way the group's former generation lives until all members have joined: commits go on. Those
@@ -13,7 +13,6 @@ that are refused then wait for the assignment, and are committed in the new gene
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 from collections import deque
 from collections.abc import Sequence
@@ -21,14 +20,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from actors._core.task.commit import rest_s
-from actors.errors import (
-    BatchesRefusedError,
-    CommitRefusedError,
-    FencedError,
-    MigratedError,
-    StaleGenerationError,
-    TaskError,
-)
+from actors.errors import BatchesRefusedError, CommitRefusedError, MigratedError, StaleGenerationError
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
 from actors.runtime.cancellation import is_cancelled
 
@@ -176,6 +168,8 @@ class Committer:
                 self._commit_s, self._began_s = now_s() - began_s, None
                 # Not before the time that tasks wait for already: they go on together.
                 self._ready_s = max(self._ready_s, now_s() + rest_s(self._commit_s, count, self.longest_rest_s))
+                if self._is_doubtful:
+                    await self._leave_nothing_open()
         except Exception as error:
             # A defect: it ends the tasks that wait, and they end the worker.
             for waiting in (*taken, *self._waiting):
@@ -209,14 +203,12 @@ class Committer:
         except Exception as error:
             for waiting in taken:
                 waiting.fail(error)
-            await self._leave_nothing_open(error)
-        except asyncio.CancelledError as error:
+        except asyncio.CancelledError:
             for waiting in taken:
                 waiting.receipt.cancel()
             # A client cancels its own futures when a connection dies: then the others are still to be committed.
             if is_cancelled():
                 raise
-            await self._leave_nothing_open(error)
         else:
             self._is_doubtful = False
             for waiting, receipt in zip(taken, receipts, strict=True):
@@ -233,9 +225,7 @@ class Committer:
             identity, self._is_doubtful = self.member.identity, True
             try:
                 return await self.writer.write(identity, [waiting.batch for waiting in taken])
-            except StaleGenerationError as error:
-                # The wait may be long, and a claim may be open.
-                await self._leave_nothing_open(error)
+            except StaleGenerationError:
                 if not await self.member.changed(identity):
                     raise
 
@@ -253,14 +243,16 @@ class Committer:
         for waiting in alone:
             await self._together([waiting])
 
-    async def _leave_nothing_open(self, error: BaseException) -> None:
-        """End what a failed transaction may have left open: its tasks may be others' by now, and hold nobody up.
-
-        If it was fenced, that has ended it, and whoever did it would be fenced in turn.
-        """
-        if not isinstance(error, FencedError):
-            with contextlib.suppress(TaskError):
-                await self._end_doubt()
+    async def _leave_nothing_open(self) -> None:
+        """End what a failed transaction left open: its tasks may be other workers' before they take over again."""
+        try:
+            async with self._turn:
+                if self._is_doubtful:
+                    self._is_doubtful = not await self.writer.abandon()
+        except asyncio.CancelledError:
+            # As in `_together`.
+            if is_cancelled():
+                raise
 
     async def _end_doubt(self) -> None:
         if self._is_doubtful:

@@ -71,7 +71,7 @@ async def test_a_commit_without_writes_moves_the_offset(world: World, topic: str
     empty = batch(topic, 11)
     assert (await log.commit(empty)).changelog_offsets == {}
     await log.fence()
-    assert await world.group.committed(source_of(empty)) == empty.offsets[source_of(empty)]
+    assert await settled(world, source_of(empty)) == empty.offsets[source_of(empty)]
 
 
 async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, topic: str) -> None:
@@ -209,7 +209,7 @@ async def test_a_fenced_producer_commits_nothing(world: World, topic: str) -> No
     await new.commit(batch(topic, 3, changelogs={topic: {b"k": (METADATA, b"new")}}))
     await new.fence()
     assert [value for _, value in await read(world, topic)] == [b"old", b"new"]
-    committed = await world.group.committed(TopicPartition(topic, 0))
+    committed = await settled(world, TopicPartition(topic, 0))
     assert committed is not None
     assert committed.offset == 3
 
@@ -319,6 +319,28 @@ async def test_the_group_knows_its_members_in_any_generation(world: World, topic
     assert not await world.group.knows("nobody")
     await member.close()
     await eventually(lambda: _is_forgotten(world, member.identity.member_id))
+
+
+async def test_open_transactions_of_workers_that_left_are_found(world: World, topic: str) -> None:
+    prefix = world.full_id("w")
+    ids = {name: world.full_id(name) for name in ("w1", "w2", "x3")}
+    opened = [await world.open_transaction(name, topic, name.encode()) for name in ids]
+    assert await world.group.left_open(prefix) == {ids["w1"], ids["w2"]}, "the group has no members"
+    member = await world.join(topic, transactional_id=ids["w1"])
+    await eventually(lambda: _left_open(world, prefix, {ids["w2"]}))
+    # One that doesn't say so may be any of them.
+    other = await world.join(topic)
+    await eventually(lambda: _left_open(world, prefix, set()))
+    await other.close()
+    await eventually(lambda: _left_open(world, prefix, {ids["w2"]}))
+    await member.close()
+    for one in opened:
+        await one.end(commit=False)
+    await eventually(lambda: _left_open(world, prefix, set()))
+
+
+async def _left_open(world: World, prefix: str, ids: set[str]) -> bool:
+    return await world.group.left_open(prefix) == ids
 
 
 async def _is_forgotten(world: World, member_id: str) -> bool:

@@ -118,7 +118,9 @@ class World(Protocol):
     async def send(self, topic: str, key: bytes, value: bytes | None) -> None: ...
     async def delete_before(self, topic: str, offset: int) -> None: ...
     async def compact(self, topic: str) -> None: ...
-    async def join(self, topic: str, instance_id: str | None = None, *, reads_committed: bool = True) -> Member: ...
+    async def join(self, topic: str, instance_id: str | None = None, **options: Any) -> Member:
+        """Join the group; `reads_committed` and `transactional_id` say how the member reads, and what it says."""
+
     async def open_transaction(
         self, transactional_id: str, topic: str, key: bytes = b"open", value: bytes = b"open"
     ) -> OpenTransaction: ...
@@ -177,7 +179,14 @@ class FakeWorld:
         log = self.cluster.log(TopicPartition(topic, 0))
         log.compact(self.cluster.wall_ms(), log.end)
 
-    async def join(self, topic: str, instance_id: str | None = None, *, reads_committed: bool = True) -> Member:
+    async def join(
+        self,
+        topic: str,
+        instance_id: str | None = None,
+        *,
+        reads_committed: bool = True,
+        transactional_id: str | None = None,
+    ) -> Member:
         member = Member()
         settings = FakeGroupSettings(
             f"member{len(self._members)}",
@@ -185,6 +194,7 @@ class FakeWorld:
             reads_committed=reads_committed,
             session_s=SESSION_MS / 1000,
             heartbeat_s=0.1,
+            transactional_id=transactional_id,
         )
         member.source = FakeSource(self.cluster, self.network, settings, [topic], on_disk=dict, events=member.events())
         member.source.open()
@@ -309,7 +319,14 @@ class RealWorld:
     async def compact(self, topic: str) -> None:
         """The broker's cleaner comes by itself."""
 
-    async def join(self, topic: str, instance_id: str | None = None, *, reads_committed: bool = True) -> Member:
+    async def join(
+        self,
+        topic: str,
+        instance_id: str | None = None,
+        *,
+        reads_committed: bool = True,
+        transactional_id: str | None = None,
+    ) -> Member:
         member = Member()
         settings = GroupSettings(
             group=self._name,
@@ -321,7 +338,7 @@ class RealWorld:
             fetch_bytes=100_000,
             max_poll_records=None,
         )
-        assignor = ActorAssignor(instance_id="", address="", actors={}, on_disk=dict)
+        assignor = ActorAssignor(instance_id="", address="", actors={}, on_disk=dict, transactional_id=transactional_id)
         member.source = await KafkaSource.open(self.connection, settings, [topic], assignor, member.events())
         self._opened.append(member)
         return member

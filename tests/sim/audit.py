@@ -110,7 +110,6 @@ class Audit:
         own_order = app.STORES if app.PARKED in stores else stores
         self._ordered = frozenset(map(app.changelog, own_order))
         cluster.transactions.on_decision.append(self._decided)
-        cluster.on_pending.append(self._pending)
         if is_static:
             cluster.group.on_change.append(self._changed)
         if not exactly_once:
@@ -156,18 +155,6 @@ class Audit:
                 self.operator_set(source, offset)
             else:
                 self._check_offset(source, offset, mark, self.owners[metadata])
-
-    def _pending(self, transactional_id: str, sources: Iterable[TopicPartition]) -> None:
-        """See that whoever finds the offsets pending finds in the registry whose transaction that is."""
-        if not transactional_id.startswith(app.WORKERS):
-            return
-        history = self._cluster.log(TopicPartition(app.OWNERS, 0)).history
-        for source in sources:
-            self.counted["pending offsets"] += 1
-            key = f"{app.ACTOR}/{source.partition}".encode()
-            claims = [record for record in history if record.key == key and not _is_void(record)]
-            if not claims or transactional_id.encode() not in (claims[-1].value or b""):
-                self.violated(f"claim: {transactional_id} has the offset of {source} pending, the registry {claims}")
 
     def _check_together(self, transaction: Transaction) -> None:
         """See that the offsets of all inputs of a task are in the transaction, and of one commit."""
@@ -575,10 +562,6 @@ def _first_at(history: list[StoredRecord], offset: int) -> int:
         else:
             high = middle
     return low
-
-
-def _is_void(record: StoredRecord) -> bool:
-    return record.is_marker or (record.transaction is not None and record.transaction.decision is Decision.ABORT)
 
 
 def _metadata(record: StoredRecord) -> bytes:

@@ -158,7 +158,7 @@ class Node:
     def _machine(self, world: World) -> Disk:
         disk = Disk()
         self._machines += 1
-        disk.transactional_id = f"{app.WORKERS}{self.name}.{self._machines}"
+        disk.transactional_id = f"app:worker:{self.name}.{self._machines}"
         disk.on_write, disk.on_delete = self._written, self._deleted
         return disk
 
@@ -332,6 +332,7 @@ class Node:
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
                 keeps=self.keeps,
+                transactional_id=self.disk.transactional_id if world.is_exactly_once else "",
                 max_poll_records=world.max_poll_records,
             ),
             world.inputs,

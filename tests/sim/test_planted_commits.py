@@ -8,7 +8,6 @@ import pytest
 
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.task.processor import TaskProcessor
-from actors.runtime.task.task import Task
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 
@@ -67,14 +66,7 @@ def count_what_came_after(patch: Patch) -> None:
     patch.setattr(Effects, "committed", committed)
 
 
-def claim_behind_the_offsets(patch: Patch) -> None:
-    """A claim is sent like any other record."""
-    edit = (", is_claim=True", "")
-    patch.setattr(Task, "_commit_claim", rewritten(Task._commit_claim, edit))
-
-
 PLANTED = (
-    Planted(claim_behind_the_offsets, "claim"),
     Planted(settle_before_the_receipt, "exactly once"),
     Planted(overtake, "", first_seed=7),
     Planted(store_where_the_task_is, "disk ahead"),

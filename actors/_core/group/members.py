@@ -48,9 +48,10 @@ class Member:
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
     last one that it took part in; `kept` tells whether it still has them while it joins, None for a member of an
     earlier release, which never has. `on_disk` has the sum of the changelog positions of its stores, by task.
-    `process` tells the processes of a static member apart, 0 for a dynamic one. `declared` are the actors of its
-    program, None if it is of a release that doesn't say so. `trouble` says what of this couldn't be understood; a
-    member of which nothing could be isn't `is_known`.
+    `process` tells the processes of a static member apart, 0 for a dynamic one. `transactional_id` is what the worker
+    commits with, "" at least once, `declared` are the actors of its program; both are None for a member of a release
+    that doesn't say so. `trouble` says what of this couldn't be understood; a member of which nothing could be isn't
+    `is_known`.
     """
 
     member_id: str
@@ -64,6 +65,7 @@ class Member:
     process: int = 0
     declared: tuple[Declared, ...] | None = None
     kept: bool | None = None
+    transactional_id: str | None = None
     trouble: str = ""
     is_known: bool = True
 
@@ -86,6 +88,7 @@ class _MemberData(_Version, array_like=True, frozen=True):
     process: _Count = 0
     declared: tuple[Declared, ...] | None = None
     kept: bool | None = None
+    transactional_id: str | None = None
 
 
 class _ActorData(msgspec.Struct, array_like=True, frozen=True):
@@ -133,6 +136,7 @@ def encode_member_data(member: Member) -> bytes:
             member.process,
             member.declared,
             member.kept,
+            member.transactional_id,
         )
     )
 
@@ -180,6 +184,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
         process=data.process,
         declared=data.declared,
         kept=data.kept,
+        transactional_id=data.transactional_id,
         trouble=trouble,
     )
 

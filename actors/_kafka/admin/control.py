@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     IllegalGenerationError,
     KafkaError,
@@ -24,18 +25,19 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.admin import ApiVersionRequest
+from aiokafka.protocol.admin import ApiVersionRequest, DescribeGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
+from actors._core.group.members import decode_member_data
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
 from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
-from actors._kafka.transaction_requests import REQUIRED, OffsetsRequest
+from actors._kafka.transaction_requests import REQUIRED, ListTransactionsRequest, OffsetsRequest
 from actors.errors import BrokerUnavailableError, ConfigurationError, UnstableOffsetError
 from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
@@ -46,6 +48,8 @@ _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FENCED_INSTANCE_ID = 82
 _NO_GENERATION = -2
+_SETTLED = ("Stable", "Empty", "Dead")
+"""The states of a group whose members are known with what they say of themselves."""
 _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
 _REPLICAS = 4
 """Where a partition's replicas are in an answer about its topic."""
@@ -183,6 +187,28 @@ class ControlPlane(BrokerClient):
 
         return await self._answered(f"is {member_id} in group {self._group}", ask)
 
+    async def left_open(self, prefix: str) -> set[str]:
+        """See `actors.ports.GroupView.left_open`. Brokers that don't answer soon are left out."""
+
+        async def listed(node: int) -> set[str]:
+            try:
+                async with asyncio.timeout(AGREE_S):
+                    answer = await self._client.send(node, ListTransactionsRequest())
+            except (KafkaError, OSError, TimeoutError):
+                return set()
+            return {one for one, _, _, _ in answer.transactions if one.startswith(prefix)}
+
+        async def ask() -> set[str | None]:
+            response = await self.ask_coordinator(DescribeGroupsRequest([self._group]))
+            code, _, state, _, _, members, *_ = response.groups[0]
+            self.check(code)
+            return {_transactional_id(metadata) for _, _, _, metadata, _ in members} if state in _SETTLED else {None}
+
+        # In this order: a worker that begins meanwhile is a member before.
+        found = set[str]().union(*await asyncio.gather(*map(listed, self._nodes())))
+        known = await self._answered(f"the members of group {self._group}", ask) if found else set()
+        return set() if None in known else found - known
+
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Return the partition's start and its high watermark (not the last stable offset), from its leader."""
         start = await self._offset(partition, _EARLIEST)
@@ -299,7 +325,7 @@ class ControlPlane(BrokerClient):
             except (KafkaError, OSError, TimeoutError):
                 return {}, dict.fromkeys(wanted, KafkaError())
 
-        answers = await asyncio.gather(*(ask(broker.nodeId) for broker in self._client.cluster.brokers()))
+        answers = await asyncio.gather(*map(ask, self._nodes()))
         for name in sorted(wanted):
             for _, refused in answers:
                 if isinstance(refused.get(name), UNAUTHORIZED):
@@ -310,6 +336,9 @@ class ControlPlane(BrokerClient):
                     f"topic {name}: the brokers don't agree which topic of how many partitions it is, they say "
                     f"{' and '.join(sorted(said))}: one of them is behind"
                 )
+
+    def _nodes(self) -> list[int]:
+        return [broker.nodeId for broker in self._client.cluster.brokers()]
 
     async def _offset(self, partition: TopicPartition, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         async def ask() -> int:
@@ -332,6 +361,15 @@ class ControlPlane(BrokerClient):
             raise UnknownTopicOrPartitionError(f"{partition} is missing from the answer")
 
         return await self._answered(f"offsets of {partition}", ask)
+
+
+def _transactional_id(metadata: bytes) -> str | None:
+    """Return what a member says that it commits with: "" is at least once, None that it doesn't say so."""
+    try:
+        data = ConsumerProtocolMemberMetadata.decode(metadata).user_data
+    except (ValueError, TypeError):
+        return None
+    return decode_member_data("", data).transactional_id
 
 
 def _described(topic: TopicInfo | None) -> str:

@@ -67,6 +67,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         declared: Sequence[Declared] | None = None,
         rules: PlacementRules | None = None,
         leaving: Callable[[], Iterable[TopicPartition]] = tuple,
+        transactional_id: str | None = None,
     ) -> None:
         self._instance_id = instance_id
         self._address = address
@@ -79,6 +80,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._declared = None if declared is None else tuple(declared)
         self._rules = rules or PlacementRules()
         self._leaving = leaving
+        self._transactional_id = transactional_id
         self.copies = Copies()
         self.kept = False
         self.unheard: frozenset[TaskId] = frozenset()
@@ -106,6 +108,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             process=self._process,
             declared=self._declared,
             kept=self.kept,
+            transactional_id=self._transactional_id,
         )
         return ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, sorted(topics), encode_member_data(member))
 

@@ -1,9 +1,8 @@
 """The commits of a worker, exactly once: one transaction at a time, each with the batches of some tasks.
 
-    Produce            claims of tasks that begin: who finds the offsets pending finds out whose transaction it is
     TxnOffsetCommit    the offsets of all tasks, with the member and its generation. A coordinator that has another
                        generation refuses them, and then nothing else was sent
-    Produce            the rest, to each leader, side by side
+    Produce            to each leader, side by side
     EndTxn             the outcome
 
 Transactions of version 2 (KIP-890) raise the producer epoch with each transaction, so that brokers refuse what arrives
@@ -71,6 +70,8 @@ from actors.runtime.clock import machine_ms
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
 ANSWER_S = 5.0
 """How long one broker of several is waited for."""
+ABANDON_S = 15.0
+"""How long a failed transaction is tried to be ended: a coordinator that died is replaced after about 10 s."""
 MOST_NAMED = 3
 """How many partitions an error names."""
 INIT_S = 60.0
@@ -106,17 +107,29 @@ class BatchWriter(ABC):
     _client: AIOKafkaClient | None = field(default=None, init=False)
     _throttle: Throttle | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
+    _left: Sequences | None = field(default=None, init=False)
+    """Those of a `write` that failed."""
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
     _words: dict[str, str] = field(default_factory=dict, init=False)
     """By group, transactional id, or `_LEADERS`: what was heard last about a request that isn't done."""
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
-        self._sequences = None
+        self._sequences = self._left = None
         async with self._asking(f"InitProducerId of {self._name}", self.transactional_id):
             if self._client is None:
                 await self._connect()
             self._sequences = Sequences(*await self._begin())
+
+    async def abandon(self) -> bool:
+        """See `actors.ports.Writer.abandon`."""
+        left, self._left = self._left, None
+        if left is None or self.transactional_id is None:
+            return False
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(ABANDON_S):
+                self._sequences = Sequences(*await self._init(self.transactional_id, left))
+        return self._sequences is not None
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
@@ -125,7 +138,7 @@ class BatchWriter(ABC):
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """See `actors.ports.Writer.write`."""
-        sequences, self._sequences = self._sequences, None
+        sequences, self._sequences, self._left = self._sequences, None, self._sequences
         if sequences is None:
             raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
         for about in self._asked_in_commits:
@@ -207,8 +220,9 @@ class BatchWriter(ABC):
                     f"again. See whether the brokers are well{f', and {look}' if transactional_id else ''}"
                 ) from error
 
-    async def _init(self, transactional_id: str | None) -> tuple[int, int]:
-        request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
+    async def _init(self, transactional_id: str | None, own: Sequences | None = None) -> tuple[int, int]:
+        producer = () if own is None else (own.producer_id, own.epoch)
+        request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms, *producer)
         if transactional_id is None:
             answer = await self._any(request)
         else:
@@ -239,7 +253,7 @@ class BatchWriter(ABC):
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    async def _packed(self, batches: Sequence[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
+    async def _packed(self, batches: Iterable[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
         """Return record batches by partition; tasks that write to one partition share them."""
         now_ms = self.wall_ms()
         records: dict[TopicPartition, list[Iterable[Packable]]] = defaultdict(list)
@@ -438,12 +452,13 @@ class TransactionWriter(BatchWriter):
     async def _write(
         self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
     ) -> list[CommitReceipt]:
-        claims = await self._packed([batch for batch in batches if batch.is_claim])
-        packed = await self._packed([batch for batch in batches if not batch.is_claim])
+        packed = await self._packed(batches)
         try:
-            await self._add_records(sequences, claims)
             await self._add_offsets(sequences, identity, batches)
-            ends = await self._add_records(sequences, packed)
+            await self._add_partitions(sequences, packed)
+            ends = await self._append(
+                sequences, packed, transactional_id=self.transactional_id, is_version_2=self._is_version_2
+            )
         except PartsFailedError as failed:
             if failed.may_be_late:
                 await self.fence()
@@ -472,15 +487,6 @@ class TransactionWriter(BatchWriter):
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
         )
         await self._ask_group(request, _code_of_offsets)
-
-    async def _add_records(
-        self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]]
-    ) -> dict[TopicPartition, int]:
-        """Append batches in the transaction; return the next offset of each partition."""
-        await self._add_partitions(sequences, packed)
-        return await self._append(
-            sequences, packed, transactional_id=self.transactional_id, is_version_2=self._is_version_2
-        )
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
         """Add the partitions to a transaction of version 1."""

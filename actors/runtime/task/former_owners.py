@@ -3,7 +3,8 @@
 The group forgets a dead worker when its session is over. Its transaction would stay open until its own time-out: it
 would keep the partition's offset unstable, and hold back the readers of its changelog and of the registry. The registry
 has the transactional id and the member id of each owner; whoever needs the partition ends the transaction if the group
-doesn't have the member any more. A living worker isn't disturbed: it ends its transaction itself. Nor is another
+doesn't have the member any more. An owner that died between its offsets and its claim is found in the brokers' list of
+open transactions. A living worker isn't disturbed: it ends its transaction itself. Nor is another
 program, which may have committed the group's offsets or written into the registry in a transaction. A long wait for
 either is logged.
 """
@@ -21,6 +22,8 @@ from actors.runtime.message.failures import REMIND_S
 logger = escaping(logging.getLogger(__name__))
 
 LOOK_S = 0.1
+LOOKS_OF_A_LONG_WAIT = 10
+"""Most open transactions end within a commit; after so many looks, and again after as many, others may be asked for."""
 SAY_S = 5.0
 """An open transaction that is waited for so long is logged, again every `REMIND_S`. Most end within a commit."""
 _TOOL = "kafka-transactions.sh --bootstrap-server BROKER"
@@ -44,6 +47,7 @@ class Wait:
         self._where, self._place, self._clock, self._tell = where, place, clock, tell
         self._began_s = clock.monotonic()
         self._reminders = Reminders(REMIND_S)
+        self._looks = 0
         self.ended: set[str] = set()
 
     def __enter__(self) -> Wait:
@@ -52,8 +56,13 @@ class Wait:
     def __exit__(self, *_: object) -> None:
         self._tell("")
 
+    def is_long(self) -> bool:
+        """Tell from time to time that it has been a long one."""
+        return self._looks % LOOKS_OF_A_LONG_WAIT == LOOKS_OF_A_LONG_WAIT - 1
+
     async def look_later(self, owners: Sequence[OwnerRecord]) -> None:
         """Wait for a moment; log it if the wait is long. `owners` may have the transaction."""
+        self._looks += 1
         now_s = self._clock.monotonic()
         self._tell(self._reason)
         if now_s - self._began_s >= SAY_S and self._reminders.is_due(now_s):
@@ -129,11 +138,13 @@ async def settled_offset(
     source: TopicPartition,
     owner: OwnerRecord | None,
     *,
+    worker_id: str = "",
     tell: Callable[[str], None] = _tell_nobody,
 ) -> Committed | None:
     """Return the committed offset when no open transaction can change it. `owner` is the task's last one.
 
-    `tell` gets what is waited for, and "" at the end.
+    `worker_id` is a transactional id of one of the app's workers, "" at least once. `tell` gets what is waited for, and
+    "" at the end.
     """
     owners = [] if owner is None else [owner]
     with Wait("the group's offset", source, f"{_OFFSETS}-N", clock=clock, tell=tell) as wait:
@@ -142,12 +153,23 @@ async def settled_offset(
                 return await group.stable_offset(source)
             except UnstableOffsetError:
                 await _end_of_dead(group, log, owners, wait.ended)
+                if worker_id and wait.is_long():
+                    await _end_of_unnamed(group, log, worker_id, wait.ended)
                 await wait.look_later(owners)
+
+
+async def _end_of_unnamed(group: GroupView, log: TaskLog, worker_id: str, ended: set[str]) -> None:
+    """End the transactions of workers that left the group, and may have been killed before their claim was written."""
+    for transactional_id in sorted(await group.left_open(worker_id.rpartition(":")[0] + ":")):
+        logger.info("ending the transaction of %s, whose worker isn't in the group", transactional_id)
+        await log.end_transaction_of(transactional_id)
+        ended.add(transactional_id)
 
 
 async def _end_of_dead(group: GroupView, log: TaskLog, owners: Iterable[OwnerRecord], ended: set[str]) -> None:
     """End the transactions of owners that the group doesn't have any more, and add their ids to `ended`."""
-    for transactional_id, member_id in sorted({(owner.transactional_id, owner.member_id) for owner in owners}):
+    # A worker that has joined anew is a living one: its newest record counts.
+    for transactional_id, member_id in sorted({owner.transactional_id: owner.member_id for owner in owners}.items()):
         if transactional_id and not await group.knows(member_id):
             # A transaction that stays open is another's: it is said once, and tried again.
             level = logging.DEBUG if transactional_id in ended else logging.INFO

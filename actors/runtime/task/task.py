@@ -479,7 +479,8 @@ class Task:
             await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
         found = []
         for index, source in enumerate(self.sources):
-            committed = await settled_offset(group, self._log, clock, source, owner, tell=tell)
+            worker_id = self._settings.transactional_id
+            committed = await settled_offset(group, self._log, clock, source, owner, worker_id=worker_id, tell=tell)
             bounds = await self._services.logs.bounds(source)
             self.meters.looked(source.topic, None if committed is None else committed.offset, bounds.end)
             found.append(
@@ -560,8 +561,7 @@ class Task:
             member_id=self.context.identity.member_id,
         )
         offsets = self.context.marked(inputs)
-        outputs = [self._services.encode_owner(record)]
-        await self._log.commit(CommitBatch(self.partition, offsets, outputs=outputs, is_claim=True))
+        await self._log.commit(CommitBatch(self.partition, offsets, outputs=[self._services.encode_owner(record)]))
         return record
 
     def _begin(self, inputs: Sequence[InputProgress]) -> TaskProcessor:

@@ -34,6 +34,10 @@ class GroupOffsets:
         """Tell whether this is a member, in whatever generation."""
         return True
 
+    def transactional_ids(self) -> set[str | None]:
+        """Return those of the members; None is in it for one that doesn't say so, or while the group rebalances."""
+        return {None}
+
     def committed(self, source: TopicPartition) -> Committed | None:
         """Return the committed offset; one of a transaction without its marker is not."""
         return self.offsets.get(source)

@@ -66,6 +66,7 @@ ANSWER_S = 10.0
 RETRY_S = 0.05
 POLL_S = 0.2
 GIVE_UP_S = 60.0
+ABANDON_S = 15.0
 
 
 class FakeClock:
@@ -102,12 +103,18 @@ class _FakeWriter:
         self._name = name
         self._commit_deadline_s = commit_deadline_s
         self._producer: int | None = None
+        self._left: int | None = None
+
+    async def abandon(self) -> bool:
+        """See `actors.ports.Writer.abandon`."""
+        return False
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """See `actors.ports.Writer.write`."""
         producer, self._producer = self._producer, None
         if producer is None:
             raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
+        self._left = producer
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._in_order(producer, identity, batches)
@@ -157,8 +164,18 @@ class FakeWriter(_FakeWriter):
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
-        self._producer = None
+        self._producer = self._left = None
         self._producer = await self._init(self._id, self._transaction_timeout_s)
+
+    async def abandon(self) -> bool:
+        """See `actors.ports.Writer.abandon`."""
+        left, self._left = self._left, None
+        if left is not None:
+            init, timeout_s = self._cluster.transactions.init_producer_id, self._transaction_timeout_s
+            with contextlib.suppress(RefusedError, NoAnswerError, TimeoutError):
+                async with asyncio.timeout(ABANDON_S):
+                    self._producer = await self._ask("InitProducerId", init, self._id, timeout_s, left)
+        return self._producer is not None
 
     async def _in_order(
         self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]
@@ -167,19 +184,6 @@ class FakeWriter(_FakeWriter):
         if refused:
             self._producer = epoch
             raise BatchesRefusedError(refused)
-        ends = await self._produce_all(epoch, [batch for batch in batches if batch.is_claim])
-        refusals = _refusals(ends)
-        if not refusals:
-            await self._commit_offsets(epoch, identity, batches)
-            ends = await self._produce_all(epoch, [batch for batch in batches if not batch.is_claim])
-            refusals = _refusals(ends)
-        end = self._cluster.transactions.end
-        self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
-        if refusals:
-            raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
-        return [_receipt(batch, ends) for batch in batches]
-
-    async def _commit_offsets(self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]) -> None:
         offsets = {
             source: (committed.offset, committed.metadata)
             for batch in batches
@@ -189,17 +193,20 @@ class FakeWriter(_FakeWriter):
             member = identity.member_id, identity.generation
             commit = self._cluster.commit_offsets_in_transaction
             await self._ask("TxnOffsetCommit", commit, self._id, epoch, member, offsets)
-
-    async def _produce_all(self, epoch: int, batches: Sequence[CommitBatch]) -> dict[TopicPartition, Any]:
-        """Write to all partitions side by side; return the offset behind the records of each, or what refused them."""
         writes = _writes(self._cluster, batches)
         sent = await asyncio.gather(
             *(self._produce(epoch, target, records) for target, records in writes.items()), return_exceptions=True
         )
+        ends: dict[TopicPartition, Any] = dict(zip(writes, sent, strict=True))
+        refusals = {target: error for target, error in ends.items() if isinstance(error, RecordRefusedError)}
         for error in sent:
             if isinstance(error, BaseException) and not isinstance(error, RecordRefusedError):
                 raise error
-        return dict(zip(writes, sent, strict=True))
+        end = self._cluster.transactions.end
+        self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
+        if refusals:
+            raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
+        return [_receipt(batch, ends) for batch in batches]
 
     async def _produce(self, epoch: int, target: TopicPartition, records: list[Any]) -> int:
         """Write in the transaction, and return the offset behind the records.
@@ -306,10 +313,6 @@ def _misplaced(cluster: MemoryKafka, batches: Sequence[CommitBatch]) -> dict[int
     return found
 
 
-def _refusals(ends: Mapping[TopicPartition, Any]) -> dict[TopicPartition, RecordRefusedError]:
-    return {target: error for target, error in ends.items() if isinstance(error, RecordRefusedError)}
-
-
 def _concerned(
     cluster: MemoryKafka, batches: Sequence[CommitBatch], refusals: Mapping[TopicPartition, Exception]
 ) -> dict[int, TaskError]:
@@ -392,6 +395,16 @@ class FakeGroupView:
         return bool(
             await _answered(f"is {member_id} in the group", lambda: self._network.ask("Knows?", ask, member_id))
         )
+
+    async def left_open(self, prefix: str) -> set[str]:
+        """See `actors.ports.GroupView.left_open`."""
+
+        def look() -> set[str]:
+            open_ids = {one.transactional_id for one in self._cluster.transactions.open_transactions()}
+            members = self._group.transactional_ids()
+            return set() if None in members else {one for one in open_ids - members if one.startswith(prefix)}
+
+        return set(await _answered("open transactions", lambda: self._network.ask("ListTransactions", look)))
 
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
         """See `actors.ports.GroupView.topic_ids`."""

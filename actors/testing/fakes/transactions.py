@@ -67,14 +67,17 @@ class TransactionCoordinator:
         self._producers: dict[str, _Producer] = {}
         self._context = Context()
 
-    def init_producer_id(self, transactional_id: str, timeout_s: float) -> int:
+    def init_producer_id(self, transactional_id: str, timeout_s: float, own_epoch: int | None = None) -> int:
         """Settle what the id left open and give the next producer epoch.
 
         Raises:
             ConcurrentTransactionsError: it isn't settled yet, ask again.
+            ProducerFencedError: somebody else has the id since it was given `own_epoch`.
         """
         self._check_available()
         producer = self._producers.setdefault(transactional_id, _Producer())
+        if own_epoch is not None and own_epoch != producer.epoch:
+            raise ProducerFencedError(f"{transactional_id}: epoch {own_epoch} is fenced")
         if producer.state is _State.ONGOING:
             self._fence_and_abort(producer)
         if producer.state is _State.PREPARED:
@@ -101,6 +104,14 @@ class TransactionCoordinator:
             for transaction in transactions
             if transaction is not None
         )
+
+    def open_transactions(self) -> list[Transaction]:
+        """Return the transactions that are not at their end, markers included."""
+        return [
+            producer.transaction
+            for producer in self._producers.values()
+            if producer.transaction is not None and producer.state in (_State.ONGOING, _State.PREPARED)
+        ]
 
     def writing(self, transactional_id: str, epoch: int, log: PartitionLog) -> Transaction:
         """Return the open transaction, which begins with the first write; the partition is in it from now on."""

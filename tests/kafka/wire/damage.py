@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ from actors._kafka.produce.writer import BatchWriter, TransactionWriter
 from actors._kafka.transaction_requests import OffsetsRequest
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TopicPartition
-from actors.runtime.committer import Committer
 from actors.runtime.task import former_owners, task
 from actors.runtime.task.context import TaskContext
 from tests.kafka.wire.world import World
@@ -75,22 +73,11 @@ def records_before_offsets(patch: Patch, world: World) -> None:
 
     async def first(*args: Any, **options: Any) -> dict[TopicPartition, int]:
         ends = await append(*args, **options)
-        while left:
-            await left.pop()()
+        await left.pop()()
         return ends
 
     patch.setattr(TransactionWriter, "_add_offsets", later)
     patch.setattr(writer, "append", first)
-
-
-def offsets_before_claims(patch: Patch, world: World) -> None:
-    """A claim is sent like any other record, behind the offsets."""
-    write = TransactionWriter._write
-
-    async def as_others(self: TransactionWriter, sequences: Any, identity: Identity, batches: Any) -> Any:
-        return await write(self, sequences, identity, [replace(batch, is_claim=False) for batch in batches])
-
-    patch.setattr(TransactionWriter, "_write", as_others)
 
 
 def requests_sent_again(patch: Patch, world: World) -> None:
@@ -217,6 +204,7 @@ def transactions_of_the_dead_left_open(patch: Patch, world: World) -> None:
         """Wait for the time-out."""
 
     patch.setattr(former_owners, "_end_of_dead", nothing)
+    unnamed_left_open(patch, world)
 
 
 def open_claims_unawaited(patch: Patch, world: World) -> None:
@@ -236,10 +224,29 @@ def earlier_release_unfenced(patch: Patch, world: World) -> None:
 def doubt_left_to_tasks(patch: Patch, world: World) -> None:
     """A transaction of unknown outcome is ended when a task asks for it, and not before."""
 
-    async def nothing(*_: Any) -> None:
-        """Leave it open."""
+    async def nothing(_: Any) -> bool:
+        return False
 
-    patch.setattr(Committer, "_leave_nothing_open", nothing)
+    patch.setattr(TransactionWriter, "abandon", nothing)
+
+
+def abandoned_without_its_epoch(patch: Patch, world: World) -> None:
+    """A worker ends what its transactional id has open, whoever has the id now."""
+
+    async def fence(self: TransactionWriter) -> bool:
+        await self.fence()
+        return True
+
+    patch.setattr(TransactionWriter, "abandon", fence)
+
+
+def unnamed_left_open(patch: Patch, world: World) -> None:
+    """Only what the registry names is ended."""
+
+    async def nothing(*_: Any) -> None:
+        """Wait for the time-out."""
+
+    patch.setattr(former_owners, "_end_of_unnamed", nothing)
 
 
 def end_of_the_living(patch: Patch, world: World) -> None:

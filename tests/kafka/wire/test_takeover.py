@@ -196,7 +196,7 @@ async def test_a_takeover_waits_for_a_former_owners_open_transaction(
 async def assert_quick_takeover(world: World, removed: Damage | None) -> None:
     """Another worker takes over without waiting for a time-out of what the dead one left, and nothing is damaged."""
     began_s = time.monotonic()
-    owner = await world.owner("b", (await world.member()).identity).start(limit=0)
+    owner = await world.owner("b", (await world.member("b")).identity).start(limit=0)
     await owner.runs()
     took_s = time.monotonic() - began_s
     assert_damage([] if took_s < DEAD_S else [f"the takeover took {took_s:.1f} s"], removed)
@@ -224,15 +224,12 @@ async def test_a_dead_owners_transaction_is_ended_at_once(
 
 
 @with_and_without(damage.open_claims_unawaited)
-@pytest.mark.parametrize("api", [Api.END_TXN, Api.TXN_OFFSET_COMMIT])
-async def test_a_dead_owners_claim_is_ended_at_once(
-    world: World, monkeypatch: Patch, removed: Damage | None, api: Api
-) -> None:
-    """Its id is only in the record of the open claim, and the registry's readers wait for that: for 13 s."""
+async def test_a_dead_owners_claim_is_ended_at_once(world: World, monkeypatch: Patch, removed: Damage | None) -> None:
+    """Its id is nowhere but in the record of the open claim, and the registry's readers wait for that: for 13 s."""
     remove(removed, monkeypatch, world)
     await world.add_inputs(4)
     before = await world.member()
-    claims = world.proxy.on(api, swallow_request, client="a-")
+    claims = world.proxy.on(Api.END_TXN, swallow_request, client="a-")
     await world.owner("a", before.identity).start()
     await claims.was_hit()
     world.proxy.on(None, lose_request, client="a-", times=None)
@@ -240,21 +237,23 @@ async def test_a_dead_owners_claim_is_ended_at_once(
     await assert_quick_takeover(world, removed)
 
 
-@with_and_without(damage.offsets_before_claims)
-async def test_an_owner_that_dies_before_its_claim_leaves_nothing(
+@with_and_without(damage.unnamed_left_open)
+async def test_an_owner_that_died_before_its_claim_is_found(
     world: World, monkeypatch: Patch, removed: Damage | None
 ) -> None:
-    """Nobody could know whose an open transaction is that holds back the offset, and names no owner."""
+    """Its offsets are pending, and the registry names the owner before it, which lives."""
     remove(removed, monkeypatch, world)
     await world.add_inputs(4)
-    former = await world.member()
+    former = await world.member("a")
     owner = await world.owner("a", former.identity).start(limit=1)
     await owner.did(1)
     await owner.stop()
+    short = await world.member("c")
     claims = world.proxy.on(Api.PRODUCE, swallow_request, client="c-")
-    await world.owner("c", former.identity).start()
+    await world.owner("c", short.identity).start()
     await claims.was_hit()
     world.proxy.on(None, lose_request, client="c-", times=None)
+    await short.leave()
     await assert_quick_takeover(world, removed)
 
 
@@ -341,6 +340,37 @@ async def test_a_living_worker_whose_tasks_left_ends_what_they_left_open(
     is_stopping.set()
     await eventually(lambda: living.running.state is State.CLOSED, deadline_s=PROGRESS_S, what=repr(living.task))
     await assert_quick_takeover(world, removed)
+
+
+@with_and_without(damage.abandoned_without_its_epoch)
+async def test_a_zombie_lets_its_successor_of_the_same_id_be(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """It stood still in a commit, and the group has forgotten it; its data folder's new process has the id now."""
+    remove(removed, monkeypatch, world)
+    world.transactional_id = f"{world.name}:worker:same"
+    world.commit_deadline_s = 8.0
+    await world.add_inputs(1)
+    before, member = await world.member(), await world.member()
+    await eventually(lambda: before.identity.generation == member.identity.generation, deadline_s=PROGRESS_S)
+    zombie = await world.owner("a", before.identity).start(limit=0)
+    await zombie.runs()
+    ends = world.proxy.on(Api.END_TXN, swallow_request, client=zombie.producer)
+    zombie.feed.allow(None)
+    await ends.was_hit()
+    generation = member.identity.generation
+    await before.leave()
+    await eventually(lambda: member.identity.generation > generation, deadline_s=PROGRESS_S)
+    owner = await world.owner("b", member.identity).start()
+    await owner.did(1)
+    epoch = owner.running.epoch
+    assert zombie.running.state is not State.CLOSED
+    await eventually(lambda: zombie.running.state is State.CLOSED, deadline_s=PROGRESS_S, what=repr(zombie.task))
+    await world.add_inputs(1)
+    owner.feed.allow(None)
+    await owner.did(2)
+    assert_damage([] if owner.running.epoch == epoch else ["the successor was fenced"], removed)
+    assert await world.damage(owner) == []
 
 
 @with_and_without(damage.fenced_is_migrated)

@@ -14,8 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
 from actors._core.backoff import Backoff
+from actors._core.group.members import Member as GroupMember
+from actors._core.group.members import encode_member_data
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
@@ -51,6 +55,18 @@ STALLED_S = 2.0
 """How long an audit that expects damage waits for an end that may never come."""
 
 
+def _says(transactional_id: str | None) -> type[RoundRobinPartitionAssignor]:
+    """An assignor whose member says which transactional id it has."""
+
+    class Assignor(RoundRobinPartitionAssignor):  # type: ignore[misc]
+        @classmethod
+        def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+            data = encode_member_data(GroupMember("", transactional_id=transactional_id))
+            return ConsumerProtocolMemberMetadata(cls.version, list(topics), data)
+
+    return Assignor
+
+
 class Member:
     """A member of the group that does nothing else: what makes an owner's claim true, for as long as it is in."""
 
@@ -58,13 +74,14 @@ class Member:
         self._consumer = consumer
 
     @classmethod
-    async def join(cls, brokers: str, group: str, topic: str) -> Member:
+    async def join(cls, brokers: str, group: str, topic: str, transactional_id: str | None) -> Member:
         consumer = AIOKafkaConsumer(
             topic,
             bootstrap_servers=brokers,
             group_id=group,
             enable_auto_commit=False,
             heartbeat_interval_ms=500,
+            partition_assignment_strategy=(_says(transactional_id),),
         )
         await consumer.start()
         return cls(consumer)
@@ -266,9 +283,10 @@ class World:
         await send(self.brokers, self.input, records, partitions=1)
         self.inputs = await read_all(self.brokers, self.input)
 
-    async def member(self) -> Member:
-        """Join the group with one more member."""
-        member = await Member.join(self.brokers, self.group, self.input)
+    async def member(self, owner: str = "") -> Member:
+        """Join the group with one more member; it says whose transactional id it has, if that is given."""
+        said = self.id_of(owner) if owner else None
+        member = await Member.join(self.brokers, self.group, self.input, said)
         self._open.push_async_callback(member.leave)
         return member
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from actors.ports import TopicPartition
 from actors.testing.fakes.cluster import MemoryKafka, Topic
 from actors.testing.fakes.errors import CoordinatorMovedError
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction, offset_of
-from actors.testing.fakes.transactions import TransactionCoordinator, _State
+from actors.testing.fakes.transactions import TransactionCoordinator
 from tests.sim.fakes.group import Group
 
 
@@ -55,14 +55,6 @@ class MovingCoordinator(TransactionCoordinator):
 
     is_moving = False
 
-    def open_transactions(self) -> list[Transaction]:
-        """Return the transactions that are not at their end, markers included."""
-        return [
-            producer.transaction
-            for producer in self._producers.values()
-            if producer.transaction is not None and producer.state in (_State.ONGOING, _State.PREPARED)
-        ]
-
     def _check_available(self) -> None:
         if self.is_moving:
             raise CoordinatorMovedError("the transaction coordinator is loading")
@@ -78,19 +70,7 @@ class SimKafka(MemoryKafka):
 
     def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
         super().__init__(group, marker_s=marker_s)
-        self.on_pending: list[Callable[[str, Iterable[TopicPartition]], None]] = []
         self.group = Group(group, rebalance_s=rebalance_s, appended=self.appended)
-
-    def commit_offsets_in_transaction(
-        self,
-        transactional_id: str,
-        epoch: int,
-        member: tuple[str, int],
-        offsets: Mapping[TopicPartition, tuple[int, str]],
-    ) -> None:
-        super().commit_offsets_in_transaction(transactional_id, epoch, member, offsets)
-        for told in self.on_pending:
-            told(transactional_id, offsets)
 
     def grow_topic(self, name: str, partitions: int) -> Topic:
         """Return a topic more partitions, as an operator does."""

@@ -192,6 +192,13 @@ class Group(GroupOffsets):
         self._check_available()
         return member_id in self._members
 
+    def transactional_ids(self) -> set[str | None]:
+        """Return those of the members; None is in it for one that doesn't say so, or while the group rebalances."""
+        self._check_available()
+        if self.state not in (GroupState.STABLE, GroupState.EMPTY):
+            return {None}
+        return {member.info.transactional_id for member in self._members.values()}
+
     def committed(self, source: TopicPartition) -> Committed | None:
         """Return the committed offset; one of a transaction without its marker is not."""
         self._check_available()

@@ -46,6 +46,7 @@ class FakeGroupSettings:
     instance_id: str | None = None
     reads_committed: bool = True
     keeps: bool = True
+    transactional_id: str | None = None
     session_s: float = 6.0
     heartbeat_s: float = 2.0
     max_poll_records: int = 50
@@ -348,6 +349,7 @@ class FakeSource:
             lags={} if self._lags is None else self._lags(),
             follows=self._lags is not None,
             kept=self._kept if self._settings.keeps else None,
+            transactional_id=self._settings.transactional_id if self._settings.keeps else None,
         )
 
     def _assign(self, infos: Mapping[str, Member]) -> Mapping[str, list[TopicPartition]]:

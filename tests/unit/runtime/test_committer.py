@@ -29,10 +29,16 @@ class Refusing:
         self.errors = errors
         self.written: list[list[int]] = []
         self.fences = 0
+        self.abandoned: list[bool] = []
+        self.is_overtaken = False
 
     async def fence(self) -> None:
         """There is nothing to end."""
         self.fences += 1
+
+    async def abandon(self) -> bool:
+        self.abandoned.append(not self.is_overtaken)
+        return not self.is_overtaken
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """There is nothing to end."""
@@ -92,6 +98,29 @@ async def test_what_was_committed_is_settled_by_a_fence_whatever_its_outcome() -
     assert writer.fences == 2
 
 
+@pytest.mark.parametrize("is_overtaken", [False, True])
+async def test_what_a_failed_transaction_left_open_is_ended_before_a_task_asks(is_overtaken: bool) -> None:
+    """Its tasks may be other workers' by then. One that was overtaken by another process of its id ends nothing."""
+    writer = Failing({})
+    writer.is_overtaken = is_overtaken
+    committer = Committer(writer, 1 << 20)
+    with pytest.raises(OutcomeUnknownError):
+        await committer.new_log().commit(batch(0))
+    await committer.fence()
+    assert writer.abandoned == [not is_overtaken]
+    assert writer.fences == 1 + is_overtaken, "once at the start"
+
+
+async def test_a_connection_that_dies_meanwhile_leaves_no_commit_waiting() -> None:
+    committer = Committer(Disconnected({}), 100)
+    async with asyncio.timeout(5.0):
+        found = await asyncio.gather(
+            *(committer.new_log().commit(CommitBatch(number, {}, size=60)) for number in range(2)),
+            return_exceptions=True,
+        )
+    assert [type(one) for one in found] == [OutcomeUnknownError] * 2
+
+
 async def test_tasks_gather_records_between_transactions_the_longer_the_more_they_are() -> None:
     assert rest_s(0.01, 1, 1.0) < rest_s(0.01, 64, 1.0) == pytest.approx(0.037)
     assert rest_s(0.01, 64, 0.02) == 0.02
@@ -127,6 +156,20 @@ async def test_tasks_that_are_ready_a_little_later_than_the_first_go_with_it() -
     await asyncio.sleep(0.01)
     await asyncio.gather(first, committer.new_log().commit(batch(1)))
     assert writer.written[1:] == [[0, 1]]
+
+
+class Failing(Refusing):
+    """A writer whose coordinator doesn't answer."""
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        raise OutcomeUnknownError("no answer")
+
+
+class Disconnected(Failing):
+    """A writer whose client cancels its own futures when a connection dies."""
+
+    async def abandon(self) -> bool:
+        raise asyncio.CancelledError
 
 
 class Slow(Refusing):

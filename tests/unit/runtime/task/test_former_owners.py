@@ -32,6 +32,8 @@ class World:
         self.claims: list[OwnerRecord] = []
         self.ended: list[str] = []
         self.told: list[str] = []
+        self.left: set[str] = set()
+        self.asked: list[str] = []
         self.read_while_open = False
 
     def monotonic(self) -> float:
@@ -43,6 +45,10 @@ class World:
 
     async def knows(self, member_id: str) -> bool:
         return member_id in self.members
+
+    async def left_open(self, prefix: str) -> set[str]:
+        self.asked.append(prefix)
+        return self.left
 
     async def stable_offset(self, source: TopicPartition) -> Committed | None:
         if self.ends(self):
@@ -61,7 +67,8 @@ class World:
 
     async def offset(self, last: OwnerRecord | None) -> Committed | None:
         world: Any = self
-        return await settled_offset(world, world, world, SOURCE, last, tell=self.told.append)
+        own = "shop:worker:w1"
+        return await settled_offset(world, world, world, SOURCE, last, worker_id=own, tell=self.told.append)
 
     async def owner(self) -> OwnerRecord | None:
         world: Any = self
@@ -76,6 +83,7 @@ async def test_a_short_wait_says_nothing(caplog: pytest.LogCaptureFixture) -> No
     world = World("m", ends=after(SAY_S - 1))
     assert await world.offset(owner("m")) == Committed(7, "")
     assert caplog.messages == []
+    assert len(world.asked) == 4, "once a second"
     assert set(world.told) == {"", "the end of an open transaction that holds back the group's offset"}
     assert world.told[-1] == ""
 
@@ -132,6 +140,28 @@ async def test_claims_of_the_dead_are_ended_and_those_of_the_living_are_not() ->
     world.claims = [owner("m"), owner("gone", "w8", "shop:worker:w8")]
     await world.owner()
     assert world.ended == ["shop:worker:w8"]
+
+
+async def test_a_transaction_whose_worker_the_registry_never_named_is_ended() -> None:
+    world = World("m", ends=lambda world: bool(world.ended))
+    world.left = {"shop:worker:w9"}
+    await world.offset(owner("m"))
+    assert world.ended == ["shop:worker:w9"]
+    assert world.asked == ["shop:worker:"]
+    assert world.now_s == pytest.approx(1.0)
+
+
+async def test_nobody_is_asked_during_a_short_wait() -> None:
+    world = World("m", ends=after(0.5))
+    await world.offset(owner("m"))
+    assert world.asked == []
+
+
+async def test_a_worker_that_joined_anew_is_alive_whatever_its_former_claims_say() -> None:
+    world = World("new", ends=after(SAY_S - 1))
+    world.claims = [owner("former"), owner("new")]
+    await world.owner()
+    assert world.ended == []
 
 
 async def test_a_wait_ends_with_the_takeover() -> None:
