@@ -190,12 +190,6 @@ class Writer(Protocol):
             BrokerUnavailableError: it may still be open.
         """
 
-    async def abandon(self) -> bool:
-        """End what the last `write` left open, unless another process has the transactional id since.
-
-        Takes some seconds at most. Returns whether that is done: else `fence` is next.
-        """
-
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `TaskLog.end_transaction_of`."""
 
@@ -206,7 +200,7 @@ class Writer(Protocol):
             BatchesRefusedError: nothing was committed, because of some of the batches.
             StaleGenerationError: the offsets weren't committed, because the group has another generation; `fence` is
                 next. Exactly once, nothing was.
-            OutcomeUnknownError: it failed, or may have: nothing but `abandon`, `fence` and `close` works then.
+            OutcomeUnknownError: it failed, or may have: nothing but `fence` and `close` works then.
         """
 
     async def close(self) -> None:
@@ -252,11 +246,12 @@ class GroupView(Protocol):
     async def knows(self, member_id: str) -> bool:
         """Tell whether the group has this member, in whatever generation."""
 
-    async def left_open(self, prefix: str) -> Collection[str]:
+    async def left_open(self, own_id: str) -> Collection[str]:
         """Return transactional ids of workers that have a transaction open, and aren't in the group any more.
 
-        They begin with `prefix`. Empty while that can't be told: the group is rebalancing, one of its members doesn't
-        say which id it has, or the brokers are before Kafka 3.0.
+        `own_id` is the caller's, who is a member. Nobody is named of whom that isn't sure: while the group is
+        rebalancing, while one of its members doesn't say which id it has, or with brokers before Kafka 3.0. Calls at
+        the same time share their requests.
         """
 
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:

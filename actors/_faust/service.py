@@ -213,6 +213,7 @@ class ActorService(Service):  # type: ignore[misc]
             setup.writer(own_id, if_copied(setup.folder)),
             self.app.actor_options.commit_max_bytes,
             longest_rest_s=float(self.app.conf.broker_commit_interval),
+            knows=self._control.knows,
         )
         # What a killed process of this data folder left open would hold back the registry.
         async with reminding("waiting for the coordinator of this worker's transactions"):

@@ -116,17 +116,14 @@ class InitProducerIdRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N8
 class InitProducerIdRequest(_OneVersion):
     """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before.
 
-    Without a transactional id (None) it gives an id for idempotent writes. With the producer's own id and epoch it is
-    refused if another process has the transactional id since (KIP-360).
+    Without a transactional id (None) it gives an id for idempotent writes.
     """
 
     API_KEY = 22
     STRUCT = InitProducerIdRequest_v3
 
-    def __init__(
-        self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
-    ) -> None:
-        super().__init__(transactional_id, timeout_ms, producer_id, producer_epoch, {})
+    def __init__(self, transactional_id: str | None, timeout_ms: int) -> None:
+        super().__init__(transactional_id, timeout_ms, -1, -1, {})
 
 
 class ListTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801

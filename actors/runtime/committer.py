@@ -14,17 +14,31 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 
+from actors._core.logs import escaping
 from actors._core.task.commit import rest_s
-from actors.errors import BatchesRefusedError, CommitRefusedError, MigratedError, StaleGenerationError
+from actors.errors import (
+    BatchesRefusedError,
+    CommitRefusedError,
+    FencedError,
+    MigratedError,
+    StaleGenerationError,
+    TaskError,
+)
 from actors.ports import CommitBatch, CommitReceipt, Identity, Writer
 from actors.runtime.cancellation import is_cancelled
 
+logger = escaping(logging.getLogger(__name__))
+
 NOBODY = Identity("", -1)
+END_S = 15.0
+"""How long a failed transaction is tried to be ended: a coordinator that died is replaced after about 10 s."""
 LOOK_AGAIN_S = 0.001
 """How soon tasks look again at least while a transaction is under way."""
 GATHER = 16
@@ -82,13 +96,15 @@ class _Waiting:
 class Committer:
     """Commits for all tasks of a worker, one transaction at a time of about `max_bytes` at most.
 
-    `longest_rest_s` is the most that tasks gather records between two transactions.
+    `longest_rest_s` is the most that tasks gather records between two transactions. `knows` tells whether the group has
+    a member; without it only tasks end what a failed transaction left open.
     """
 
     writer: Writer
     max_bytes: int
     member: Membership = field(default_factory=Membership)
     longest_rest_s: float = 0.0
+    knows: Callable[[str], Awaitable[bool]] | None = None
     _commit_s: float = field(default=0.0, init=False)
     _ready_s: float = field(default=0.0, init=False)
     _began_s: float | None = field(default=None, init=False)
@@ -98,6 +114,8 @@ class Committer:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _others_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _is_doubtful: bool = field(default=True, init=False)
+    _was_fenced: bool = field(default=False, init=False)
+    _ending: dict[str, asyncio.Future[None]] = field(default_factory=dict, init=False)
     _context: Context = field(default_factory=copy_context, init=False)
 
     def new_log(self) -> CommitterLog:
@@ -123,7 +141,20 @@ class Committer:
             await self._end_doubt()
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`. Commits go on meanwhile."""
+        """See `actors.ports.TaskLog.end_transaction_of`. Commits go on meanwhile; who calls together shares one."""
+        ending = self._ending.get(transactional_id)
+        if ending is None:
+            ending = self._ending[transactional_id] = asyncio.ensure_future(self._end_of(transactional_id))
+            ending.add_done_callback(partial(self._ended, transactional_id))
+        await asyncio.shield(ending)
+
+    def _ended(self, transactional_id: str, ending: asyncio.Future[None]) -> None:
+        del self._ending[transactional_id]
+        if not ending.cancelled():
+            # Whoever asked may be gone.
+            ending.exception()
+
+    async def _end_of(self, transactional_id: str) -> None:
         async with self._others_turn:
             await self.writer.end_transaction_of(transactional_id)
 
@@ -168,8 +199,7 @@ class Committer:
                 self._commit_s, self._began_s = now_s() - began_s, None
                 # Not before the time that tasks wait for already: they go on together.
                 self._ready_s = max(self._ready_s, now_s() + rest_s(self._commit_s, count, self.longest_rest_s))
-                if self._is_doubtful:
-                    await self._leave_nothing_open()
+                await self._leave_nothing_open()
         except Exception as error:
             # A defect: it ends the tasks that wait, and they end the worker.
             for waiting in (*taken, *self._waiting):
@@ -201,6 +231,7 @@ class Committer:
             self._is_doubtful = False
             await self._apart(taken, refusal)
         except Exception as error:
+            self._was_fenced = isinstance(error, FencedError)
             for waiting in taken:
                 waiting.fail(error)
         except asyncio.CancelledError:
@@ -244,11 +275,19 @@ class Committer:
             await self._together([waiting])
 
     async def _leave_nothing_open(self) -> None:
-        """End what a failed transaction left open: its tasks may be other workers' before they take over again."""
+        """End what a failed transaction left open: its tasks may be other workers' before they take over again.
+
+        A worker that was fenced has nothing open. One that the group has forgotten leaves it to those who take over:
+        another process may have its id now.
+        """
+        if not self._is_doubtful or self._was_fenced or self.knows is None:
+            return
         try:
-            async with self._turn:
-                if self._is_doubtful:
-                    self._is_doubtful = not await self.writer.abandon()
+            async with asyncio.timeout(END_S), self._turn:
+                if await self.knows(self.member.identity.member_id):
+                    await self._end_doubt()
+        except (TaskError, TimeoutError) as error:
+            logger.info("what the last commit left open isn't ended yet: %s", error or f"no answer in {END_S:g} s")
         except asyncio.CancelledError:
             # As in `_together`.
             if is_cancelled():

@@ -322,25 +322,25 @@ async def test_the_group_knows_its_members_in_any_generation(world: World, topic
 
 
 async def test_open_transactions_of_workers_that_left_are_found(world: World, topic: str) -> None:
-    prefix = world.full_id("w")
-    ids = {name: world.full_id(name) for name in ("w1", "w2", "x3")}
-    opened = [await world.open_transaction(name, topic, name.encode()) for name in ids]
-    assert await world.group.left_open(prefix) == {ids["w1"], ids["w2"]}, "the group has no members"
-    member = await world.join(topic, transactional_id=ids["w1"])
-    await eventually(lambda: _left_open(world, prefix, {ids["w2"]}))
+    own, dead = (world.full_id(f"app:worker:w{number}") for number in (1, 2))
+    names = ("app:worker:w1", "app:worker:w2", "app:worker:0", "app2:worker:w3")
+    opened = [await world.open_transaction(name, topic, name.encode()) for name in names]
+    assert await world.group.left_open(own) == set(), "it isn't a member"
+    member = await world.join(topic, transactional_id=own)
+    await eventually(lambda: _left_open(world, own, {dead}))
     # One that doesn't say so may be any of them.
     other = await world.join(topic)
-    await eventually(lambda: _left_open(world, prefix, set()))
+    await eventually(lambda: _left_open(world, own, set()))
     await other.close()
-    await eventually(lambda: _left_open(world, prefix, {ids["w2"]}))
-    await member.close()
+    await eventually(lambda: _left_open(world, own, {dead}))
     for one in opened:
         await one.end(commit=False)
-    await eventually(lambda: _left_open(world, prefix, set()))
+    await eventually(lambda: _left_open(world, own, set()))
+    await member.close()
 
 
-async def _left_open(world: World, prefix: str, ids: set[str]) -> bool:
-    return await world.group.left_open(prefix) == ids
+async def _left_open(world: World, own_id: str, ids: set[str]) -> bool:
+    return await world.group.left_open(own_id) == ids
 
 
 async def _is_forgotten(world: World, member_id: str) -> bool:

@@ -264,7 +264,8 @@ class Node:
         order = InputOrder(world)
         spec = _spec(world, Host(process.name, clock), order)
         writer = WatchedWriter(self._writer(), world.audit)
-        committer = Committer(writer, world.commit_max_bytes, longest_rest_s=world.commit_interval_s)
+        knows = FakeGroupView(world.cluster, world.network).knows
+        committer = Committer(writer, world.commit_max_bytes, longest_rest_s=world.commit_interval_s, knows=knows)
         copies = self._copies[process] = NodeCopies(
             world,
             spec,

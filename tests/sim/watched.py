@@ -67,7 +67,7 @@ class WatchedWriter:
         self._writer = writer
         self._audit = audit
         self.fence, self.close = writer.fence, writer.close
-        self.end_transaction_of, self.abandon = writer.end_transaction_of, writer.abandon
+        self.end_transaction_of = writer.end_transaction_of
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         offsets = (committed for batch in batches for committed in batch.offsets.values())
@@ -110,8 +110,8 @@ class WatchedGroup:
     async def knows(self, member_id: str) -> bool:
         return bool(await self._group.knows(member_id))
 
-    async def left_open(self, prefix: str) -> Any:
-        return await self._group.left_open(prefix)
+    async def left_open(self, own_id: str) -> Any:
+        return await self._group.left_open(own_id)
 
     async def topic_ids(self, names: Iterable[str]) -> Any:
         return await self._group.topic_ids(names)

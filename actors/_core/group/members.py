@@ -189,6 +189,11 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     )
 
 
+def workers_of(transactional_id: str) -> str:
+    """Return what the transactional ids of all workers of an app begin with, by that of one of them."""
+    return f"{transactional_id.rpartition(':')[0]}:w"
+
+
 def words_of(member: Member, host: str = "") -> str:
     """Return, for people, which member of the group can't be understood, and what follows from it."""
     where = f" on host {host[:200]!a}" if host else ""

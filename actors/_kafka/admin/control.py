@@ -30,7 +30,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from actors._core.group.members import decode_member_data
+from actors._core.group.members import decode_member_data, workers_of
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
 from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
@@ -44,12 +44,13 @@ from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 UPGRADE = "Workers need Kafka 2.8 or later: upgrade the brokers, or keep the release of faust-actors that ran with them"
 AGREE_S = 5.0
 """How long brokers may take that are asked side by side."""
+LIST_S = 1.0
+"""How long they may take for their open transactions, while a takeover waits."""
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FENCED_INSTANCE_ID = 82
 _NO_GENERATION = -2
-_SETTLED = ("Stable", "Empty", "Dead")
-"""The states of a group whose members are known with what they say of themselves."""
+_STABLE = "Stable"
 _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
 _REPLICAS = 4
 """Where a partition's replicas are in an answer about its topic."""
@@ -76,6 +77,8 @@ class ControlPlane(BrokerClient):
         self._identities: dict[str, TopicIdentity] = {}
         self._refused: dict[str, KafkaError] = {}
         self._read_identities = SharedRead(self._describe_named)
+        self._open: tuple[set[str], set[str | None]] = set(), {None}
+        self._read_open = SharedRead(self._list_open)
 
     async def require_versions(self) -> None:
         """Refuse brokers that lack a request which a worker sends.
@@ -187,27 +190,33 @@ class ControlPlane(BrokerClient):
 
         return await self._answered(f"is {member_id} in group {self._group}", ask)
 
-    async def left_open(self, prefix: str) -> set[str]:
+    async def left_open(self, own_id: str) -> set[str]:
         """See `actors.ports.GroupView.left_open`. Brokers that don't answer soon are left out."""
+        await self._read_open()
+        opened, members = self._open
+        if None in members or own_id not in members:
+            return set()
+        return {one for one in opened - members if one.startswith(workers_of(own_id))}
 
+    async def _list_open(self) -> None:
         async def listed(node: int) -> set[str]:
             try:
-                async with asyncio.timeout(AGREE_S):
+                async with asyncio.timeout(LIST_S):
                     answer = await self._client.send(node, ListTransactionsRequest())
             except (KafkaError, OSError, TimeoutError):
                 return set()
-            return {one for one, _, _, _ in answer.transactions if one.startswith(prefix)}
+            return {one for one, *_ in answer.transactions}
 
-        async def ask() -> set[str | None]:
+        async def members() -> set[str | None]:
             response = await self.ask_coordinator(DescribeGroupsRequest([self._group]))
-            code, _, state, _, _, members, *_ = response.groups[0]
+            code, _, state, _, _, found, *_ = response.groups[0]
             self.check(code)
-            return {_transactional_id(metadata) for _, _, _, metadata, _ in members} if state in _SETTLED else {None}
+            # Else they say nothing of themselves.
+            return {_transactional_id(metadata) for _, _, _, metadata, _ in found} if state == _STABLE else {None}
 
-        # In this order: a worker that begins meanwhile is a member before.
-        found = set[str]().union(*await asyncio.gather(*map(listed, self._nodes())))
-        known = await self._answered(f"the members of group {self._group}", ask) if found else set()
-        return set() if None in known else found - known
+        # In this order: what is open of a worker that begins meanwhile isn't listed, or the worker is a member.
+        opened = set[str]().union(*await asyncio.gather(*map(listed, self._nodes())))
+        self._open = opened, await self._answered(f"the members of group {self._group}", members)
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Return the partition's start and its high watermark (not the last stable offset), from its leader."""

@@ -70,8 +70,6 @@ from actors.runtime.clock import machine_ms
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
 ANSWER_S = 5.0
 """How long one broker of several is waited for."""
-ABANDON_S = 15.0
-"""How long a failed transaction is tried to be ended: a coordinator that died is replaced after about 10 s."""
 MOST_NAMED = 3
 """How many partitions an error names."""
 INIT_S = 60.0
@@ -107,29 +105,17 @@ class BatchWriter(ABC):
     _client: AIOKafkaClient | None = field(default=None, init=False)
     _throttle: Throttle | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
-    _left: Sequences | None = field(default=None, init=False)
-    """Those of a `write` that failed."""
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
     _words: dict[str, str] = field(default_factory=dict, init=False)
     """By group, transactional id, or `_LEADERS`: what was heard last about a request that isn't done."""
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
-        self._sequences = self._left = None
+        self._sequences = None
         async with self._asking(f"InitProducerId of {self._name}", self.transactional_id):
             if self._client is None:
                 await self._connect()
             self._sequences = Sequences(*await self._begin())
-
-    async def abandon(self) -> bool:
-        """See `actors.ports.Writer.abandon`."""
-        left, self._left = self._left, None
-        if left is None or self.transactional_id is None:
-            return False
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(ABANDON_S):
-                self._sequences = Sequences(*await self._init(self.transactional_id, left))
-        return self._sequences is not None
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
@@ -138,7 +124,7 @@ class BatchWriter(ABC):
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """See `actors.ports.Writer.write`."""
-        sequences, self._sequences, self._left = self._sequences, None, self._sequences
+        sequences, self._sequences = self._sequences, None
         if sequences is None:
             raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
         for about in self._asked_in_commits:
@@ -220,9 +206,8 @@ class BatchWriter(ABC):
                     f"again. See whether the brokers are well{f', and {look}' if transactional_id else ''}"
                 ) from error
 
-    async def _init(self, transactional_id: str | None, own: Sequences | None = None) -> tuple[int, int]:
-        producer = () if own is None else (own.producer_id, own.epoch)
-        request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms, *producer)
+    async def _init(self, transactional_id: str | None) -> tuple[int, int]:
+        request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
         if transactional_id is None:
             answer = await self._any(request)
         else:

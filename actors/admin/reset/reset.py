@@ -50,9 +50,6 @@ class ResetSetup(Setup, Protocol):
     def kept_ms(self) -> dict[str, int]:
         """Return how long the changelogs of window stores keep records, in milliseconds."""
 
-    def transactional_id(self, folder_id: str) -> str | None:
-        """Return that of the worker with a data folder, None at least once."""
-
 
 class Resetter:
     """One reset of the actors of a scope. `look` changes nothing.
@@ -128,9 +125,7 @@ class Resetter:
             )
             for source, owner in self._owned(await self._inputs(), owners):
                 # What a killed worker left open would change the offsets after this.
-                worker_id = self._setup.transactional_id("") or ""
-                clock = self._setup.app.actor_clock
-                await settled_offset(self._control, self._log, clock, source, owner, worker_id=worker_id)
+                await settled_offset(self._control, self._log, self._setup.app.actor_clock, source, owner)
             moves = await self.look()
             self._check_replaced(moves, owners, await self._inputs())
             ids = await self._begin_state() if self._deletes_state else {}

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from actors._core.logs import Reminders, escaping
-from actors.errors import UnstableOffsetError
+from actors.errors import TaskError, UnstableOffsetError
 from actors.ports import Clock, Committed, GroupView, OwnerRecord, Owners, TaskLog, TopicPartition
 from actors.runtime.message.failures import REMIND_S
 
@@ -23,7 +23,7 @@ logger = escaping(logging.getLogger(__name__))
 
 LOOK_S = 0.1
 LOOKS_OF_A_LONG_WAIT = 10
-"""Most open transactions end within a commit; after so many looks, and again after as many, others may be asked for."""
+"""Most open transactions end within a commit; after so many looks, twice as many, and so on, the brokers are asked."""
 SAY_S = 5.0
 """An open transaction that is waited for so long is logged, again every `REMIND_S`. Most end within a commit."""
 _TOOL = "kafka-transactions.sh --bootstrap-server BROKER"
@@ -47,7 +47,7 @@ class Wait:
         self._where, self._place, self._clock, self._tell = where, place, clock, tell
         self._began_s = clock.monotonic()
         self._reminders = Reminders(REMIND_S)
-        self._looks = 0
+        self._looks, self._long = 1, LOOKS_OF_A_LONG_WAIT
         self.ended: set[str] = set()
 
     def __enter__(self) -> Wait:
@@ -57,8 +57,11 @@ class Wait:
         self._tell("")
 
     def is_long(self) -> bool:
-        """Tell from time to time that it has been a long one."""
-        return self._looks % LOOKS_OF_A_LONG_WAIT == LOOKS_OF_A_LONG_WAIT - 1
+        """Tell that it has been a long one; again after twice the time."""
+        if self._looks < self._long:
+            return False
+        self._long *= 2
+        return True
 
     async def look_later(self, owners: Sequence[OwnerRecord]) -> None:
         """Wait for a moment; log it if the wait is long. `owners` may have the transaction."""
@@ -85,7 +88,10 @@ def whose(place: str, owners: Sequence[OwnerRecord], ended: Iterable[str]) -> st
             f"another program has it: {_foreign(place)}"
         )
     former = f" (those of {', '.join(sorted(ended))} are ended)" if ended else ""
-    return f"It is of no worker that the registry names{former}, so another program has it: {_foreign(place)}"
+    return (
+        f"It is of no worker that the registry names{former}, so another program has it, or a worker that died in its "
+        f"first commit: {_foreign(place)}"
+    )
 
 
 def _foreign(place: str) -> str:
@@ -138,13 +144,12 @@ async def settled_offset(
     source: TopicPartition,
     owner: OwnerRecord | None,
     *,
-    worker_id: str = "",
+    own_id: str = "",
     tell: Callable[[str], None] = _tell_nobody,
 ) -> Committed | None:
     """Return the committed offset when no open transaction can change it. `owner` is the task's last one.
 
-    `worker_id` is a transactional id of one of the app's workers, "" at least once. `tell` gets what is waited for, and
-    "" at the end.
+    `own_id` is this worker's transactional id, "" at least once. `tell` gets what is waited for, and "" at the end.
     """
     owners = [] if owner is None else [owner]
     with Wait("the group's offset", source, f"{_OFFSETS}-N", clock=clock, tell=tell) as wait:
@@ -153,26 +158,29 @@ async def settled_offset(
                 return await group.stable_offset(source)
             except UnstableOffsetError:
                 await _end_of_dead(group, log, owners, wait.ended)
-                if worker_id and wait.is_long():
-                    await _end_of_unnamed(group, log, worker_id, wait.ended)
+                if own_id and wait.is_long():
+                    await _end_of_unnamed(group, log, own_id, wait.ended)
                 await wait.look_later(owners)
 
 
-async def _end_of_unnamed(group: GroupView, log: TaskLog, worker_id: str, ended: set[str]) -> None:
+async def _end_of_unnamed(group: GroupView, log: TaskLog, own_id: str, ended: set[str]) -> None:
     """End the transactions of workers that left the group, and may have been killed before their claim was written."""
-    for transactional_id in sorted(await group.left_open(worker_id.rpartition(":")[0] + ":")):
-        logger.info("ending the transaction of %s, whose worker isn't in the group", transactional_id)
-        await log.end_transaction_of(transactional_id)
-        ended.add(transactional_id)
+    try:
+        for transactional_id in sorted(set(await group.left_open(own_id)) - ended):
+            logger.info("ending the transaction of %s, whose worker isn't in the group", transactional_id)
+            await log.end_transaction_of(transactional_id)
+            ended.add(transactional_id)
+    except TaskError as error:
+        # It has an end by itself: the time-out.
+        logger.info("the brokers don't say whose transactions are open: %s", error)
 
 
 async def _end_of_dead(group: GroupView, log: TaskLog, owners: Iterable[OwnerRecord], ended: set[str]) -> None:
     """End the transactions of owners that the group doesn't have any more, and add their ids to `ended`."""
     # A worker that has joined anew is a living one: its newest record counts.
     for transactional_id, member_id in sorted({owner.transactional_id: owner.member_id for owner in owners}.items()):
-        if transactional_id and not await group.knows(member_id):
-            # A transaction that stays open is another's: it is said once, and tried again.
-            level = logging.DEBUG if transactional_id in ended else logging.INFO
-            logger.log(level, "ending the transaction of %s, which left the group", transactional_id)
+        # A transaction that stays open is another's.
+        if transactional_id and transactional_id not in ended and not await group.knows(member_id):
+            logger.info("ending the transaction of %s, which left the group", transactional_id)
             await log.end_transaction_of(transactional_id)
             ended.add(transactional_id)

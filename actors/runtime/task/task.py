@@ -479,8 +479,8 @@ class Task:
             await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
         found = []
         for index, source in enumerate(self.sources):
-            worker_id = self._settings.transactional_id
-            committed = await settled_offset(group, self._log, clock, source, owner, worker_id=worker_id, tell=tell)
+            own_id = self._settings.transactional_id
+            committed = await settled_offset(group, self._log, clock, source, owner, own_id=own_id, tell=tell)
             bounds = await self._services.logs.bounds(source)
             self.meters.looked(source.topic, None if committed is None else committed.offset, bounds.end)
             found.append(

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from actors._core.group.members import workers_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2
 from actors._core.task.pauses import PREFIX, Pause, Pauses
@@ -66,7 +67,6 @@ ANSWER_S = 10.0
 RETRY_S = 0.05
 POLL_S = 0.2
 GIVE_UP_S = 60.0
-ABANDON_S = 15.0
 
 
 class FakeClock:
@@ -103,18 +103,12 @@ class _FakeWriter:
         self._name = name
         self._commit_deadline_s = commit_deadline_s
         self._producer: int | None = None
-        self._left: int | None = None
-
-    async def abandon(self) -> bool:
-        """See `actors.ports.Writer.abandon`."""
-        return False
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """See `actors.ports.Writer.write`."""
         producer, self._producer = self._producer, None
         if producer is None:
             raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
-        self._left = producer
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._in_order(producer, identity, batches)
@@ -164,18 +158,8 @@ class FakeWriter(_FakeWriter):
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
-        self._producer = self._left = None
+        self._producer = None
         self._producer = await self._init(self._id, self._transaction_timeout_s)
-
-    async def abandon(self) -> bool:
-        """See `actors.ports.Writer.abandon`."""
-        left, self._left = self._left, None
-        if left is not None:
-            init, timeout_s = self._cluster.transactions.init_producer_id, self._transaction_timeout_s
-            with contextlib.suppress(RefusedError, NoAnswerError, TimeoutError):
-                async with asyncio.timeout(ABANDON_S):
-                    self._producer = await self._ask("InitProducerId", init, self._id, timeout_s, left)
-        return self._producer is not None
 
     async def _in_order(
         self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]
@@ -396,13 +380,15 @@ class FakeGroupView:
             await _answered(f"is {member_id} in the group", lambda: self._network.ask("Knows?", ask, member_id))
         )
 
-    async def left_open(self, prefix: str) -> set[str]:
+    async def left_open(self, own_id: str) -> set[str]:
         """See `actors.ports.GroupView.left_open`."""
 
         def look() -> set[str]:
             open_ids = {one.transactional_id for one in self._cluster.transactions.open_transactions()}
             members = self._group.transactional_ids()
-            return set() if None in members else {one for one in open_ids - members if one.startswith(prefix)}
+            if None in members or own_id not in members:
+                return set()
+            return {one for one in open_ids - members if one.startswith(workers_of(own_id))}
 
         return set(await _answered("open transactions", lambda: self._network.ask("ListTransactions", look)))
 

@@ -67,17 +67,14 @@ class TransactionCoordinator:
         self._producers: dict[str, _Producer] = {}
         self._context = Context()
 
-    def init_producer_id(self, transactional_id: str, timeout_s: float, own_epoch: int | None = None) -> int:
+    def init_producer_id(self, transactional_id: str, timeout_s: float) -> int:
         """Settle what the id left open and give the next producer epoch.
 
         Raises:
             ConcurrentTransactionsError: it isn't settled yet, ask again.
-            ProducerFencedError: somebody else has the id since it was given `own_epoch`.
         """
         self._check_available()
         producer = self._producers.setdefault(transactional_id, _Producer())
-        if own_epoch is not None and own_epoch != producer.epoch:
-            raise ProducerFencedError(f"{transactional_id}: epoch {own_epoch} is fenced")
         if producer.state is _State.ONGOING:
             self._fence_and_abort(producer)
         if producer.state is _State.PREPARED:

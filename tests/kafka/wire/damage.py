@@ -17,6 +17,7 @@ from actors._kafka.produce.writer import BatchWriter, TransactionWriter
 from actors._kafka.transaction_requests import OffsetsRequest
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TopicPartition
+from actors.runtime.committer import Committer
 from actors.runtime.task import former_owners, task
 from actors.runtime.task.context import TaskContext
 from tests.kafka.wire.world import World
@@ -224,20 +225,25 @@ def earlier_release_unfenced(patch: Patch, world: World) -> None:
 def doubt_left_to_tasks(patch: Patch, world: World) -> None:
     """A transaction of unknown outcome is ended when a task asks for it, and not before."""
 
-    async def nothing(_: Any) -> bool:
-        return False
+    async def nothing(_: Any) -> None:
+        """Leave it open."""
 
-    patch.setattr(TransactionWriter, "abandon", nothing)
+    patch.setattr(Committer, "_leave_nothing_open", nothing)
 
 
-def abandoned_without_its_epoch(patch: Patch, world: World) -> None:
-    """A worker ends what its transactional id has open, whoever has the id now."""
+def ended_by_the_forgotten(patch: Patch, world: World) -> None:
+    """A worker ends what its transactional id has open, whether the group knows it or not."""
 
-    async def fence(self: TransactionWriter) -> bool:
-        await self.fence()
+    async def known(*_: Any) -> bool:
         return True
 
-    patch.setattr(TransactionWriter, "abandon", fence)
+    end = Committer._leave_nothing_open
+
+    async def ends(self: Committer) -> None:
+        self.knows = known
+        await end(self)
+
+    patch.setattr(Committer, "_leave_nothing_open", ends)
 
 
 def unnamed_left_open(patch: Patch, world: World) -> None:

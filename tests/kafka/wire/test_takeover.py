@@ -342,15 +342,15 @@ async def test_a_living_worker_whose_tasks_left_ends_what_they_left_open(
     await assert_quick_takeover(world, removed)
 
 
-@with_and_without(damage.abandoned_without_its_epoch)
+@with_and_without(damage.ended_by_the_forgotten)
 async def test_a_zombie_lets_its_successor_of_the_same_id_be(
     world: World, monkeypatch: Patch, removed: Damage | None
 ) -> None:
     """It stood still in a commit, and the group has forgotten it; its data folder's new process has the id now."""
     remove(removed, monkeypatch, world)
-    world.transactional_id = f"{world.name}:worker:same"
+    world.transactional_id = f"{world.name}:worker:w-same"
     world.commit_deadline_s = 8.0
-    await world.add_inputs(1)
+    await world.add_inputs(2)
     before, member = await world.member(), await world.member()
     await eventually(lambda: before.identity.generation == member.identity.generation, deadline_s=PROGRESS_S)
     zombie = await world.owner("a", before.identity).start(limit=0)
@@ -361,13 +361,16 @@ async def test_a_zombie_lets_its_successor_of_the_same_id_be(
     generation = member.identity.generation
     await before.leave()
     await eventually(lambda: member.identity.generation > generation, deadline_s=PROGRESS_S)
-    owner = await world.owner("b", member.identity).start()
+    owner = await world.owner("b", member.identity).start(limit=1)
     await owner.did(1)
-    epoch = owner.running.epoch
+    # The successor is in the middle of a transaction when the zombie goes on.
+    gate, epoch = Gate(), owner.running.epoch
+    ends = world.proxy.on(Api.END_TXN, gate, client=owner.producer)
+    owner.feed.allow(2)
+    await ends.was_hit()
     assert zombie.running.state is not State.CLOSED
     await eventually(lambda: zombie.running.state is State.CLOSED, deadline_s=PROGRESS_S, what=repr(zombie.task))
-    await world.add_inputs(1)
-    owner.feed.allow(None)
+    gate.open()
     await owner.did(2)
     assert_damage([] if owner.running.epoch == epoch else ["the successor was fenced"], removed)
     assert await world.damage(owner) == []

@@ -182,6 +182,7 @@ class Owner:
         """Begin the takeover; records before `limit` are given then."""
         world = self._world
         self.control = await ControlPlane.open(self.connection, world.group)
+        self._committer.knows = self.control.knows
         self.feed.limit = limit
         self.task = self.feed.task = Task(
             world.spec(self.name),
@@ -306,7 +307,7 @@ class World:
 
     def id_of(self, owner: str) -> str:
         """The transactional id of an owner: its own, unless all have one."""
-        return self.transactional_id or f"{self.name}:worker:{owner}"
+        return self.transactional_id or f"{self.name}:worker:w-{owner}"
 
     def writer(self, connection: Connection) -> BatchWriter:
         common: dict[str, Any] = {

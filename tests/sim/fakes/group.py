@@ -195,7 +195,7 @@ class Group(GroupOffsets):
     def transactional_ids(self) -> set[str | None]:
         """Return those of the members; None is in it for one that doesn't say so, or while the group rebalances."""
         self._check_available()
-        if self.state not in (GroupState.STABLE, GroupState.EMPTY):
+        if self.state is not GroupState.STABLE:
             return {None}
         return {member.info.transactional_id for member in self._members.values()}
 

@@ -11,6 +11,7 @@ from actors._core.task.commit import rest_s
 from actors.errors import (
     BatchesRefusedError,
     CommitRefusedError,
+    FencedError,
     MigratedError,
     OutcomeUnknownError,
     StaleGenerationError,
@@ -29,19 +30,14 @@ class Refusing:
         self.errors = errors
         self.written: list[list[int]] = []
         self.fences = 0
-        self.abandoned: list[bool] = []
-        self.is_overtaken = False
+        self.ended: list[str] = []
 
     async def fence(self) -> None:
         """There is nothing to end."""
         self.fences += 1
 
-    async def abandon(self) -> bool:
-        self.abandoned.append(not self.is_overtaken)
-        return not self.is_overtaken
-
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """There is nothing to end."""
+        self.ended.append(transactional_id)
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """Write all or nothing."""
@@ -98,27 +94,51 @@ async def test_what_was_committed_is_settled_by_a_fence_whatever_its_outcome() -
     assert writer.fences == 2
 
 
-@pytest.mark.parametrize("is_overtaken", [False, True])
-async def test_what_a_failed_transaction_left_open_is_ended_before_a_task_asks(is_overtaken: bool) -> None:
-    """Its tasks may be other workers' by then. One that was overtaken by another process of its id ends nothing."""
-    writer = Failing({})
-    writer.is_overtaken = is_overtaken
-    committer = Committer(writer, 1 << 20)
-    with pytest.raises(OutcomeUnknownError):
+@pytest.mark.parametrize(
+    ("error", "is_known", "fences"),
+    [
+        (OutcomeUnknownError("no answer"), True, 2),
+        (OutcomeUnknownError("no answer"), False, 1),
+        (FencedError("fenced"), True, 1),
+    ],
+)
+async def test_what_a_failed_transaction_left_open_is_ended_before_a_task_asks(
+    error: TaskError, is_known: bool, fences: int
+) -> None:
+    """Its tasks may be other workers' by then. Another process may have the id if it was fenced, or is forgotten."""
+
+    async def knows(member_id: str) -> bool:
+        return is_known
+
+    writer = Failing(error)
+    committer = Committer(writer, 1 << 20, knows=knows)
+    with pytest.raises(type(error)):
         await committer.new_log().commit(batch(0))
+    assert writer.fences == fences
     await committer.fence()
-    assert writer.abandoned == [not is_overtaken]
-    assert writer.fences == 1 + is_overtaken, "once at the start"
+    assert writer.fences == 2, "once at the start"
 
 
 async def test_a_connection_that_dies_meanwhile_leaves_no_commit_waiting() -> None:
-    committer = Committer(Disconnected({}), 100)
+    async def knows(member_id: str) -> bool:
+        return True
+
+    committer = Committer(Failing(OutcomeUnknownError("no answer"), is_cut=True), 100, knows=knows)
     async with asyncio.timeout(5.0):
         found = await asyncio.gather(
             *(committer.new_log().commit(CommitBatch(number, {}, size=60)) for number in range(2)),
             return_exceptions=True,
         )
     assert [type(one) for one in found] == [OutcomeUnknownError] * 2
+
+
+async def test_tasks_that_need_the_end_of_the_same_transaction_share_it() -> None:
+    writer = Refusing({})
+    committer = Committer(writer, 1 << 20)
+    await asyncio.gather(*(committer.new_log().end_transaction_of("dead") for _ in range(8)))
+    assert writer.ended == ["dead"]
+    await committer.new_log().end_transaction_of("dead")
+    assert writer.ended == ["dead", "dead"]
 
 
 async def test_tasks_gather_records_between_transactions_the_longer_the_more_they_are() -> None:
@@ -159,17 +179,19 @@ async def test_tasks_that_are_ready_a_little_later_than_the_first_go_with_it() -
 
 
 class Failing(Refusing):
-    """A writer whose coordinator doesn't answer."""
+    """A writer whose commits fail; `fences` after the first one find the client's futures cancelled, if `is_cut`."""
+
+    def __init__(self, error: TaskError, *, is_cut: bool = False) -> None:
+        super().__init__({})
+        self.error, self.is_cut = error, is_cut
+
+    async def fence(self) -> None:
+        await super().fence()
+        if self.is_cut and self.fences % 2 == 0:
+            raise asyncio.CancelledError
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        raise OutcomeUnknownError("no answer")
-
-
-class Disconnected(Failing):
-    """A writer whose client cancels its own futures when a connection dies."""
-
-    async def abandon(self) -> bool:
-        raise asyncio.CancelledError
+        raise self.error
 
 
 class Slow(Refusing):

@@ -46,8 +46,8 @@ class World:
     async def knows(self, member_id: str) -> bool:
         return member_id in self.members
 
-    async def left_open(self, prefix: str) -> set[str]:
-        self.asked.append(prefix)
+    async def left_open(self, own_id: str) -> set[str]:
+        self.asked.append(own_id)
         return self.left
 
     async def stable_offset(self, source: TopicPartition) -> Committed | None:
@@ -68,7 +68,7 @@ class World:
     async def offset(self, last: OwnerRecord | None) -> Committed | None:
         world: Any = self
         own = "shop:worker:w1"
-        return await settled_offset(world, world, world, SOURCE, last, worker_id=own, tell=self.told.append)
+        return await settled_offset(world, world, world, SOURCE, last, own_id=own, tell=self.told.append)
 
     async def owner(self) -> OwnerRecord | None:
         world: Any = self
@@ -83,7 +83,7 @@ async def test_a_short_wait_says_nothing(caplog: pytest.LogCaptureFixture) -> No
     world = World("m", ends=after(SAY_S - 1))
     assert await world.offset(owner("m")) == Committed(7, "")
     assert caplog.messages == []
-    assert len(world.asked) == 4, "once a second"
+    assert len(world.asked) == 3, "after 1, 2 and 4 s"
     assert set(world.told) == {"", "the end of an open transaction that holds back the group's offset"}
     assert world.told[-1] == ""
 
@@ -147,7 +147,7 @@ async def test_a_transaction_whose_worker_the_registry_never_named_is_ended() ->
     world.left = {"shop:worker:w9"}
     await world.offset(owner("m"))
     assert world.ended == ["shop:worker:w9"]
-    assert world.asked == ["shop:worker:"]
+    assert world.asked == ["shop:worker:w1"]
     assert world.now_s == pytest.approx(1.0)
 
 
