@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -189,9 +189,18 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     )
 
 
-def workers_of(transactional_id: str) -> str:
-    """Return what the transactional ids of all workers of an app begin with, by that of one of them."""
-    return f"{transactional_id.rpartition(':')[0]}:w"
+def left_open(opened: Iterable[str], members: Collection[str | None], own_id: str) -> set[str]:
+    """Return which of the transactional ids with an open transaction are of workers that aren't in the group.
+
+    Args:
+        opened: of any program.
+        members: what the group's members commit with; None is in it if one of them doesn't say so.
+        own_id: that of the worker that asks. If the group doesn't have it, what the members say is of another time.
+    """
+    if None in members or own_id not in members:
+        return set()
+    workers = f"{own_id.rpartition(':')[0]}:w"
+    return {one for one in opened if one.startswith(workers) and one not in members}
 
 
 def words_of(member: Member, host: str = "") -> str:

@@ -30,7 +30,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from actors._core.group.members import decode_member_data, workers_of
+from actors._core.group.members import decode_member_data, left_open
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
 from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
@@ -193,10 +193,7 @@ class ControlPlane(BrokerClient):
     async def left_open(self, own_id: str) -> set[str]:
         """See `actors.ports.GroupView.left_open`. Brokers that don't answer soon are left out."""
         await self._read_open()
-        opened, members = self._open
-        if None in members or own_id not in members:
-            return set()
-        return {one for one in opened - members if one.startswith(workers_of(own_id))}
+        return left_open(*self._open, own_id)
 
     async def _list_open(self) -> None:
         async def listed(node: int) -> set[str]:

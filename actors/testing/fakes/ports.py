@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from actors._core.group.members import workers_of
+from actors._core.group.members import left_open
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2
 from actors._core.task.pauses import PREFIX, Pause, Pauses
@@ -384,11 +384,8 @@ class FakeGroupView:
         """See `actors.ports.GroupView.left_open`."""
 
         def look() -> set[str]:
-            open_ids = {one.transactional_id for one in self._cluster.transactions.open_transactions()}
-            members = self._group.transactional_ids()
-            if None in members or own_id not in members:
-                return set()
-            return {one for one in open_ids - members if one.startswith(workers_of(own_id))}
+            opened = {one.transactional_id for one in self._cluster.transactions.open_transactions()}
+            return left_open(opened, self._group.transactional_ids(), own_id)
 
         return set(await _answered("open transactions", lambda: self._network.ask("ListTransactions", look)))
 
