@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from actors.local_kafka.errors import LocalKafkaError
 from actors.local_kafka.settings import HOST
 
+_given: set[int] = set()
+
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now.
+    """Return ports that nobody listens on now, and that no process of this user gets here while this one lives.
 
     They lie below the range from which the kernel takes a client's ports: there some connection could take one before
     it is listened on, or while a broker is down.
@@ -22,14 +28,26 @@ def free_ports(count: int) -> list[int]:
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = range(max(1024, low - 12_000), low) if low > 2048 else range(1024, 32_768)
-    found: list[int] = []
+    reservations, found = _reservations(), list[int]()
     for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            found.append(port)
+        if port not in _given:
+            with socket.socket() as probe, suppress(OSError):
+                # First, as a probe takes the port for a moment from whoever was given it.
+                fcntl.lockf(reservations, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+                probe.bind((HOST, port))
+                found.append(port)
         if len(found) == count:
+            _given.update(found)
             return found
     raise LocalKafkaError(f"fewer than {count} free ports on {HOST}")
+
+
+@cache
+def _reservations() -> int:
+    # The byte at a port's number is locked by the process that was given the port, until that process ends.
+    # Open for as long as the process lives: closing any descriptor of the file would free all its locks.
+    path = Path(tempfile.gettempdir(), f"faust-actors-ports-{os.getuid()}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def is_free(port: int) -> bool:

@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import click
 import pytest
@@ -236,3 +238,19 @@ def test_the_environment_chooses_the_version(monkeypatch):
     assert "kafka-9.8.7/*" in tool_command(TOPIC_COMMAND)
     monkeypatch.delenv("KAFKA_VERSION")
     assert "kafka-4.4.0/*" in tool_command(TOPIC_COMMAND)
+
+
+def test_no_two_processes_are_given_the_same_port(tmp_path):
+    pick = "from dev.kafka import free_ports; print(*free_ports(3000), flush=True); input()"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with ExitStack() as both:
+        pickers = [
+            both.enter_context(
+                subprocess.Popen([sys.executable, "-c", pick], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
+            )
+            for _ in range(2)
+        ]
+        first, second = (set(picker.stdout.readline().split()) for picker in pickers)
+        for picker in pickers:
+            picker.stdin.close()
+    assert (len(first), len(second), first & second) == (3000, 3000, set())
