@@ -4,9 +4,8 @@ The group forgets a dead worker when its session is over. Its transaction would 
 would keep the partition's offset unstable, and hold back the readers of its changelog and of the registry. The registry
 has the transactional id and the member id of each owner; whoever needs the partition ends the transaction if the group
 doesn't have the member any more. An owner that died between its offsets and its claim is found in the brokers' list of
-open transactions. A living worker isn't disturbed: it ends its transaction itself. Nor is another
-program, which may have committed the group's offsets or written into the registry in a transaction. A long wait for
-either is logged.
+open transactions. A living worker isn't disturbed: it ends its transaction itself. Nor is another program, which may
+have committed the group's offsets or written into the registry in a transaction. A long wait for either is logged.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from actors.runtime.message.failures import REMIND_S
 logger = escaping(logging.getLogger(__name__))
 
 LOOK_S = 0.1
-LOOKS_OF_A_LONG_WAIT = 10
-"""Most open transactions end within a commit; after so many looks, twice as many, and so on, the brokers are asked."""
+FIRST_QUESTION = 10
+"""After so many looks, twice as many, and so on, the brokers are asked; most open transactions end within a commit."""
 SAY_S = 5.0
 """An open transaction that is waited for so long is logged, again every `REMIND_S`. Most end within a commit."""
 _TOOL = "kafka-transactions.sh --bootstrap-server BROKER"
@@ -47,7 +46,7 @@ class Wait:
         self._where, self._place, self._clock, self._tell = where, place, clock, tell
         self._began_s = clock.monotonic()
         self._reminders = Reminders(REMIND_S)
-        self._looks, self._long = 1, LOOKS_OF_A_LONG_WAIT
+        self._looks, self._next_question = 1, FIRST_QUESTION
         self.ended: set[str] = set()
 
     def __enter__(self) -> Wait:
@@ -56,11 +55,11 @@ class Wait:
     def __exit__(self, *_: object) -> None:
         self._tell("")
 
-    def is_long(self) -> bool:
-        """Tell that it has been a long one; again after twice the time."""
-        if self._looks < self._long:
+    def is_question_due(self) -> bool:
+        """Tell whether the brokers are to be asked now, which is noted then."""
+        if self._looks < self._next_question:
             return False
-        self._long *= 2
+        self._next_question *= 2
         return True
 
     async def look_later(self, owners: Sequence[OwnerRecord]) -> None:
@@ -158,7 +157,7 @@ async def settled_offset(
                 return await group.stable_offset(source)
             except UnstableOffsetError:
                 await _end_of_dead(group, log, owners, wait.ended)
-                if own_id and wait.is_long():
+                if own_id and wait.is_question_due():
                     await _end_of_unnamed(group, log, own_id, wait.ended)
                 await wait.look_later(owners)
 
