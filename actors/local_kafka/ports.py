@@ -6,19 +6,19 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from actors.local_kafka.errors import LocalKafkaError
+from actors.local_kafka.jars import jars_folder
 from actors.local_kafka.settings import HOST
 
 _given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now, and that no process of this user gets here while this one lives.
+    """Return ports that nobody listens on now, and that no other process is given here while this one lives.
 
     They lie below the range from which the kernel takes a client's ports: there some connection could take one before
     it is listened on, or while a broker is down.
@@ -46,8 +46,9 @@ def free_ports(count: int) -> list[int]:
 def _reservations() -> int:
     # The byte at a port's number is locked by the process that was given the port, until that process ends.
     # Open for as long as the process lives: closing any descriptor of the file would free all its locks.
-    path = Path(tempfile.gettempdir(), f"faust-actors-ports-{os.getuid()}")
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    folder = jars_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    return os.open(folder / "ports.lock", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def is_free(port: int) -> bool:

@@ -240,13 +240,12 @@ def test_the_environment_chooses_the_version(monkeypatch):
     assert "kafka-4.4.0/*" in tool_command(TOPIC_COMMAND)
 
 
-def test_no_two_processes_are_given_the_same_port(tmp_path):
+def test_no_two_processes_are_given_the_same_port():
     pick = "from dev.kafka import free_ports; print(*free_ports(3000), flush=True); input()"
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with ExitStack() as both:
         pickers = [
             both.enter_context(
-                subprocess.Popen([sys.executable, "-c", pick], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
+                subprocess.Popen([sys.executable, "-c", pick], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=ROOT)
             )
             for _ in range(2)
         ]
