@@ -117,7 +117,7 @@ async def _follow(
     `lacking` has the workers that have no copy, or an older one, of a partition whose changelog was lost.
     """
     await program.stop()
-    workers, holders = list(program.workers), list[WorkerProcess]()
+    workers, holders, moved = list(program.workers), list[WorkerProcess](), set[Path]()
     told = {key: text for key, text in troubles.items() if NOT_YET_MADE not in text}
     remedies = [(worker, source, read_remedy(text)) for (worker, source), text in told.items()]
     for worker, source, remedy in remedies:
@@ -146,13 +146,15 @@ async def _follow(
             chosen["LOST_CHANGELOG"] = "restore_older"
             if remedy.forgets is not None:
                 program.lives["in"].forgotten.append(Jump(int(source.rpartition("[")[2][:-1]), *remedy.forgets))
-        await asyncio.to_thread(_do, program, remedy, chosen)
+        await asyncio.to_thread(_do, program, remedy, chosen, moved)
     await program.start(holders or workers or None, **chosen)
 
 
-def _do(program: Program, remedy: Remedy, chosen: dict[str, str]) -> None:
-    if remedy.path and Path(remedy.path).exists():
-        _move_back(program, Path(remedy.path))
+def _do(program: Program, remedy: Remedy, chosen: dict[str, str], moved: set[Path]) -> None:
+    path = Path(remedy.path)
+    # The other partition's error names the other half of an exchange, which would be taken back.
+    if remedy.path and path not in moved and path.exists():
+        moved |= _move_back(program, path)
     settings = dict(remedy.settings)
     # An error about an input offers to give up the state, which nobody wants here.
     if "restore" in settings.pop("LOST_CHANGELOG", ()):
@@ -165,16 +167,18 @@ def _do(program: Program, remedy: Remedy, chosen: dict[str, str]) -> None:
         chosen.setdefault(name, program.chance.choice(values))
 
 
-def _move_back(program: Program, path: Path) -> None:
-    """Delete a database that was moved, or exchange it with the other one that was."""
+def _move_back(program: Program, path: Path) -> set[Path]:
+    """Delete a database that was moved, or exchange it with the other one that was; return which lie right now."""
     text = "\n".join(worker.log() for worker in program.workers)
     found = re.findall(rf"the database at {re.escape(str(path))} is of store \S+, partition (\d+) ", text)
     # Where the changelog is lost, a database may be the only copy.
     is_copied = ("changelog", "") not in program.damages
     if (is_copied and program.chance.random() < 0.5) or not found:
         shutil.rmtree(path)
-    else:
-        exchange(path, path.with_name(found[-1]))
+        return set()
+    other = path.with_name(found[-1])
+    exchange(path, other)
+    return {path, other}
 
 
 def _logs(program: Program) -> str:
