@@ -117,7 +117,7 @@ async def _follow(
     `lacking` has the workers that have no copy, or an older one, of a partition whose changelog was lost.
     """
     await program.stop()
-    workers, holders, moved = list(program.workers), list[WorkerProcess](), set[Path]()
+    workers, holders, moved = list(program.workers), dict[WorkerProcess, None](), set[Path]()
     told = {key: text for key, text in troubles.items() if NOT_YET_MADE not in text}
     remedies = [(worker, source, read_remedy(text)) for (worker, source), text in told.items()]
     for worker, source, remedy in remedies:
@@ -142,12 +142,12 @@ async def _follow(
     for worker, source, remedy in remedies if not grown else ():
         is_older = "restore_older" in remedy.settings.get("LOST_CHANGELOG", ())
         if is_older and len(lacking[source]) == len(program.workers):
-            holders.append(worker)
+            holders[worker] = None
             chosen["LOST_CHANGELOG"] = "restore_older"
             if remedy.forgets is not None:
                 program.lives["in"].forgotten.append(Jump(int(source.rpartition("[")[2][:-1]), *remedy.forgets))
         await asyncio.to_thread(_do, program, remedy, chosen, moved)
-    await program.start(holders or workers or None, **chosen)
+    await program.start(list(holders) or workers or None, **chosen)
 
 
 def _do(program: Program, remedy: Remedy, chosen: dict[str, str], moved: set[Path]) -> None:
