@@ -107,12 +107,16 @@ async def reset(program: Program) -> None:
         await eventually(lambda: asyncio.to_thread(is_deleted))
     moved: dict[TopicPartition, int] = {}
     for kind, life in program.lives.items():
+        if kind not in program.kinds:
+            # It has no records, but offsets.
+            program.damages |= {("reset", kind)} if how == "deleted" else set()
+            continue
         for number in range(life.partitions):
             part = TopicPartition(life.topic, number)
             at = offsets.get(part, 0)
             # Every other one.
             to = max(0, at - 25) if how == "back" else min(ends[part], at + 25)
-            if kind not in program.kinds or (how != "deleted" and (to == at or program.chance.random() < 0.5)):
+            if how != "deleted" and (to == at or program.chance.random() < 0.5):
                 continue
             if how == "deleted" and (part not in offsets or not life.reached.get(number)):
                 continue

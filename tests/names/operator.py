@@ -77,7 +77,7 @@ async def observe(program: Program) -> Troubles:
         idle = [
             part for part, end in ends.items() if now.get(part, -1) <= before.get(part, -1) and now.get(part, -1) < end
         ]
-        silent = {name for name, _ in program.damages} & ERRORS_OF - program.told
+        silent = {name for name, kind in program.damages if kind in ("", *program.kinds)} & ERRORS_OF - program.told
         is_late = time.monotonic() > deadline_s
         if not (idle or troubles) and owned >= {f"{part.topic}[{part.partition}]" for part in ends}:
             if not silent:
