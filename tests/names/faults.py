@@ -23,9 +23,10 @@ async def recreate_input(program: Program) -> None:
     kind = program.chance.choice(program.kinds)
     await program.recreate(kind, program.chance.choice([0.0, 0.0, 4.0]))
     if ("reset", kind) in program.damages:
-        # Partitions that stand still because of that don't look again before somebody accepts offsets.
-        program.told.add("input")
-    program.damages -= {("grow", kind), ("reset", kind)}
+        # Partitions that stand still because of that don't look again before somebody accepts offsets: they say that,
+        # and the others that the input is another one.
+        program.told |= {"input", "reset"}
+    program.damages -= {("grow", kind)}
     program.damages.add(("input", kind))
 
 
