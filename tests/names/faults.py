@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import CommitFailedError
 from aiokafka.structs import TopicPartition
 
 from dev.kafka import CONSUMER_GROUP_COMMAND, run_tool
@@ -125,12 +127,25 @@ async def reset(program: Program) -> None:
             life.tampered.add(number)
             program.damages.add(("reset", kind))
     if moved and how != "deleted":
-        async with AIOKafkaConsumer(
-            bootstrap_servers=program.brokers, group_id=group, enable_auto_commit=False
-        ) as tool:
-            tool.assign(list(moved))
-            await tool.commit(moved)
+        await _move(program, group, moved)
+    if any(name == "input" for name, _ in program.damages):
+        # That the input is another one may be said in its place.
+        program.told.add("reset")
     await program.start()
+
+
+async def _move(program: Program, group: str, moved: dict[TopicPartition, int]) -> None:
+    async with AIOKafkaConsumer(bootstrap_servers=program.brokers, group_id=group, enable_auto_commit=False) as tool:
+        tool.assign(list(moved))
+
+        async def is_moved() -> bool:
+            # Refused while the group still has a worker that was killed.
+            with contextlib.suppress(CommitFailedError):
+                await tool.commit(moved)
+                return True
+            return False
+
+        await eventually(is_moved)
 
 
 async def recreate_changelog(program: Program) -> None:
