@@ -32,7 +32,7 @@ def free_ports(count: int) -> list[int]:
     for port in random.sample(candidates, len(candidates)):
         if port not in _given:
             with socket.socket() as probe, suppress(OSError):
-                # First, as a probe takes the port for a moment from whoever was given it.
+                # The lock comes first: a probe binds the port, and the port's owner can't bind it at that moment.
                 fcntl.lockf(reservations, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 probe.bind((HOST, port))
                 found.append(port)

@@ -25,11 +25,21 @@ async def recreate_input(program: Program) -> None:
     kind = program.chance.choice(program.kinds)
     await program.recreate(kind, program.chance.choice([0.0, 0.0, 4.0]))
     if ("reset", kind) in program.damages:
-        # Partitions that stand still because of that don't look again before somebody accepts offsets: they say that,
-        # and the others that the input is another one.
-        program.told |= {"input", "reset"}
+        # Partitions that stand still because of that don't look again before somebody accepts offsets.
+        program.told.add("input")
     program.damages -= {("grow", kind)}
     program.damages.add(("input", kind))
+    _excuse_resets(program)
+
+
+def _excuse_resets(program: Program) -> None:
+    """Let resets stay unsaid if the inputs are other ones too: partitions may say that in their place."""
+    resets, inputs = (
+        {kind for name, kind in program.damages if name == damage and kind in program.kinds}
+        for damage in ("reset", "input")
+    )
+    if resets and resets <= inputs:
+        program.told.add("reset")
 
 
 async def grow(program: Program) -> None:
@@ -128,9 +138,7 @@ async def reset(program: Program) -> None:
             program.damages.add(("reset", kind))
     if moved and how != "deleted":
         await _move(program, group, moved)
-    if any(name == "input" for name, _ in program.damages):
-        # That the input is another one may be said in its place.
-        program.told.add("reset")
+    _excuse_resets(program)
     await program.start()
 
 
