@@ -35,7 +35,7 @@ from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition
-from actors.declare.streams.tables import idle_of, inputs_of, owned
+from actors.declare.streams.tables import inputs_of, owned
 from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
@@ -217,7 +217,7 @@ class App(TableMethods, FaustApp):
         publish: Any = None,
         misplaced: Misplaced = "stop",
         tombstones: bool = False,
-        max_task_idle: timedelta | None = None,
+        max_task_idle: timedelta = timedelta(0),
         by: By | Mapping[Any, By] | None = None,
         late: Late = "drop",
     ) -> Callable[[Declared], Declared]:
@@ -242,7 +242,7 @@ class App(TableMethods, FaustApp):
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
-            max_task_idle: how long one waits for an input that isn't at its end and has none here; with tables 10 s.
+            max_task_idle: how long records wait for an input that is at its end; one that isn't is always waited for.
             late: of messages too late for all windows: "drop" counts, "handle" handles them; a topic gets them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
@@ -264,7 +264,7 @@ class App(TableMethods, FaustApp):
             publish=publish,
             misplaced=misplaced,
             tombstones=tombstones,
-            max_task_idle=idle_of(max_task_idle, stores),
+            max_task_idle=max_task_idle,
             by=by,
         )
 

@@ -84,8 +84,7 @@ class ActorSpec:
 
     Attributes:
         more_inputs: those behind the first.
-        max_task_idle_s: how long a task waits for an input that has nothing here but more to come, before it handles
-            what other inputs have.
+        max_task_idle_s: how long a task waits for an input at its end before it handles what other inputs have.
         changelogs: by store name.
         concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,8 +35,8 @@ class _Delivered:
 class InputOrder:
     """Watches the order in which a process handles the records of its inputs.
 
-    Two rules. Of the heads that have both been delivered the one with the lowest timestamp goes first. And while an
-    input has nothing here but more in its log, `max_task_idle_s` is waited for it.
+    Three rules. Of the heads that have both been delivered the one with the lowest timestamp goes first. While an input
+    has nothing here but more in its log, it is waited for. One at its end is waited for `max_task_idle_s`.
     """
 
     def __init__(self, world: World) -> None:
@@ -45,6 +45,7 @@ class InputOrder:
         self._polls = 0
         self._waiting: defaultdict[TopicPartition, deque[_Delivered]] = defaultdict(deque)
         self._empty_s: dict[TopicPartition, float] = {}
+        self._latest_ms: Counter[TopicPartition] = Counter()
         self._is_watched = len(world.inputs) > 1 and UNORDERED.isdisjoint(world.features)
 
     def watch(self, source: FakeSource) -> None:
@@ -81,6 +82,7 @@ class InputOrder:
             # It failed before, and is tried again.
             return
         one = waiting.popleft()
+        self._latest_ms[source] = max(self._latest_ms[source], one.record.timestamp)
         self._world.audit.counted["ordered"] += 1
         for topic in self._world.inputs:
             other = source._replace(topic=topic)
@@ -107,17 +109,16 @@ class InputOrder:
         if position is None:
             return
         log = self._world.cluster.log(other)
+        empty_s, max_idle_s = self._empty_s[other], self._world.max_task_idle_s
         lacking = next((record for record in log.history if record.offset >= position), None)
-        if lacking is None or lacking.transaction is not None:
-            # It can't be fetched before its transaction has ended, and isn't waited for until then.
-            return
-        empty_s, there_s = self._empty_s[other], self._world.appended_s[log][lacking.offset]
-        if max(empty_s, one.at_s) < there_s:
-            # It may have been taken when the other one was at its end.
-            return
-        self._world.audit.counted["waited" if self._world.max_task_idle_s else "went on"] += 1
-        waited_s = self._world.loop.time() - max(empty_s, there_s)
-        if waited_s < self._world.max_task_idle_s - ROUNDING_S:
+        # One of an open transaction can't be fetched. One that came after `one` may have been preceded by it.
+        if lacking is not None and lacking.transaction is None:
+            self._world.audit.counted["lacking"] += 1
+            if self._world.appended_s[log][lacking.offset] <= max(empty_s, one.at_s):
+                self._world.audit.violated(f"merging: {source} {one} is handled before {other} {lacking}")
+        waited_s = self._world.loop.time() - empty_s
+        # One that isn't later than the last of the other input was taken together with that.
+        if one.record.timestamp > self._latest_ms[other] and waited_s < max_idle_s - ROUNDING_S:
             self._world.audit.violated(f"merging: {source} {one} is handled {waited_s:.3f} s after {other} ran empty")
 
 

@@ -27,6 +27,16 @@ def take_whole_batches(patch: Patch) -> None:
     patch.setattr(inbox, "merged", lambda parts, _: parts)
 
 
+def go_on_without_what_is_there(patch: Patch) -> None:
+    """An input with more on its broker isn't waited for."""
+    original = MergedInbox.__init__
+
+    def begin(self: MergedInbox, *args: Any, **named: Any) -> None:
+        original(self, *args, **{**named, "has_more": lambda index: False})
+
+    patch.setattr(MergedInbox, "__init__", begin)
+
+
 def wait_for_nobody(patch: Patch) -> None:
     """`max_task_idle` is ignored."""
     original = MergedInbox.__init__
@@ -97,6 +107,7 @@ def lose_tombstones(patch: Patch) -> None:
 PLANTED = (
     Planted(take_the_latest_first, "merging", features=("inputs",)),
     Planted(take_whole_batches, "merging", first_seed=3, features=("inputs",)),
+    Planted(go_on_without_what_is_there, "merging", features=("inputs",)),
     Planted(wait_for_nobody, "merging", features=("inputs",)),
     Planted(leave_an_offset_out, "one transaction", features=("inputs",)),
     Planted(go_on_where_it_was, "exactly once", ("unknown_outcome", "bad_network"), first_seed=3, features=("inputs",)),

@@ -30,8 +30,6 @@ AnyStore = Store[Any, Any] | WindowStore[Any, Any]
 Handler = Callable[[Context, Any], Awaitable[Any]]
 TwoValues = Callable[[Context, Any, Any], Awaitable[Any]]
 
-TABLE_IDLE = timedelta(seconds=10)
-"""How long messages wait by default for records of a table that are there and not fetched yet."""
 JOIN_LINE = "async def {}(ctx: Context, left: Left | None, right: Right | None) -> None"
 
 
@@ -79,13 +77,6 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
             found += [] if store.history is None else [store.history]
             found += [grouping.taken for grouping in store.groupings]
     return tuple(found)
-
-
-def idle_of(given: timedelta | None, stores: Sequence[AnyStore]) -> timedelta:
-    """Return how long messages wait for an input that isn't at its end, where nothing is said: longer with tables."""
-    if given is not None:
-        return given
-    return TABLE_IDLE if any(isinstance(store, Table) for store in stores) else timedelta(0)
 
 
 def inputs_of(

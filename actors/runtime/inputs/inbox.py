@@ -1,8 +1,9 @@
 """What waits for a task, and the order in which its inputs are handled.
 
 Each input is in offset order. Between inputs, the record with the lowest timestamp among the heads goes first, and of
-equal ones that of the input that was declared first. Of an input that has nothing here no timestamp is known: with
-`max_idle_s` the task waits so long for one that isn't at its end before it handles the others' records.
+equal ones that of the input that was declared first (KIP-695). Of an input that has nothing here no timestamp is known.
+While it has more on the broker, the others' records wait for it, however long that takes: they wait for a fetch, which
+their own full queues don't hold up. `max_idle_s` adds a wait for an input that is at its end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ Part = tuple[Input, Sequence[InputRecord]]
 
 MERGED_RECORDS = 256
 """How many records of each input are put in order at a time."""
+LOOK_AGAIN_S = 0.02
+"""How soon a task looks again at an input that it waits for: one comes to its end without a record if what is left of it
+are markers and aborted transactions."""
 
 
 class InputQueue:
@@ -171,8 +175,8 @@ class Inbox:
 class MergedInbox(Inbox):
     """The inbox of a task with several inputs.
 
-    `has_more` tells whether an input that has nothing here isn't at its end; `monotonic` returns seconds. Of records of
-    one timestamp, that of the input with the lowest of `turns` goes first.
+    `has_more` returns whether an input that has nothing here isn't known to be at its end; `monotonic` returns seconds.
+    Of records of one timestamp, that of the input with the lowest of `turns` goes first.
     """
 
     def __init__(
@@ -200,21 +204,20 @@ class MergedInbox(Inbox):
 
     def __bool__(self) -> bool:
         """Tell whether there is something to take now."""
-        for queue in self.queues:
-            if queue.batches:
-                return self._max_idle_s <= 0.0 or self.wait_s <= 0.0
-        return False
+        return self.wait_s <= 0.0
 
     @property
     def wait_s(self) -> float:
         """How long nothing of what waits can be taken; infinity if nothing waits."""
-        if not any(queue.batches for queue in self.queues):
+        empty = [index for index, queue in enumerate(self.queues) if not queue.batches]
+        if len(empty) == len(self.queues):
             self._idle_since_s = None
             return float("inf")
-        is_missing = self._max_idle_s > 0.0 and any(
-            not queue.batches and self._has_more(index) for index, queue in enumerate(self.queues)
-        )
-        if not is_missing:
+        for index in empty:
+            if self._has_more(index):
+                self._idle_since_s = None
+                return LOOK_AGAIN_S
+        if not empty or self._max_idle_s <= 0.0:
             self._idle_since_s = None
             return 0.0
         now_s = self._monotonic()

@@ -137,7 +137,7 @@ class Task:
             position, end = services.sink.position(source), services.sink.stable_offset(source)
             if end is None:
                 end = self.meters.end_offsets.get(source.topic, 0)
-            return position is not None and position < end
+            return position is None or position < end
 
         return MergedInbox(
             settings.queue_records,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.runtime.inputs import inbox
-from actors.runtime.inputs.inbox import MERGED_RECORDS, Inbox, MergedInbox, merged
+from actors.runtime.inputs.inbox import LOOK_AGAIN_S, MERGED_RECORDS, Inbox, MergedInbox, merged
 
 
 def records(*timestamps: int, start: int = 0) -> list[Any]:
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, max_idle_s: float = 0.0, limit: int = 1_000) -> None:
         self.now_s = 0.0
-        self.more = {0, 1}
+        self.more: set[int] = set()
         self.room = 0
         self.inbox = MergedInbox(
             limit,
@@ -86,13 +86,42 @@ def test_records_without_a_timestamp_go_first_and_hold_no_other_input_up() -> No
     assert taken(world.inbox) == [(1, -1), (1, -1), (0, 7), (0, 8), (1, 9), (1, -1)]
 
 
-def test_by_default_an_input_that_has_nothing_here_isnt_waited_for() -> None:
+def test_by_default_an_input_at_its_end_isnt_waited_for() -> None:
     world = World()
     world.inbox.put(1, records(5))
     assert taken(world.inbox) == [(1, 5)]
 
 
-def test_an_input_that_isnt_at_its_end_is_waited_for_and_no_longer_than_told() -> None:
+@pytest.mark.parametrize("max_idle_s", [0.0, 2.0])
+def test_an_input_that_isnt_at_its_end_is_waited_for_however_long_it_takes(max_idle_s: float) -> None:
+    world = World(max_idle_s=max_idle_s)
+    world.more = {0}
+    world.inbox.put(1, records(5))
+    assert not world.inbox
+    assert world.inbox.wait_s == LOOK_AGAIN_S
+    world.now_s = 10_000.0
+    assert not world.inbox
+    world.inbox.put(0, records(3))
+    assert taken(world.inbox) == [(0, 3)]
+    # What was left of it were markers: it is at its end without a record.
+    world.more = set()
+    world.now_s += world.inbox.wait_s
+    assert taken(world.inbox) == [(1, 5)]
+
+
+def test_the_records_of_an_input_that_isnt_at_its_end_have_room_while_other_queues_are_full() -> None:
+    world = World(limit=2)
+    world.more = {0}
+    world.inbox.put(1, records(5, 6))
+    assert not world.inbox.has_room(1)
+    assert world.inbox.has_room(0)
+    assert not world.inbox
+    world.inbox.put(0, records(7))
+    assert taken(world.inbox) == [(1, 5), (1, 6), (0, 7)]
+    assert world.inbox.has_room(1)
+
+
+def test_an_input_at_its_end_is_waited_for_and_no_longer_than_told() -> None:
     world = World(max_idle_s=2.0)
     world.inbox.put(1, records(5))
     assert not world.inbox
@@ -105,13 +134,6 @@ def test_an_input_that_isnt_at_its_end_is_waited_for_and_no_longer_than_told() -
     world.now_s = 2.0
     assert not world.inbox
     world.now_s = 4.0
-    assert taken(world.inbox) == [(1, 5)]
-
-
-def test_an_input_at_its_end_isnt_waited_for() -> None:
-    world = World(max_idle_s=2.0)
-    world.more = {1}
-    world.inbox.put(1, records(5))
     assert taken(world.inbox) == [(1, 5)]
 
 

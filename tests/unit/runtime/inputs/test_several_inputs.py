@@ -87,7 +87,7 @@ def test_messages_go_in_the_order_of_their_timestamps_and_of_equal_ones_in_that_
 
 
 def test_records_of_an_open_transaction_arent_waited_for() -> None:
-    world = World(max_task_idle=timedelta(seconds=10))
+    world = World()
     with ActorTestDriver(world.app, partitions=1) as driver:
         cluster, source = driver._cluster, TopicPartition("payments", 0)
         epoch = cluster.transactions.init_producer_id("other", 900.0)
