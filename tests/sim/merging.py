@@ -45,6 +45,7 @@ class InputOrder:
         self._polls = 0
         self._waiting: defaultdict[TopicPartition, deque[_Delivered]] = defaultdict(deque)
         self._empty_s: dict[TopicPartition, float] = {}
+        self._delivered_s: dict[TopicPartition, float] = {}
         self._latest_ms: Counter[TopicPartition] = Counter()
         self._is_watched = len(world.inputs) > 1 and UNORDERED.isdisjoint(world.features)
 
@@ -67,12 +68,13 @@ class InputOrder:
 
     def _begins(self, source: TopicPartition) -> None:
         self._waiting[source].clear()
-        self._empty_s[source] = self._world.loop.time()
+        self._empty_s[source] = self._delivered_s[source] = self._world.loop.time()
 
     def _delivered(self, found: Mapping[TopicPartition, Sequence[Any]]) -> None:
         self._polls += 1
         for source, records in found.items():
-            self._waiting[source] += [_Delivered(one, self._polls, self._world.loop.time()) for one in records]
+            self._delivered_s[source] = now_s = self._world.loop.time()
+            self._waiting[source] += [_Delivered(one, self._polls, now_s) for one in records]
 
     def _handled(self, source: TopicPartition, offset: int) -> None:
         waiting = self._waiting[source]
@@ -116,10 +118,10 @@ class InputOrder:
             self._world.audit.counted["lacking"] += 1
             if self._world.appended_s[log][lacking.offset] <= max(empty_s, one.at_s):
                 self._world.audit.violated(f"merging: {source} {one} is handled before {other} {lacking}")
-        waited_s = self._world.loop.time() - empty_s
+        waited_s = self._world.loop.time() - self._delivered_s[other]
         # One that isn't later than the last of the other input was taken together with that.
         if one.record.timestamp > self._latest_ms[other] and waited_s < max_idle_s - ROUNDING_S:
-            self._world.audit.violated(f"merging: {source} {one} is handled {waited_s:.3f} s after {other} ran empty")
+            self._world.audit.violated(f"merging: {source} {one} is handled {waited_s:.3f} s after the last of {other}")
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
