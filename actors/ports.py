@@ -227,6 +227,21 @@ class TopicIdentity:
         return self.topic_id or NO_ID
 
 
+@dataclass(frozen=True, slots=True)
+class LookAnswer:
+    """What a look at feeds found.
+
+    Attributes:
+        commits: committed offsets, of a transaction that is open what was committed before; those that there are.
+        ends: high watermarks, with the leader's epoch; asked for when `commits` were answered.
+        topics: the topics that exist; asked for when `commits` were answered.
+    """
+
+    commits: Mapping[TopicPartition, Committed]
+    ends: Mapping[TopicPartition, tuple[int, int]]
+    topics: Mapping[str, TopicIdentity]
+
+
 class GroupView(Protocol):
     """What the cluster says of the group's members and offsets, and of topics."""
 
@@ -256,6 +271,15 @@ class GroupView(Protocol):
 
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
+
+    async def look(
+        self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
+    ) -> LookAnswer:
+        """Ask for committed offsets, and when they are answered for high watermarks and topics. Asks once.
+
+        Raises:
+            BrokerUnavailableError: a broker doesn't answer, or not for one of them.
+        """
 
     async def require_agreement(self, names: Iterable[str]) -> None:
         """Check that all brokers that answer have the same topics, of as many partitions, under these names.

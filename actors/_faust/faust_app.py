@@ -98,6 +98,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """The former name of each store that had another."""
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
+        self.topic_writers: dict[str, tuple[Any, ...]] = {}
         self.panels: list[LockPanel] = []
         """What other packages add to the dashboard."""
         self._actor_service: ActorService | None = None
@@ -119,11 +120,14 @@ class FaustApp(faust.App):  # type: ignore[misc]
             timestamp: a function of the value that gives its time in Unix milliseconds; the record's own when left
                 out. Its actor, the order between several inputs, stream time and windows go by it. A record whose time
                 can't be told is treated as the actor's `on_error` says.
+            writers: the actors that alone write to the topic: their functions, classes or names. A reader's event time
+                follows theirs then, so that its windows and joins don't depend on when records are read.
             options: as Faust's.
 
         Raises:
             ConfigurationError: there is no such partitioner, or `timestamp` can't be called with a value.
         """
+        writers = options.pop("writers", None)
         partitioner = _partitioner(topics, options.pop("partitioner", None))
         timestamp = _timestamp(topics, options.pop("timestamp", None))
         known = list(inspect.signature(faust.App.topic).parameters)[2:]

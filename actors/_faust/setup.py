@@ -86,6 +86,7 @@ class Setup:
         self._existing: dict[str, TopicInfo] = {}
         self._found: dict[Any, OutputTopic] = {}
         self._opened: Callable[[Any, str], OutputTopic] | None = None
+        self._feeds: dict[str, Feeds] = {}
         self.group = group_of(conf.id)
         self.owners_topic = owners_topic(conf.id)
         self.dead_letter_topic = dead_letter_topic(conf.id)
@@ -285,7 +286,17 @@ class Setup:
                     BROKER_TIME,
                     BROKER_TIME_CONFIG[BROKER_TIME],
                 )
+        self._feeds = self.feeds()
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
+
+    def feeds(self) -> dict[str, Feeds]:
+        """Return what the event time of actors follows, by actor."""
+        app = self.app
+        writers = {
+            topic: tuple(app.definition_of(writer).name for writer in named)
+            for topic, named in app.topic_writers.items()
+        }
+        return feeds_of(app.actors, writers, idle_after_s=app.actor_options.idle_after.total_seconds())
 
     def names_of(self, changelog: str) -> tuple[str, ...]:
         """Return the names of the stores that the app has recorded with a changelog; a renamed store has several."""
@@ -351,6 +362,7 @@ class Setup:
             max_task_idle_s=definition.max_task_idle.total_seconds(),
             forwarded=frozenset(definition.sources),
             windows=definition.windows,
+            feeds=self._feeds.get(definition.name),
             event_times=event_times(definition),
             max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),

@@ -14,14 +14,17 @@ from typing import Any
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.transaction import EndTxnRequest_v0
 from aiokafka.protocol.types import (
+    Array,
     Boolean,
     CompactArray,
     CompactBytes,
     CompactString,
+    Int8,
     Int16,
     Int32,
     Int64,
     Schema,
+    String,
     TaggedFields,
 )
 
@@ -399,10 +402,56 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801
     )
 
 
+class ListOffsetsResponse_v5(Response):  # type: ignore[misc]  # noqa: N801
+    """ListOffsets v5."""
+
+    API_KEY = 2
+    API_VERSION = 5
+    _PARTITION = ("partition", Int32), ("error_code", Int16), ("time", Int64), ("offset", Int64), ("epoch", Int32)
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("topics", Array(("name", String("utf-8")), ("partitions", Array(*_PARTITION)))),
+    )
+
+
+class ListOffsetsRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """ListOffsets v5: the first whose answer doesn't go back when a partition gets another leader (KIP-207)."""
+
+    API_KEY = 2
+    API_VERSION = 5
+    RESPONSE_TYPE = ListOffsetsResponse_v5
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
+        (
+            "topics",
+            Array(
+                ("name", String("utf-8")),
+                ("partitions", Array(("partition", Int32), ("leader_epoch", Int32), ("time", Int64))),
+            ),
+        ),
+    )
+
+
+class EndsRequest(_OneVersion):
+    """Asks a leader for the high watermarks of partitions."""
+
+    API_KEY = 2
+    STRUCT = ListOffsetsRequest_v5
+    _ANY_REPLICA, _UNCOMMITTED, _ANY_EPOCH, _LATEST = -1, 0, -1, -1
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append((partition, self._ANY_EPOCH, self._LATEST))
+        super().__init__(self._ANY_REPLICA, self._UNCOMMITTED, list(topics.items()))
+
+
 REQUIRED: Mapping[str, Any] = {
     "InitProducerId": InitProducerIdRequest_v3,
     "TxnOffsetCommit": TxnOffsetCommitRequest_v3,
     "OffsetFetch": OffsetFetchRequest_v7,
+    "ListOffsets": ListOffsetsRequest_v5,
     "Produce": ProduceRequest_v9,
 }
 """The requests without which a worker can't commit or take over, by their names in the protocol."""

@@ -75,6 +75,8 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        idle_after: how long an input partition is at its end before event time goes on without it, as far as other
+            inputs of the app had come before.
         acceptable_recovery_lag: a worker whose copy of a partition's state lacks more changelog records than this gets
             the partition only when nobody has a better one; it warms its copy up first.
         max_warmup_replicas: how many copies a worker warms up at a time.
@@ -133,6 +135,7 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    idle_after: timedelta = timedelta(seconds=1)
     acceptable_recovery_lag: int = 10_000
     max_warmup_replicas: int = 8
     queries: bool = True

@@ -75,6 +75,24 @@ class InputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Feeds:
+    """What an actor's event time follows beside the records that it handles; see `actors._core.event_time`.
+
+    Attributes:
+        upstream: by input whose writers are declared, the first inputs of the actors that write there.
+        connected: the sources of which each partition may lead to any task of this actor, or comes of a task that
+            does; empty where a task has but its own inputs.
+        has_readers: whether it writes into a topic whose writers are declared.
+        idle_after_s: how long a source has to be at its end before it follows the others.
+    """
+
+    upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    connected: frozenset[str] = frozenset()
+    has_readers: bool = False
+    idle_after_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ActorSpec:
     """An actor as the runtime needs it.
 
@@ -102,6 +120,7 @@ class ActorSpec:
         event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
         windows: its window stores, or that of its join, whose rows are in `stores` too.
         max_ahead_ms: how far timestamps may be ahead of the clock where stream time, or a history, goes by them.
+        feeds: what its event time follows; None where that is the records that it handles.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
 
@@ -131,6 +150,7 @@ class ActorSpec:
     tombstones: bool = False
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
+    feeds: Feeds | None = None
     forwarded: frozenset[str] = frozenset()
     windows: tuple[TimedStore, ...] = ()
     max_ahead_ms: int = 86_400_000

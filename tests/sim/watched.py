@@ -116,6 +116,9 @@ class WatchedGroup:
     async def topic_ids(self, names: Iterable[str]) -> Any:
         return await self._group.topic_ids(names)
 
+    async def look(self, commits: Any, ends: Any, topics: Any) -> Any:
+        return await self._group.look(commits, ends, topics)
+
     async def require_agreement(self, names: Iterable[str]) -> None:
         await self._group.require_agreement(names)
 

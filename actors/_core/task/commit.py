@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 
+from actors._core.event_time import NO_TIMES, UNKNOWN_MS, TimeMark
 from actors._core.task.completed import SPAN, decode_finished, encode_finished
 from actors._core.task.topic_ids import TopicIds, decode_topic_ids
 
@@ -22,7 +23,7 @@ class CommitMark:
 
     `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
     `topics` are the topics' ids, behind a tilde, before the dot; None in the marks of releases that don't write them.
-    Releases without one of them read it as a part of the nonce.
+    `times` are behind further dots, in the marks of tasks whose event time others follow.
     """
 
     epoch: int
@@ -31,10 +32,13 @@ class CommitMark:
     finished: str = ""
     now_ms: int = 0
     topics: TopicIds | None = None
+    times: TimeMark = NO_TIMES
 
     def encode(self) -> str:
         """Return the mark as offset metadata."""
         time = f".{self.now_ms}" if self.now_ms else ""
+        if self.times != NO_TIMES:
+            time = f".{self.now_ms}.{_shown(self.times.source_ms)}.{_shown(self.times.output_ms)}"
         topics = "" if self.topics is None else f"~{self.topics.encode()}"
         mark = f"{self.epoch};{self.transaction};{self.nonce}{topics}{time}"
         return f"{mark};{self.finished}" if self.finished else mark
@@ -45,15 +49,17 @@ def parse_mark(metadata: str | None) -> CommitMark | None:
     parts = (metadata or "").split(";")
     if len(parts) not in (3, 4) or not (_is_number(parts[0]) and _is_number(parts[1])):
         return None
-    nonce, _, now_ms = parts[2].partition(".")
-    nonce, has_topics, text = nonce.partition("~")
+    front, *numbers = parts[2].split(".")
+    now_ms, source_ms, output_ms, *_ = (*numbers, "", "", "")
+    nonce, has_topics, text = front.partition("~")
     try:
         decode_finished(0, "".join(parts[3:]))
         topics = decode_topic_ids(text) if has_topics else None
     except ValueError:
         return None
     known_ms = int(now_ms) if _is_number(now_ms) else 0
-    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms, topics)
+    times = TimeMark(*(int(text) if _is_number(text) else UNKNOWN_MS for text in (source_ms, output_ms)))
+    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms, topics, times)
 
 
 def largest_mark(stores: int, *, is_parallel: bool) -> int:
@@ -61,7 +67,13 @@ def largest_mark(stores: int, *, is_parallel: bool) -> int:
     some_id = str(uuid.UUID(int=1))
     topics = TopicIds.of(some_id, {str(number): some_id for number in range(stores)}, since=10**9)
     finished = encode_finished(0, range(1, SPAN)) if is_parallel else ""
-    return len(CommitMark(10**9, 10**12, "n" * 12, finished, 10**13, replace(topics, is_recreated=True)).encode())
+    times = TimeMark(10**13, 10**13)
+    topics = replace(topics, is_recreated=True)
+    return len(CommitMark(10**9, 10**12, "n" * 12, finished, 10**13, topics, times).encode())
+
+
+def _shown(time_ms: int) -> str:
+    return "" if time_ms == UNKNOWN_MS else str(time_ms)
 
 
 def _is_number(text: str) -> bool:

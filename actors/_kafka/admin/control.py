@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
@@ -37,9 +37,9 @@ from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
-from actors._kafka.transaction_requests import REQUIRED, ListTransactionsRequest, OffsetsRequest
+from actors._kafka.transaction_requests import REQUIRED, EndsRequest, ListTransactionsRequest, OffsetsRequest
 from actors.errors import BrokerUnavailableError, ConfigurationError, UnstableOffsetError
-from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
+from actors.ports import Committed, Identity, LookAnswer, TopicIdentity, TopicPartition
 
 UPGRADE = "Workers need Kafka 2.8 or later: upgrade the brokers, or keep the release of faust-actors that ran with them"
 AGREE_S = 5.0
@@ -311,10 +311,61 @@ class ControlPlane(BrokerClient):
 
     async def _describe_named(self) -> None:
         found, self._refused = await self._answered("the topics' ids", lambda: self._describe(self._named))
-        self._identities = {
-            name: TopicIdentity("" if info.topic_id == NO_TOPIC_ID else str(info.topic_id), info.partitions)
-            for name, info in found.items()
-        }
+        self._identities = {name: _identity(info) for name, info in found.items()}
+
+    async def look(
+        self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
+    ) -> LookAnswer:
+        """See `actors.ports.GroupView.look`."""
+        try:
+            committed = await self._commits(commits) if commits else {}
+            found, infos = await asyncio.gather(self._ends(ends), self._identified(topics))
+        except (KafkaError, OSError, TimeoutError) as error:
+            if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
+                await self._client.force_metadata_update()
+            raise self._unavailable("a look at the inputs", error) from error
+        return LookAnswer(committed, found, infos)
+
+    async def _commits(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
+        response = await self.ask_coordinator(OffsetsRequest(self._group, wanted, require_stable=False))
+        self.check(response.error_code)
+        found, answered = {}, set()
+        for topic, partitions, _ in response.topics:
+            for partition, offset, _, metadata, code, _ in partitions:
+                self.check(code, topic)
+                source = TopicPartition(topic, partition)
+                answered.add(source)
+                if offset != -1:
+                    found[source] = Committed(offset, metadata or "")
+        if missing := set(wanted) - answered:
+            raise UnknownTopicOrPartitionError(f"{min(missing)} is missing from the answer")
+        return found
+
+    async def _ends(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in wanted:
+            await self._client._wait_on_metadata(partition.topic)
+            leader = self._client.cluster.leader_for_partition(partition)
+            if leader is None or leader == -1:
+                raise await self._stale(f"{partition} has no leader")
+            by_leader[leader].append(partition)
+        responses = await asyncio.gather(*(self._client.send(node, EndsRequest(of)) for node, of in by_leader.items()))
+        found = {}
+        for response in responses:
+            for topic, partitions in response.topics:
+                for number, code, _, offset, epoch in partitions:
+                    if for_code(code) is not NoError:
+                        raise await self._stale(f"{topic}[{number}]: {for_code(code).__name__}")
+                    found[TopicPartition(topic, number)] = offset, epoch
+        if missing := set(wanted) - found.keys():
+            raise UnknownTopicOrPartitionError(f"{min(missing)} is missing from the answer")
+        return found
+
+    async def _identified(self, names: Collection[str]) -> dict[str, TopicIdentity]:
+        found, refused = await self._describe(names) if names else ({}, {})
+        for error in refused.values():
+            raise error
+        return {name: _identity(info) for name, info in found.items()}
 
     async def require_agreement(self, names: Iterable[str]) -> None:
         """See `actors.ports.GroupView.require_agreement`. Brokers that don't answer soon don't count.
@@ -376,6 +427,10 @@ def _transactional_id(metadata: bytes) -> str | None:
     except (ValueError, TypeError):
         return None
     return decode_member_data("", data).transactional_id
+
+
+def _identity(info: TopicInfo) -> TopicIdentity:
+    return TopicIdentity("" if info.topic_id == NO_TOPIC_ID else str(info.topic_id), info.partitions)
 
 
 def _described(topic: TopicInfo | None) -> str:

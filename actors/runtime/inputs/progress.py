@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from actors._core.event_time import NO_TIMES, TimeMark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.topic_ids import TopicIds
 from actors.ports import InputRecord, OwnerInput, TopicPartition
@@ -22,6 +23,7 @@ class InputProgress:
         next_offset: all before it is handled.
         handed_in_offset: all before it is committed, or in the commit that is under way.
         committed_offset: all before it is committed.
+        times: what the next commit says of event time.
     """
 
     index: int
@@ -30,6 +32,7 @@ class InputProgress:
     completed: CompletedOffsets
     topics: TopicIds
     backlog_end: int
+    times: TimeMark = NO_TIMES
     next_offset: int = field(init=False)
     handed_in_offset: int = field(init=False)
     committed_offset: int = field(init=False)

@@ -122,7 +122,7 @@ class TaskContext:
             completed, finished = one.completed, ""
             if completed.finished:
                 finished = encode_finished(completed.next_offset, completed.finished)
-            mark = CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, one.topics)
+            mark = CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, one.topics, one.times)
             offsets[one.source] = Committed(completed.next_offset, mark.encode())
         return offsets
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -39,6 +39,7 @@ from actors.ports import (
     Committed,
     Identity,
     LogRecord,
+    LookAnswer,
     Output,
     OwnerRecord,
     TopicIdentity,
@@ -398,6 +399,26 @@ class FakeGroupView:
             return {topic.name: TopicIdentity(topic.topic_id, len(topic.partitions)) for topic in topics}
 
         return dict(await _answered("topic ids", lambda: self._network.ask("Metadata", find)))
+
+    async def look(
+        self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
+    ) -> LookAnswer:
+        """See `actors.ports.GroupView.look`."""
+
+        def committed() -> dict[TopicPartition, Committed]:
+            found = {source: self._group.committed(source) for source in commits}
+            return {source: one for source, one in found.items() if one is not None}
+
+        def bounds() -> tuple[dict[TopicPartition, tuple[int, int]], dict[str, TopicIdentity]]:
+            logs = {source: (self._cluster.end_of(source), 0) for source in ends}
+            found = [topic for topic in map(self._cluster.find_topic, topics) if topic is not None]
+            return logs, {topic.name: TopicIdentity(topic.topic_id, len(topic.partitions)) for topic in found}
+
+        try:
+            answer = await self._network.ask("OffsetFetch", committed)
+            return LookAnswer(answer, *await self._network.ask("ListOffsets", bounds))
+        except (RefusedError, NoAnswerError, KeyError) as error:
+            raise BrokerUnavailableError(f"a look at the inputs: {_said(error)}") from error
 
     async def require_agreement(self, names: Iterable[str]) -> None:
         """See `actors.ports.GroupView.require_agreement`: the cluster has one answer."""

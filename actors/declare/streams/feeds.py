@@ -1,0 +1,116 @@
+"""What the event time of each actor follows: see `actors._core.event_time`.
+
+An actor's time is kept only where something goes by it: windows, joins within a time, timers by stream time, or those of
+an actor downstream. Joins by a foreign key are circles, left to right to left, whose topics have no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from actors.declare.definition import ActorDefinition
+from actors.errors import ConfigurationError
+from actors.runtime.spec import Feeds
+
+
+def feeds_of(
+    actors: Mapping[str, ActorDefinition], writers: Mapping[str, Iterable[str]], *, idle_after_s: float
+) -> dict[str, Feeds]:
+    """Return the feeds of the actors whose time follows more than the records that they handle, by actor.
+
+    Args:
+        actors: the actors by name.
+        writers: by topic the actors that are declared as its writers.
+        idle_after_s: how long a source has to be at its end before it follows the others.
+
+    Raises:
+        ConfigurationError: an actor is downstream of itself.
+    """
+    upstream = _upstream(actors, writers)
+    _refuse_circles(upstream)
+    timed = _timed(actors, upstream)
+    downstream = {writer for name in timed for names in upstream[name].values() for writer in names}
+    found = {}
+    for name in timed:
+        definition = actors[name]
+        inputs = {
+            topic: tuple(actors[writer].topic_name for writer in names) for topic, names in upstream[name].items()
+        }
+        has_readers = name in downstream
+        if inputs or has_readers or len(definition.topic_names) > 1:
+            connected = _connected(name, actors, upstream, timed) if inputs or has_readers else ()
+            found[name] = Feeds(inputs, frozenset(connected), has_readers, idle_after_s)
+    return found
+
+
+_Upstream: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
+"""By actor and input, the actors that write there."""
+
+
+def _upstream(actors: Mapping[str, ActorDefinition], writers: Mapping[str, Iterable[str]]) -> _Upstream:
+    readers = {topic: definition.name for definition in actors.values() for topic in definition.topic_names}
+    upstream: _Upstream = {}
+    for name, definition in actors.items():
+        made = {topic: readers[source] for topic, source in definition.sources.items() if source in readers}
+        upstream[name] = {
+            topic: tuple(writers[topic]) if topic in writers else (made[topic],)
+            for topic in definition.topic_names
+            if topic in writers or topic in made
+        }
+    for name, inputs in upstream.items():
+        for topic in [topic for topic, names in inputs.items() if topic not in writers and _is_circle(name, names, upstream)]:
+            del inputs[topic]
+    return upstream
+
+
+def _is_circle(name: str, writers: Iterable[str], upstream: _Upstream) -> bool:
+    """Whether an actor is upstream of one of its writers, or is one of them."""
+    seen, waiting = set[str](), set(writers)
+    while waiting:
+        writer = waiting.pop()
+        seen.add(writer)
+        waiting |= {further for names in upstream[writer].values() for further in names} - seen
+    return name in seen
+
+
+def _refuse_circles(upstream: _Upstream) -> None:
+    for name, inputs in upstream.items():
+        if _is_circle(name, {writer for names in inputs.values() for writer in names}, upstream):
+            raise ConfigurationError(
+                f"actor {name} is downstream of itself, by topics that are declared with writers=…: its event time "
+                "would wait for itself. Leave writers= out for one of these topics: its readers go by the times of its "
+                "records then"
+            )
+
+
+def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[str]:
+    """Return the actors in which something goes by event time, and all that are upstream of them."""
+    timed: set[str] = set()
+    waiting = {name for name, definition in actors.items() if definition.windows or definition.timers is not None}
+    while waiting:
+        name = waiting.pop()
+        timed.add(name)
+        waiting |= {writer for names in upstream[name].values() for writer in names} - timed
+    return timed
+
+
+def _connected(
+    name: str,
+    actors: Mapping[str, ActorDefinition],
+    upstream: _Upstream,
+    timed: set[str],
+) -> set[str]:
+    """Return the sources of all actors that an actor is connected with."""
+    neighbours: dict[str, set[str]] = {one: set() for one in timed}
+    for one in timed:
+        for names in upstream[one].values():
+            for writer in names:
+                neighbours[one].add(writer)
+                neighbours[writer].add(one)
+    group, waiting = set[str](), {name}
+    while waiting:
+        one = waiting.pop()
+        group.add(one)
+        waiting |= neighbours[one] - group
+    return {topic for one in group for topic in actors[one].topic_names if topic not in upstream[one]}

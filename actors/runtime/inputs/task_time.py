@@ -1,0 +1,188 @@
+"""Event time of a task that follows feeds: what it handled, what the worker's looks tell of, and what its commits say.
+
+Stream time moves only between messages, so that one message sees one time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from actors._core.event_time import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
+from actors.ports import TaskSink, TopicPartition
+from actors.runtime.clock import Timestamps
+from actors.runtime.inputs.inbox import Inbox
+from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.spec import Feeds
+
+
+class Follower(Protocol):
+    """What goes by stream time: windows, timers.
+
+    Attributes:
+        stream_ms: stream time as it knows it, Unix milliseconds; -1 before the first record.
+    """
+
+    stream_ms: int
+
+    def advance(self, to_ms: int) -> None:
+        """Move stream time on."""
+
+    def earliest_output_ms(self) -> int:
+        """Return the earliest time of what it may still hand out."""
+
+
+class TaskTime:
+    """The feeds of one task, from a takeover to the next.
+
+    Attributes:
+        stream_ms: stream time, Unix milliseconds; -1 before it is known.
+    """
+
+    def __init__(
+        self,
+        feeds: Feeds,
+        inputs: Sequence[InputProgress],
+        *,
+        inbox: Inbox,
+        sink: TaskSink,
+        timestamps: Timestamps,
+        followers: Sequence[Follower],
+    ) -> None:
+        self._feeds = feeds
+        self._inputs = inputs
+        self._inbox = inbox
+        self._sink = sink
+        self._timestamps = timestamps
+        self._followers = followers
+        self._looks: deque[Look] = deque(maxlen=1)
+        self._sources = [
+            None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
+            for one in inputs
+        ]
+        sources = {index: source for index, source in enumerate(self._sources) if source is not None}
+        upstream = UpstreamTimes(feeds.upstream) if feeds.upstream else None
+        self._output_ms = inputs[0].times.output_ms
+        # What has no other memory of stream time has that of its marks.
+        known_ms = max((follower.stream_ms for follower in followers), default=self._output_ms)
+        self._times = FeedTimes(sources, upstream, known_ms)
+        self._move()
+
+    @property
+    def stream_ms(self) -> int:
+        """See above."""
+        return self._times.stream_ms
+
+    @property
+    def holder(self) -> tuple[TopicPartition | None, int]:
+        """The feed that holds stream time, and its time; None for a feed that no look has told of yet."""
+        holder = self._times.holder
+        if isinstance(holder, int):
+            source = self._sources[holder]
+            return self._inputs[holder].source, UNKNOWN_MS if source is None else source.time_ms
+        return (None if holder is None else TopicPartition(*holder)), self._times.least_ms
+
+    def saw(self, index: int, at_ms: int) -> None:
+        """Note that a record of an input was handled, or given up. Hot."""
+        source = self._sources[index]
+        if source is not None and at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
+            source.handled(at_ms)
+            if self._times.holder == index or self._times.holder is None:
+                self._move()
+
+    # --- looks -----------------------------------------------------------------------------------------------------
+
+    def wants(self, counts: Mapping[str, int]) -> tuple[set[TopicPartition], set[TopicPartition], set[str]]:
+        """Return what the next look asks for: commits, ends, topics.
+
+        `counts` are the numbers of partitions as the last look saw them.
+        """
+        topics = {feed for feeds in self._feeds.upstream.values() for feed in feeds} | self._feeds.connected
+        commits = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
+        if not topics and not self._lags:
+            return set(), set(), set()
+        return commits, {one.source for one in self._inputs}, topics
+
+    @property
+    def _lags(self) -> bool:
+        return len({source.time_ms for source in self._sources if source is not None}) > 1
+
+    def look(self, look: Look) -> None:
+        """Take a look; it counts between two messages."""
+        self._looks.append(look)
+        self._inbox.wake()
+
+    def failed(self, now_s: float) -> None:
+        """Note that a look failed."""
+        self._looks.clear()
+        for source in self._sources:
+            if source is not None:
+                source.failed(now_s)
+
+    def follow(self) -> None:
+        """Move on by what looks told of and what was handled since."""
+        partition = self._inputs[0].source.partition
+        upstream = self._times.upstream
+        while self._looks:
+            look = self._looks.popleft()
+            if any(one.source not in look.ends for one in self._inputs):
+                continue
+            if upstream is not None:
+                upstream.looked(look, partition)
+            others_ms = self._connected_ms(look)
+            for index, one in enumerate(self._inputs):
+                source = self._sources[index]
+                if source is not None:
+                    source.looked(look, look.ends[one.source], handled=self._handled(index), others_ms=others_ms)
+        if upstream is not None:
+            upstream.believe({one.source.topic: self._handled(index) for index, one in enumerate(self._inputs)})
+        self._move()
+
+    def _connected_ms(self, look: Look) -> int:
+        if not self._feeds.connected:
+            return max(one.times.source_ms for one in self._inputs)
+        marks = (mark.source_ms for (topic, _), mark in look.marks.items() if topic in self._feeds.connected)
+        return max(marks, default=UNKNOWN_MS)
+
+    def _handled(self, index: int) -> int:
+        """Return the offset up to which an input is handled, with markers and aborted transactions behind it."""
+        one, queue = self._inputs[index], self._inbox.queues[index]
+        if queue.batches or one.next_offset < queue.delivered:
+            return one.next_offset
+        return max(one.next_offset, self._sink.position(one.source) or 0)
+
+    def _move(self) -> None:
+        if self._times.advance():
+            for follower in self._followers:
+                follower.advance(self._times.stream_ms)
+
+    # --- commits ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the next commit would say something new, and others wait for it."""
+        return self._feeds.has_readers and any(
+            one.times != self._mark(index, self._next_output_ms()) for index, one in enumerate(self._inputs)
+        )
+
+    def before_commit(self) -> None:
+        """Put into the inputs what the commit says of event time."""
+        self._output_ms = self._next_output_ms()
+        for index, one in enumerate(self._inputs):
+            one.times = self._mark(index, self._output_ms)
+
+    def _mark(self, index: int, output_ms: int) -> TimeMark:
+        source = self._sources[index]
+        if source is None and not self._feeds.has_readers:
+            return NO_TIMES
+        return TimeMark(
+            UNKNOWN_MS if source is None else source.time_ms,
+            output_ms if index == 0 and self._feeds.has_readers else UNKNOWN_MS,
+        )
+
+    def _next_output_ms(self) -> int:
+        if not self._feeds.has_readers or self.stream_ms == UNKNOWN_MS:
+            return self._output_ms
+        earliest = (follower.earliest_output_ms() for follower in self._followers)
+        return max(self._output_ms, min([self.stream_ms, *earliest]))

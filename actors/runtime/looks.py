@@ -1,0 +1,91 @@
+"""A worker's looks at the feeds of its tasks: how far the tasks upstream and other sources have committed.
+
+One look serves all tasks of the worker. An old answer is safe, and a failed one is no look: see
+`actors._core.event_time`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from actors._core.event_time import NO_TIMES, Look, TimeMark
+from actors._core.logs import Reminders, escaping
+from actors._core.task.commit import parse_mark
+from actors.errors import BrokerUnavailableError
+from actors.ports import Clock, GroupView, LookAnswer, TopicPartition
+from actors.runtime.inputs.task_time import TaskTime
+
+logger = escaping(logging.getLogger(__name__))
+
+INTERVAL_S, REST_S = 0.25, 2.0
+"""How often a worker looks while times move, and at most while they don't."""
+ANSWERED_PARTITIONS_PER_S = 40_000
+"""How many committed offsets all workers together ask for in a second: the coordinator answers for each."""
+REMIND_S = 60.0
+
+
+class Looks:
+    """Looks at the feeds of the tasks that `times` returns, again and again."""
+
+    def __init__(self, times: Callable[[], Iterable[TaskTime]], *, group: GroupView, clock: Clock) -> None:
+        self._times = times
+        self._group = group
+        self._clock = clock
+        self._counts: dict[str, int] = {}
+        self._before: object = None
+        self._reminders = Reminders(REMIND_S)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        interval_s = INTERVAL_S
+        while True:
+            await self._clock.sleep(interval_s)
+            asked, has_moved = await self.look()
+            least_s = max(INTERVAL_S, asked / ANSWERED_PARTITIONS_PER_S)
+            interval_s = least_s if has_moved else min(max(2 * interval_s, least_s), max(REST_S, least_s))
+
+    async def look(self) -> tuple[int, bool]:
+        """Look once; return how many offsets were asked for, and whether anything moved since the last look."""
+        times = list(self._times())
+        wanted = [time.wants(self._counts) for time in times]
+        commits = set[TopicPartition]().union(*(one for one, _, _ in wanted))
+        ends = set[TopicPartition]().union(*(one for _, one, _ in wanted))
+        topics = set[str]().union(*(one for _, _, one in wanted))
+        if not ends:
+            return 0, bool(times)
+        sent_s, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
+        try:
+            answer = await self._group.look(commits, ends, topics)
+        except BrokerUnavailableError as error:
+            now_s = self._clock.monotonic()
+            if self._reminders.is_due(now_s):
+                logger.warning("event time waits for an answer: %s", error)
+            for time in times:
+                time.failed(now_s)
+            return len(commits), True
+        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer), answer.ends, _counts(answer))
+        self._counts = dict(look.counts)
+        for time, (_, its_ends, its_topics) in zip(times, wanted, strict=True):
+            # A topic that is away has no count, and what can't be known holds.
+            if its_ends and its_topics <= look.counts.keys():
+                time.look(look)
+        before, self._before = self._before, (look.marks, look.ends)
+        return len(commits), before != self._before
+
+
+def _counts(answer: LookAnswer) -> dict[str, int]:
+    return {name: topic.partitions for name, topic in answer.topics.items()}
+
+
+def _marks(answer: LookAnswer) -> dict[tuple[str, int], TimeMark]:
+    """Return the times of commits in the topics that there are now.
+
+    A topic that was created again has the name of the former one, and a mirror copies metadata to other offsets.
+    """
+    marks: dict[tuple[str, int], TimeMark] = {}
+    for source, committed in answer.commits.items():
+        mark, topic = parse_mark(committed.metadata), answer.topics.get(source.topic)
+        if mark is not None and mark.topics is not None and topic is not None:
+            marks[source] = mark.times if mark.topics.input_id == topic.topic_id else NO_TIMES
+    return marks
