@@ -1,216 +1,47 @@
-"""Event time of a task: how far its feeds have come, and so which times no record before it may have any more.
-
-A task's feeds are the partitions of topics that it reads itself (sources), and the tasks that write into a topic whose
-writers are declared. Each feed has a time: nothing that it still delivers has an earlier one, apart from disorder within
-a source. Stream time is the least of them. It never goes back.
-
-A source's time is the largest of its handled records. One that has been at its end for a while follows the others, as
-far as they had come before its silence began: what was written to it during that silence lies behind its end, and holds
-it. A task upstream commits the earliest time of what it may still send. A reader learns of it by a look: it asks for
-the committed times, afterwards for the ends of its own inputs, and believes the times once it has handled everything
-below these ends. All that an upstream task wrote before its commit lies there, and what it writes later isn't earlier.
-
-`docs/design/0013-event-time.md` has the argument, and what a planted mistake in each of these rules leads to.
-"""
+"""The time of a record by a field of its value, where a topic is declared with `timestamp=`."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-UNKNOWN_MS = -1
-"""The time of a feed that hasn't committed any: it holds all others."""
-MOST_LOOKS = 2
-"""How many looks of a reader wait to be believed: the oldest one, so that time goes on while the reader catches up, and
-the newest."""
-SILENCES = 4
-"""How many looks at a source's end are kept for each time that it has to be silent."""
-CLOCK_STEP_MS = 10_000
-RETRY_S = 10.0
-"""How long a source has to be silent after a look that failed: producers retry what a broker didn't take."""
+TOO_LATE_MS = 1 << 63
+
+
+class NoTimeError(ValueError):
+    """A topic's function doesn't tell the time of a value."""
 
 
 @dataclass(frozen=True, slots=True)
-class TimeMark:
-    """What a commit says of event time, Unix milliseconds, `UNKNOWN_MS` where nothing is known.
+class EventTime:
+    """How the values of a topic tell their time.
 
     Attributes:
-        source_ms: the time of the input, if it is a source.
-        output_ms: the earliest time of what the task may still send; the same in the marks of all inputs.
+        topic: the topic's name.
+        decode: makes a value of its bytes.
+        function: gives a value's time, Unix milliseconds.
     """
 
-    source_ms: int = UNKNOWN_MS
-    output_ms: int = UNKNOWN_MS
+    topic: str
+    decode: Callable[[bytes], Any]
+    function: Callable[[Any], Any]
 
+    def of(self, raw: bytes) -> int:
+        """Return the time of a value in Unix milliseconds.
 
-NO_TIMES = TimeMark()
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the brokers answered at one look, in this order.
-
-    Attributes:
-        sent_s, answered_s: when the first question was sent and when the last answer came, by the monotonic clock.
-        wall_ms: the wall clock when the first question was sent.
-        marks: by (topic, partition) the committed time marks of that very topic.
-        ends: by (topic, partition) the high watermark and its leader's epoch, asked after `marks`.
-        counts: by topic the number of partitions, asked after `marks`.
-    """
-
-    sent_s: float
-    answered_s: float
-    wall_ms: int
-    marks: Mapping[tuple[str, int], TimeMark]
-    ends: Mapping[tuple[str, int], tuple[int, int]]
-    counts: Mapping[str, int]
-
-
-class SourceTime:
-    """The time of a source, as the task that reads it knows it.
-
-    Attributes:
-        time_ms: the source's time.
-    """
-
-    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "time_ms")
-
-    def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS) -> None:
-        self.time_ms = time_ms
-        self._idle_after_s = idle_after_s
-        self._end = self._epoch = -1
-        self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
-        self._failed_s = float("-inf")
-
-    def handled(self, at_ms: int) -> None:
-        """Note that a record of that time was handled."""
-        if at_ms > self.time_ms:
-            self.time_ms = at_ms
-
-    def failed(self, now_s: float) -> None:
-        """Note that a look failed, or that the source has another leader."""
-        self._silences.clear()
-        self._failed_s = now_s
-
-    def looked(self, look: Look, end: tuple[int, int], *, handled: int, others_ms: int) -> bool:
-        """Note a look at the source; return whether its time moved.
-
-        Args:
-            look: when it was.
-            end: the source's high watermark, and its leader's epoch.
-            handled: the offset up to which everything is handled, markers and aborted transactions included.
-            others_ms: the largest committed time of the sources that are connected with this one, asked before `end`.
+        Raises:
+            NoTimeError: the function raises, or returns none.
+            Exception: what `decode` raises.
         """
-        if end[1] != self._epoch:
-            if self._epoch >= 0:
-                self.failed(look.answered_s)
-            self._epoch = end[1]
-        if end[0] != self._end:
-            self._end = end[0]
-            self._silences.clear()
-        # What others had come to before the silence, not what they have come to in it.
-        known_ms = next(
-            (ms for answered_s, ms in reversed(self._silences) if answered_s + self._idle_after_s <= look.sent_s), None
-        )
-        if not self._silences or look.answered_s >= self._silences[-1][0] + self._idle_after_s / SILENCES:
-            self._silences.append((look.answered_s, others_ms))
-        if known_ms is None or handled < end[0] or look.sent_s < self._failed_s + RETRY_S:
-            return False
-        wall_ms = look.wall_ms - int(self._idle_after_s * 1000)
-        # Others are ahead of the clock: the source follows it, in steps that are worth a commit.
-        least_ms = self.time_ms + (CLOCK_STEP_MS if known_ms > wall_ms else 1)
-        if min(known_ms, wall_ms) < least_ms:
-            return False
-        self.time_ms = min(known_ms, wall_ms)
-        return True
-
-
-class UpstreamTimes:
-    """The times of the tasks upstream, as a reader of what they write may believe them.
-
-    `topics` are, by the name of each topic that the task reads, the first inputs of the actors that write into it.
-    """
-
-    def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
-        self._topics = topics
-        self._times: dict[tuple[str, int], int] = {}
-        self._waiting: deque[tuple[dict[tuple[str, int], int], dict[str, int]]] = deque()
-
-    def looked(self, look: Look, partition: int) -> None:
-        """Note a look; what it says counts once everything below its ends is handled.
-
-        The oldest look that waits is never replaced: else a reader that catches up would believe none. The newest is
-        replaced whole: a new time with an old end would be believed too early.
-        """
-        times = {
-            (feed, number): look.marks.get((feed, number), NO_TIMES).output_ms
-            for feed in self.feeds
-            for number in range(look.counts[feed])
-        }
-        ends = {topic: look.ends[topic, partition][0] for topic in self._topics}
-        if len(self._waiting) >= MOST_LOOKS:
-            self._waiting.pop()
-        self._waiting.append((times, ends))
-
-    def believe(self, handled: Mapping[str, int]) -> bool:
-        """Believe the looks whose ends have been reached; return whether any was.
-
-        `handled` is, by topic, the offset up to which everything is handled.
-        """
-        believed = False
-        while self._waiting:
-            times, ends = self._waiting[0]
-            if any(handled[topic] < end for topic, end in ends.items()):
-                break
-            self._waiting.popleft()
-            believed = True
-            for feed, time_ms in times.items():
-                self._times[feed] = max(time_ms, self._times.get(feed, UNKNOWN_MS))
-        return believed
-
-    @property
-    def feeds(self) -> frozenset[str]:
-        """The first inputs of the actors upstream."""
-        return frozenset(feed for topics in self._topics.values() for feed in topics)
-
-    @property
-    def least(self) -> tuple[int, tuple[str, int] | None]:
-        """The least time, and of which feed; unknown, and of no feed, before the first look that counts."""
-        if not self._times:
-            return UNKNOWN_MS, None
-        feed = min(self._times, key=self._times.__getitem__)
-        return self._times[feed], feed
-
-
-@dataclass(slots=True)
-class FeedTimes:
-    """All feeds of a task.
-
-    Attributes:
-        sources: by the place of the input.
-        upstream: the tasks that write into the topics it reads; None if it reads none of these.
-        stream_ms: stream time, the least time of all feeds so far; it never goes back.
-        least_ms: the least time of the feeds now.
-        holder: the feed that has it: the place of an input, or a task upstream as (topic, partition); None for tasks of
-            which no look told yet.
-    """
-
-    sources: dict[int, SourceTime]
-    upstream: UpstreamTimes | None = None
-    stream_ms: int = UNKNOWN_MS
-    least_ms: int = UNKNOWN_MS
-    holder: tuple[str, int] | int | None = None
-
-    def advance(self) -> bool:
-        """Move stream time up to the least time of the feeds; return whether it moved."""
-        least_ms, holder = (UNKNOWN_MS, None) if self.upstream is None else self.upstream.least
-        is_first = self.upstream is None
-        for index, source in self.sources.items():
-            if is_first or source.time_ms < least_ms:
-                least_ms, holder, is_first = source.time_ms, index, False
-        self.least_ms, self.holder = least_ms, holder
-        if least_ms <= self.stream_ms:
-            return False
-        self.stream_ms = least_ms
-        return True
+        value = self.decode(raw)
+        try:
+            found = self.function(value)
+        except Exception as error:
+            raise NoTimeError(f"timestamp= of topic {self.topic} raised {type(error).__name__}: {error}") from error
+        if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+            raise NoTimeError(f"timestamp= of topic {self.topic} returned {found!r}, not a number of milliseconds")
+        if not 0 <= found < TOO_LATE_MS:
+            raise NoTimeError(f"timestamp= of topic {self.topic} returned {found!r}: times are from 0 to 2**63 ms")
+        return int(found)

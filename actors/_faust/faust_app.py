@@ -143,8 +143,28 @@ class FaustApp(faust.App):  # type: ignore[misc]
             )
         topic = super().topic(*topics, **options)
         topic.partitioner, topic.timestamp = partitioner, timestamp
+        if writers is not None:
+            self._note_writers(topic, writers)
         self.declared_topics.append(topic)
         return topic
+
+    def _note_writers(self, topic: Any, writers: Sequence[Any]) -> None:
+        """Keep the writers of a topic; the actors may be declared later.
+
+        Raises:
+            ConfigurationError: it has other ones already, or a time of its own.
+        """
+        name = str(topic.get_topic_name())
+        named = tuple(writers) if not isinstance(writers, str) else ()
+        if not named:
+            raise ConfigurationError(f"topic {name}: writers= is a list of actors, as in writers=[count]")
+        if topic.timestamp is not None:
+            raise ConfigurationError(
+                f"topic {name}: timestamp= and writers= exclude each other: the times of its records are those that its "
+                "writers give them, and event time goes by these"
+            )
+        if self.topic_writers.setdefault(name, named) != named:
+            raise ConfigurationError(f"topic {name} is declared with two lists of writers=: declare it once")
 
     def partitioner_for(self, topic: str) -> Partitioner:
         """Return how the producers of a topic place keys, as one of its declarations says, or by default.

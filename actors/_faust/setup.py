@@ -46,6 +46,7 @@ from actors.declare.names import (
 )
 from actors.declare.options import milliseconds
 from actors.declare.publishing import publication, published_stores
+from actors.declare.streams.feeds import feeds_of
 from actors.declare.values.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
@@ -55,7 +56,7 @@ from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.spec import ActorSpec, TaskSettings
+from actors.runtime.spec import ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address

@@ -1,7 +1,7 @@
 """A worker's looks at the feeds of its tasks: how far the tasks upstream and other sources have committed.
 
 One look serves all tasks of the worker. An old answer is safe, and a failed one is no look: see
-`actors._core.event_time`.
+`actors._core.feed_times`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from actors._core.event_time import NO_TIMES, Look, TimeMark
+from actors._core.feed_times import NO_TIMES, Look, TimeMark
 from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import parse_mark
 from actors.errors import BrokerUnavailableError
@@ -45,6 +45,16 @@ class Looks:
             least_s = max(INTERVAL_S, asked / ANSWERED_PARTITIONS_PER_S)
             interval_s = least_s if has_moved else min(max(2 * interval_s, least_s), max(REST_S, least_s))
 
+    async def moved(self) -> bool:
+        """Look twice, as a silence takes; return whether tasks, which do nothing else, learned something. For tests."""
+        times = list(self._times())
+        before = [time.known() for time in times]
+        for _ in range(2):
+            await self.look()
+            for time in times:
+                time.follow()
+        return before != [time.known() for time in times]
+
     async def look(self) -> tuple[int, bool]:
         """Look once; return how many offsets were asked for, and whether anything moved since the last look."""
         times = list(self._times())
@@ -64,7 +74,8 @@ class Looks:
             for time in times:
                 time.failed(now_s)
             return len(commits), True
-        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer), answer.ends, _counts(answer))
+        ends_of: dict[tuple[str, int], tuple[int, int]] = {(*source,): end for source, end in answer.ends.items()}
+        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer), ends_of, _counts(answer))
         self._counts = dict(look.counts)
         for time, (_, its_ends, its_topics) in zip(times, wanted, strict=True):
             # A topic that is away has no count, and what can't be known holds.

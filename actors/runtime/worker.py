@@ -24,6 +24,8 @@ from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.committer import Membership
+from actors.runtime.inputs.task_time import TaskTime
+from actors.runtime.looks import Looks
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task.identity import grown_error
@@ -133,6 +135,11 @@ class Worker:
         self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
+        self._keeps_time = any(spec.feeds is not None for spec in self._specs.values())
+        self.looks = Looks(self._times, group=services.group, clock=services.clock)
+
+    def _times(self) -> list[TaskTime]:
+        return [time for task in self._tasks.values() if (time := task.time) is not None]
 
     @property
     def tasks(self) -> Collection[Task]:
@@ -333,10 +340,11 @@ class Worker:
     async def run(self) -> None:
         """Dispatch records until `stop`."""
         watch = asyncio.create_task(self._watch_handlers(), name="handlers' watch")
+        looks = asyncio.create_task(self.looks.run(), name="looks at feeds") if self._keeps_time else None
         try:
             await self._dispatch()
         finally:
-            await end(watch)
+            await end(watch, looks)
 
     async def _watch_handlers(self) -> None:
         """Name handlers that have been waiting for long: no other record of their partition, or key, is handled."""

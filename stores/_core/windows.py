@@ -31,13 +31,14 @@ class Progress(msgspec.Struct, frozen=True):
     """How far the windows of a partition have come.
 
     Attributes:
-        stream_ms: the largest timestamp seen, -1 before the first.
+        stream_ms: stream time, -1 before the first record.
         closed: the row of the last aligned window whose close was handled, empty before the first.
         closed_end_ms: windows that end up to then are closed whatever the grace: it was shorter before.
         layout: the windows that the rows are made for, "" before the first.
         grace_ms: the grace period by which windows were closed so far, -1 before the first.
         has_entries: whether each list with a window to close has an entry for it.
         expired: rows with its first letter that come before it may have been removed, empty before the first.
+        latest_ms: the largest time of a record, -1 before the first; stream time may be behind it.
     """
 
     stream_ms: int = -1
@@ -47,6 +48,7 @@ class Progress(msgspec.Struct, frozen=True):
     grace_ms: int = -1
     has_entries: bool = False
     expired: bytes = b""
+    latest_ms: int = -1
 
 
 class _Rest(msgspec.Struct, array_like=True, frozen=True):
@@ -58,6 +60,7 @@ class _Rest(msgspec.Struct, array_like=True, frozen=True):
     grace_ms: int
     has_entries: bool
     expired: bytes = b""
+    latest_ms: int = -1
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -73,6 +76,7 @@ def encode_progress(progress: Progress) -> bytes:
         progress.grace_ms,
         progress.has_entries,
         progress.expired,
+        progress.latest_ms,
     )
     return PROGRESS + progress.stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
 
@@ -91,5 +95,12 @@ def decode_progress(raw: bytes) -> Progress:
         raise ValueError(f"not the stream time of windows: {raw[:50]!r}")
     stream_ms = int.from_bytes(raw[1:KEY_AT], signed=True)
     return Progress(
-        stream_ms, rest.closed, rest.closed_end_ms, rest.layout, rest.grace_ms, rest.has_entries, rest.expired
+        stream_ms,
+        rest.closed,
+        rest.closed_end_ms,
+        rest.layout,
+        rest.grace_ms,
+        rest.has_entries,
+        rest.expired,
+        max(stream_ms, rest.latest_ms),
     )

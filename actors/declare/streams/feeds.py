@@ -1,7 +1,7 @@
-"""What the event time of each actor follows: see `actors._core.event_time`.
+"""What the event time of each actor follows: see `actors._core.feed_times`.
 
-An actor's time is kept only where something goes by it: windows, joins within a time, timers by stream time, or those of
-an actor downstream. Joins by a foreign key are circles, left to right to left, whose topics have no time.
+It is kept where something goes by it: windows, joins within a time, timers by stream time, or those of an actor
+downstream. Joins by a foreign key are circles, left to right to left, whose topics have no time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def _upstream(actors: Mapping[str, ActorDefinition], writers: Mapping[str, Itera
             if topic in writers or topic in made
         }
     for name, inputs in upstream.items():
-        for topic in [topic for topic, names in inputs.items() if topic not in writers and _is_circle(name, names, upstream)]:
+        for topic in [
+            topic for topic, names in inputs.items() if topic not in writers and _is_circle(name, names, upstream)
+        ]:
             del inputs[topic]
     return upstream
 

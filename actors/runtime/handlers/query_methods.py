@@ -182,8 +182,10 @@ class QueryTarget:
             on_wait=_refuse_to_wait,
         )
         if self.windows:
-            times = (committed_time(state.overlays[store.rows].get).stream_ms for store in self.windows)
-            state.time_windows = _CommittedWindows(max(times))
+            times = [committed_time(state.overlays[store.rows].get) for store in self.windows]
+            state.time_windows = _CommittedWindows(
+                max(time.stream_ms for time in times), max(time.latest_ms for time in times)
+            )
         ctx = Context(state, InternalRecord(-1, self.now_ms, self.raw_key, None, id="query"), self.key, self.raw_key)
         enter_message(ctx)
         try:
@@ -224,13 +226,14 @@ class _CommittedWindows:
     """The time of committed windows, by which nothing is written; see `WindowTime` of the task's state."""
 
     stream_ms: int
+    latest_ms: int
     is_closing: bool = False
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
-        return CommittedTime(self.stream_ms).visible_ms(store)
+        return CommittedTime(self.stream_ms, self.latest_ms).visible_ms(store)
 
     def time_of(self, ctx: Context) -> int:
-        return max(0, min(ctx.timestamp_ms, self.stream_ms))
+        return max(0, min(ctx.timestamp_ms, self.latest_ms))
 
     def is_late(self, ctx: Context) -> bool:
         return False

@@ -28,7 +28,7 @@ Part = tuple[Input, Sequence[InputRecord]]
 MERGED_RECORDS = 256
 """How many records of each input are put in order at a time."""
 LOOK_AGAIN_S = 0.02
-"""How soon a task looks again at an input that it waits for: one comes to its end without a record if what is left of it
+"""How soon a task looks again at an input that it waits for: one comes to its end without a record if all that is left
 are markers and aborted transactions."""
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
+from heapq import heappop, heappush
 from typing import Protocol
 
-from actors._core.event_time import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
+from actors._core.feed_times import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
 from actors.ports import TaskSink, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox
@@ -37,7 +39,7 @@ class TaskTime:
     """The feeds of one task, from a takeover to the next.
 
     Attributes:
-        stream_ms: stream time, Unix milliseconds; -1 before it is known.
+        saw: by input, called with the time of each record that was handled or given up, in order.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class TaskTime:
         ]
         sources = {index: source for index, source in enumerate(self._sources) if source is not None}
         upstream = UpstreamTimes(feeds.upstream) if feeds.upstream else None
+        self._finished: list[list[tuple[int, int]]] = [[] for _ in inputs]
+        self.saw = [partial(self._saw, index) for index in range(len(inputs))]
         self._output_ms = inputs[0].times.output_ms
         # What has no other memory of stream time has that of its marks.
         known_ms = max((follower.stream_ms for follower in followers), default=self._output_ms)
@@ -71,7 +75,7 @@ class TaskTime:
 
     @property
     def stream_ms(self) -> int:
-        """See above."""
+        """Stream time, Unix milliseconds; -1 before it is known."""
         return self._times.stream_ms
 
     @property
@@ -83,13 +87,16 @@ class TaskTime:
             return self._inputs[holder].source, UNKNOWN_MS if source is None else source.time_ms
         return (None if holder is None else TopicPartition(*holder)), self._times.least_ms
 
-    def saw(self, index: int, at_ms: int) -> None:
-        """Note that a record of an input was handled, or given up. Hot."""
+    def _saw(self, index: int, at_ms: int) -> None:
         source = self._sources[index]
         if source is not None and at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
             source.handled(at_ms)
             if self._times.holder == index or self._times.holder is None:
                 self._move()
+
+    def finished(self, index: int, offset: int, at_ms: int) -> None:
+        """Note that a record was handled while others before it may not be."""
+        heappush(self._finished[index], (offset, at_ms))
 
     # --- looks -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +129,9 @@ class TaskTime:
 
     def follow(self) -> None:
         """Move on by what looks told of and what was handled since."""
+        for index, waiting in enumerate(self._finished):
+            while waiting and waiting[0][0] < self._inputs[index].next_offset:
+                self._saw(index, heappop(waiting)[1])
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
         while self._looks:
@@ -138,6 +148,13 @@ class TaskTime:
         if upstream is not None:
             upstream.believe({one.source.topic: self._handled(index) for index, one in enumerate(self._inputs)})
         self._move()
+
+    def known(self) -> tuple[int, list[TimeMark]]:
+        """Return stream time, and what the next commit would say."""
+        return self.stream_ms, self._marks()
+
+    def _marks(self) -> list[TimeMark]:
+        return [self._mark(index, self._next_output_ms()) for index in range(len(self._inputs))]
 
     def _connected_ms(self, look: Look) -> int:
         if not self._feeds.connected:
@@ -162,9 +179,7 @@ class TaskTime:
     @property
     def is_dirty(self) -> bool:
         """Whether the next commit would say something new, and others wait for it."""
-        return self._feeds.has_readers and any(
-            one.times != self._mark(index, self._next_output_ms()) for index, one in enumerate(self._inputs)
-        )
+        return self._feeds.has_readers and self._marks() != [one.times for one in self._inputs]
 
     def before_commit(self) -> None:
         """Put into the inputs what the commit says of event time."""

@@ -100,6 +100,7 @@ class WindowTime(Protocol):
     """The windows of a task: see `actors.runtime.windows.task_windows`. A `store` is a `WindowStore`."""
 
     stream_ms: int
+    latest_ms: int
     is_closing: bool
 
     def is_open(self, store: Any, window: Any) -> bool:

@@ -164,8 +164,10 @@ class KeyedProcessor(TaskProcessor):
         scope.source_offset = one.completed.reached - 1
         if scope.input is not None:
             scope.input, self._messages.home_offset = one.index, self.inputs[0].reached
-        if self._saw is not None:
-            self._saw(record.timestamp)
+        if self.time is not None:
+            self.time.finished(one.index, record.offset, record.timestamp)
+        elif self._saw:
+            self._saw[one.index](record.timestamp)
 
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:

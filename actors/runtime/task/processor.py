@@ -41,6 +41,7 @@ from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import take_in_order
 from actors.runtime.inputs.misplaced import PlacedRecords
 from actors.runtime.inputs.progress import InputProgress, Run
+from actors.runtime.inputs.task_time import Follower, TaskTime
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.internal_messages import DueMessages
@@ -51,7 +52,7 @@ from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.steps import in_steps
-from actors.runtime.task.tools import make_tools
+from actors.runtime.task.tools import ToolSet, make_tools
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -116,7 +117,8 @@ class TaskProcessor:
         self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped, self._handling.timers = self._poison.dropped, tools.timers
-        self._saw = None if (timers := tools.timers) is None else timers.saw
+        timers, self.time = tools.timers, self._make_time(tools)
+        self._saw = self.time.saw if self.time else [] if timers is None else [timers.saw] * len(inputs)
         sink, clock = self._services.sink, self._clock
         self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
         if timers is not None:
@@ -125,6 +127,19 @@ class TaskProcessor:
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
             self._sweeper.pause(self._poison.sweep_after_s - self._clock.monotonic())
+
+    def _make_time(self, tools: ToolSet) -> TaskTime | None:
+        if (feeds := self._spec.feeds) is None:
+            return None
+        followers: list[Follower] = [one for one in (tools.timers, tools.windows) if one is not None]
+        return TaskTime(
+            feeds,
+            self.inputs,
+            inbox=self._inbox,
+            sink=self._services.sink,
+            timestamps=tools.timestamps,
+            followers=followers,
+        )
 
     async def work(self) -> None:
         """Work until the task is asked to stop; what was handled is committed then.
@@ -198,6 +213,8 @@ class TaskProcessor:
     @property
     def is_clean(self) -> bool:
         """Whether nothing is left to commit but what is under way."""
+        if self.time is not None and self.time.is_dirty:
+            return False
         for one in self.inputs:
             if one.next_offset > one.handed_in_offset:
                 return False
@@ -236,6 +253,8 @@ class TaskProcessor:
         """Raise what a commit failed with, or why the task has to take over again."""
         if self._under_way is not None and self._under_way.done():
             await self._commit_ended()
+        if self.time is not None:
+            self.time.follow()
         doubt, self._inbox.doubt = self._inbox.doubt, None
         if doubt is not None:
             raise RestoreError(doubt)
@@ -354,12 +373,13 @@ class TaskProcessor:
     async def _handle(self, runs: Iterable[Run]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
         messages, scope, inbox = self._messages, self._scope, self._inbox
-        undo, monotonic, saw = scope.undo, self._clock.monotonic, self._saw
+        undo, monotonic = scope.undo, self._clock.monotonic
         is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
         for one, records in runs:
             # Where inputs take turns, this is once a record.
             self._turn_to(one)
             handler, decode_key, decode_value = one.spec.handler, one.spec.decode_key, one.spec.decode_value
+            saw = self._saw[one.index] if self._saw else None
             for record in records:
                 offset, raw_key, raw_value = record.offset, record.key, record.value
                 if offset < one.next_offset:
@@ -410,7 +430,7 @@ class TaskProcessor:
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
         is_known = bool(self._poison.poisoned) or any(one.completed.finished for one in self.inputs)
-        return is_known or self._handling.parked is not None or self._saw is not None
+        return is_known or self._handling.parked is not None or bool(self._saw)
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""
@@ -591,6 +611,8 @@ class TaskProcessor:
                 outputs.extend(self._published[topic].records(writes))
         for one in self.inputs:
             one.completed.skip_to(one.next_offset)
+        if self.time is not None:
+            self.time.before_commit()
         context.now_ms = max(context.now_ms, self._scope.now_ms, messages.tools.latest_ms)
         steps = () if context.settings.rules.exactly_once else in_steps(self._spec, changelogs)
         return CommitBatch(context.partition, context.marked(self.inputs), changelogs, outputs, steps, size)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from actors._core.feed_times import NO_TIMES
 from actors._core.group.members import TaskId
 from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark
@@ -52,6 +53,7 @@ from actors.runtime.committer import Membership
 from actors.runtime.inputs.event_times import EventTimes
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.inputs.task_time import TaskTime
 from actors.runtime.message.failures import REMIND_S, is_repeated, lasting
 from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
@@ -284,6 +286,12 @@ class Task:
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
     @property
+    def time(self) -> TaskTime | None:
+        """What its event time follows while it runs; None where that is the records that it handles."""
+        is_running = self.state in (State.RUNNING, State.COMMITTING) and not self.inbox.stopping
+        return None if self._processor is None or not is_running else self._processor.time
+
+    @property
     def waits_for_predecessor(self) -> bool:
         """Whether another task of this worker still has the partition."""
         return self._predecessor is not None
@@ -463,7 +471,8 @@ class Task:
             topics = replace(topics, is_recreated=True)
         topics = replace(topics, since=epoch) if decision.is_anew else topics
         completed = CompletedOffsets(decision.offset, finished)
-        return InputProgress(found.index, found.source, found.spec, completed, topics, found.bounds.end)
+        times = NO_TIMES if facts.is_recreated or found.mark is None else found.mark.times
+        return InputProgress(found.index, found.source, found.spec, completed, topics, found.bounds.end, times)
 
     async def _found(self, topics: Sequence[TopicIds]) -> tuple[list[FoundInput], OwnerRecord | None]:
         """Return each input's committed offset and bounds, and the last owner, once no former owner can change them."""

@@ -21,18 +21,22 @@ from stores.ports import PartitionStore
 class ToolSet:
     """What handlers reach through their context, what comes due between messages, and the parked messages."""
 
+    timestamps: Timestamps
     tools: Tools = field(default_factory=Tools)
     punctuators: list[Punctuator] = field(default_factory=list)
     parked: Parked | None = None
     timers: Timers | None = None
+    windows: TaskWindows | None = None
 
 
 def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
     """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
-    spec, clock, made = context.spec, context.clock, ToolSet()
+    spec, clock = context.spec, context.clock
+    timestamps = Timestamps(clock, spec.max_ahead_ms)
+    made = ToolSet(timestamps)
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     made.tools.late = context.meters.late
-    made.tools.timestamps = timestamps = Timestamps(clock, spec.max_ahead_ms)
+    made.tools.timestamps = timestamps
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
         made.tools.timers = made.timers = timers = Timers(spec, state, clock=clock, timestamps=timestamps)
@@ -46,7 +50,9 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             timestamps=timestamps,
             meters=context.meters,
             is_in_order=spec.concurrency == 1,
+            follows_feeds=spec.feeds is not None,
         )
+        made.windows = windows
         state.time_windows = windows
         made.punctuators.append(windows)
     effects = None

@@ -132,6 +132,9 @@ class Timers:
     """The timers of one partition, from a takeover to the next: a `Punctuator`.
 
     `state` is what is merged, which all messages share.
+
+    Attributes:
+        stream_ms: stream time, Unix milliseconds; -1 before the first record.
     """
 
     def __init__(self, spec: ActorSpec, state: TaskState, *, clock: Clock, timestamps: Timestamps) -> None:
@@ -152,7 +155,7 @@ class Timers:
         """Gives the lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
         written = self._merged.get(_STREAM_TIME)
         self._keeps_stream_time = written is not None
-        self._stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
+        self.stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
         for index in self._by_prefix.values():
             index.begins_at(next((key for key, _ in self._merged.items(index.start, index.end)), None))
 
@@ -253,16 +256,25 @@ class Timers:
 
     def _check(self, source: TopicPartition, record: InputRecord) -> None:
         harm = "make timers by stream time due long before their time"
-        self._timestamps.check(source, record, reached_ms=self._stream_ms, harm=harm)
+        self._timestamps.check(source, record, reached_ms=self.stream_ms, harm=harm)
 
     def saw(self, timestamp_ms: int) -> None:
         """Move stream time on: an input record with that timestamp was handled, or given up."""
-        if timestamp_ms > self._stream_ms and not self._timestamps.is_ahead(timestamp_ms):
-            self._stream_ms = timestamp_ms
+        if timestamp_ms > self.stream_ms and not self._timestamps.is_ahead(timestamp_ms):
+            self.stream_ms = timestamp_ms
+
+    def advance(self, to_ms: int) -> None:
+        """Move stream time on without a record."""
+        self.stream_ms = max(self.stream_ms, to_ms)
+
+    def earliest_output_ms(self) -> int:
+        """Return the earliest time of a timer that is due and isn't handled, or stream time."""
+        in_hand = (_due_ms(key) for key in self._in_hand if key[:1] == self._stream.prefix)
+        return int(min([self.stream_ms, self._stream.earliest_ms, *in_hand]))
 
     def wait_s(self) -> float:
         """See `Punctuator.wait_s`."""
-        if self._stream.earliest_ms <= self._stream_ms:
+        if self._stream.earliest_ms <= self.stream_ms:
             return 0.0
         earliest_ms = self._wall.earliest_ms
         if earliest_ms == math.inf:
@@ -289,10 +301,10 @@ class Timers:
                 index = self._by_prefix.get(key[:1])
                 if value is not None and index is not None:
                     index.expect(key)
-        if self._keeps_stream_time and self._stream_ms > self._written_ms:
-            self._store.write_raw(self._state, _STREAM_TIME, self._stream_ms.to_bytes(_WORD))
+        if self._keeps_stream_time and self.stream_ms > self._written_ms:
+            self._store.write_raw(self._state, _STREAM_TIME, self.stream_ms.to_bytes(_WORD))
             self._state.scope.release()
-            self._written_ms = self._stream_ms
+            self._written_ms = self.stream_ms
 
     def committed(self) -> None:
         """See `Punctuator.committed`."""
@@ -305,10 +317,10 @@ class Timers:
         if index is self._wall:
             return max(self._state.scope.now_ms, self._clock.wall_ms())
         # An internal message's timestamp is no input record's: it counts only where there is nothing else to go by.
-        if ctx is None or (isinstance(ctx._record, InternalRecord) and self._stream_ms != _UNSEEN):
-            return self._stream_ms
+        if ctx is None or (isinstance(ctx._record, InternalRecord) and self.stream_ms != _UNSEEN):
+            return self.stream_ms
         self._check(ctx._source, ctx._record)
-        return max(self._stream_ms, ctx.timestamp_ms)
+        return max(self.stream_ms, ctx.timestamp_ms)
 
     def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:
         for key, _ in self._merged.items(index.start, index.end):

@@ -34,9 +34,10 @@ class CommittedWindows:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTime:
-    """Stream time of a partition as it is committed: see `actors.runtime.windows.store.ReadTime`."""
+    """Time of a partition as it is committed: see `actors.runtime.windows.store.ReadTime`."""
 
     stream_ms: int
+    latest_ms: int
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         """Return up to which start (sessions: end) windows are past their retention."""
@@ -46,7 +47,8 @@ class CommittedTime:
 def committed_time(get: Callable[[bytes], bytes | None]) -> CommittedTime:
     """Return the time of a window store; `get` gives the committed value of a row, None where it isn't there."""
     raw = get(PROGRESS_KEY)
-    return CommittedTime((Progress() if raw is None else decode_progress(raw)).stream_ms)
+    progress = Progress() if raw is None else decode_progress(raw)
+    return CommittedTime(progress.stream_ms, progress.latest_ms)
 
 
 def read_windows(
@@ -65,7 +67,7 @@ def read_windows(
     next_ms = None
     if not isinstance(store.windows, Session):
         # Sessions have few places, whatever the retention; no window of others begins later than that.
-        first_ms, last_ms = max(0, from_ms, time.visible_ms(store) + 1), min(to_ms, time.stream_ms + 1)
+        first_ms, last_ms = max(0, from_ms, time.visible_ms(store) + 1), min(to_ms, time.latest_ms + 1)
         next_ms = store.behind(first_ms, last_ms, MAX_PLACES)
     through_ms = to_ms if next_ms is None else next_ms - 1
     return CommittedWindows(store.windows_between(get, raw_key, from_ms, through_ms, time), next_ms, time.stream_ms)

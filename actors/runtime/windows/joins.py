@@ -114,7 +114,7 @@ class JoinStore:
         at_ms = record.timestamp
         if at_ms < time.stream_ms and self.is_closed(side, at_ms, time):
             return None
-        to_ms = min(at_ms + self.spans_ms[side], time.stream_ms)
+        to_ms = min(at_ms + self.spans_ms[side], time.latest_ms)
         found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
         if self.reports[other]:
             for one in found:
@@ -183,6 +183,11 @@ class JoinStore:
     def first_entries(self, _: Overlay) -> Iterable[tuple[int, bytes]]:
         """Return nothing: each record without a match has its row from the beginning."""
         return ()
+
+    @property
+    def output_lag_ms(self) -> int:
+        """How long before its close the time may be that a record without a match is handed out with."""
+        return self.grace_ms + max(self.spans_ms) if any(self.reports) else 0
 
     def closing_ms(self, row: bytes) -> int:
         """Return the stream time from which on the window of a record without a match is closed."""

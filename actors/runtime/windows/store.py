@@ -63,6 +63,10 @@ class ReadTime(Protocol):
     def stream_ms(self) -> int:
         """Stream time, Unix milliseconds; -1 before the first record."""
 
+    @property
+    def latest_ms(self) -> int:
+        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
+
     def visible_ms(self, store: Any) -> int:
         """Return up to which start (sessions: end) windows are past their retention."""
 
@@ -271,7 +275,7 @@ class WindowStore(Generic[K, V]):
         """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order."""
         visible_ms = time.visible_ms(self)
         if self._aligned is not None:
-            starts = self._aligned.starts(max(from_ms, visible_ms + 1), min(to_ms, time.stream_ms))
+            starts = self._aligned.starts(max(from_ms, visible_ms + 1), min(to_ms, time.latest_ms))
             rows = ((start_ms, get(aligned_key(start_ms, raw_key))) for start_ms in starts)
             return [(self._aligned.starting(start_ms), raw[1:]) for start_ms, raw in rows if raw is not None]
         held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
@@ -497,7 +501,7 @@ class WindowStore(Generic[K, V]):
             visible_ms = time.stream_ms - self.kept_ms
         # No window begins, or ends, more than a millisecond behind the last record.
         first = max(0, from_ms, visible_ms + 1) // segment_ms
-        last = min(to_ms, max(time.stream_ms, 0) + 1) // segment_ms
+        last = min(to_ms, max(time.latest_ms, 0) + 1) // segment_ms
         found: dict[int, list[Held]] = {}
         for segment in range(first, last + 1):
             raw = get(list_key(segment, raw_key))
@@ -590,6 +594,11 @@ class WindowStore(Generic[K, V]):
         row = close_key(now, time_of(list_row), key_of(list_row))
         self.rows._write(overlay, state, row, b"", None)
         state.windows.expect(self, now, row)
+
+    @property
+    def output_lag_ms(self) -> int:
+        """How long before its close the time is that a window is handed out with."""
+        return self.grace_ms + self.windows.idle_ms if self.on_close_function is not None else 0
 
     def next_close_ms(self, held: Iterable[Held]) -> int | None:
         """Return when the next window of a list closes whose close wasn't handled; None if none is left."""

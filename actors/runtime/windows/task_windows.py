@@ -1,7 +1,8 @@
 """The windows of one task: stream time, which windows are open, and what is called when they close.
 
-Stream time is the largest timestamp of an input record that the task has begun to handle. It goes with each commit, so
-that it never goes back. A window that is closed by it takes no record any more, also while its close waits.
+Stream time is the largest timestamp of an input record that the task has begun to handle, or the least time of its
+feeds if it follows several: see `actors._core.feed_times`. It goes with each commit, so that it never goes back. A
+window that is closed by it takes no record any more, also while its close waits.
 
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
 the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
@@ -127,6 +128,7 @@ class TaskWindows:
 
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before the first record.
+        latest_ms: the latest time of a record, no earlier than stream time; of a close, the time it is handled at.
         is_in_order: whether a message is finished before the next one begins.
         is_closing: whether a function is called for a close.
     """
@@ -142,22 +144,27 @@ class TaskWindows:
         timestamps: Timestamps,
         meters: TaskMeters,
         is_in_order: bool,
+        follows_feeds: bool = False,
     ) -> None:
         self._state = state
+        self._follows_feeds = follows_feeds
         self._timestamps = timestamps
         self._meters = meters
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self.is_closing = False
         self._closings: dict[TimedStore, _Closing] = {}
-        self.stream_ms = -1
+        self.stream_ms = self.latest_ms = -1
         for store in stores:
             closes = closes_of(store)
             removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
             self._closings[store] = _Closing(store, removal, closes, end)
             with self._reading(store):
-                self.stream_ms = max(self.stream_ms, self._progress(store).stream_ms)
+                progress = self._progress(store)
+                self.stream_ms = max(self.stream_ms, progress.stream_ms)
+                self.latest_ms = max(self.latest_ms, progress.latest_ms)
         self._written_ms = self._earlier_ms = self.stream_ms
+        self._written_latest_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
         self._is_restricted = False
         self._note_time()
@@ -196,12 +203,12 @@ class TaskWindows:
         return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
 
     def time_of(self, ctx: Context) -> int:
-        """Return the time by which a message belongs to windows: no later than stream time.
+        """Return the time by which a message belongs to windows: no later than the latest record's.
 
         A timer may have the time of a clock that is ahead of the records.
         """
         at_ms = ctx._record.timestamp
-        return at_ms if 0 <= at_ms <= self.stream_ms else max(0, min(at_ms, self.stream_ms))
+        return at_ms if 0 <= at_ms <= self.latest_ms else max(0, min(at_ms, self.latest_ms))
 
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows; those of timers and effects never are."""
@@ -242,8 +249,13 @@ class TaskWindows:
             raise too_large(f"changelog of store {store.name}", row, size, limit)
 
     def advance(self, to_ms: int) -> None:
-        """Move stream time on without a record, for tests."""
+        """Move stream time on without a record."""
         self.stream_ms = max(self.stream_ms, to_ms)
+        self.latest_ms = max(self.latest_ms, self.stream_ms)
+
+    def earliest_output_ms(self) -> int:
+        """Return the earliest time of what may still be handed out for a window, a change or a record of a join."""
+        return self._handled_ms() - max((store.output_lag_ms for store in self._closings), default=0)
 
     def arrived(self, ctx: Context) -> None:
         """Move stream time on to a record that is going to be handled.
@@ -261,7 +273,9 @@ class TaskWindows:
         if at_ms > self._timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS:
             harm = "close all windows before it"
             self._timestamps.check(ctx._source, record, reached_ms=self.stream_ms, harm=harm)
-        if at_ms > self.stream_ms:
+        if at_ms > self.latest_ms:
+            self.latest_ms = at_ms
+        if at_ms > self.stream_ms and not self._follows_feeds:
             self._moved_by = self._state.scope.input, record.offset
             self._earlier_ms, self.stream_ms = self.stream_ms, at_ms
 
@@ -290,6 +304,7 @@ class TaskWindows:
         """See `Punctuator.before_commit`: stream time goes with each commit in which it moved, and so does expiry."""
         reached_ms = self._reached_ms()
         has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
+        has_moved = has_moved or (self._follows_feeds and self.latest_ms > self._written_latest_ms)
         for store, closing in self._closings.items():
             expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
             if not has_moved and expired == closing.expired:
@@ -303,10 +318,11 @@ class TaskWindows:
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
                 expired=expired,
+                latest_ms=max(reached_ms, self.latest_ms if self._follows_feeds else reached_ms),
             )
             write_progress(store, progress, self._state)
             self._state.scope.release()
-        self._written_ms = reached_ms
+        self._written_ms, self._written_latest_ms = reached_ms, self.latest_ms
 
     def committed(self) -> None:
         """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
@@ -467,11 +483,12 @@ class TaskWindows:
         if function is None:
             return
         (window, raw), ctx.key = found[0], store.decode_key(ctx._raw_key)
-        reached_ms = self.stream_ms
+        reached_ms, latest_ms = self.stream_ms, self.latest_ms
         self.stream_ms, self.is_closing = min(reached_ms, open_ms), True
+        self.latest_ms = self.stream_ms
         try:
             result = function(ctx, window, store.result(raw))
             if inspect.isawaitable(result):
                 await result
         finally:
-            self.stream_ms, self.is_closing = reached_ms, False
+            self.stream_ms, self.latest_ms, self.is_closing = reached_ms, latest_ms, False
