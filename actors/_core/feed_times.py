@@ -1,8 +1,8 @@
 """Event time of a task: how far its feeds have come, and so which times no record before it may have any more.
 
 A task's feeds are the partitions of topics that it reads itself (sources), and the tasks that write into a topic whose
-writers are declared. Each feed has a time: nothing that it still delivers has an earlier one, apart from disorder within
-a source. Stream time is the least of them. It never goes back.
+writers are declared. Each feed has a time: nothing that it still delivers has an earlier one, apart from disorder
+within a source. Stream time is the least of them. It never goes back.
 
 A source's time is the largest of its handled records. One that has been at its end for a while follows the others, as
 far as they had come before its silence began: what was written to it during that silence lies behind its end, and holds

@@ -160,8 +160,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
             raise ConfigurationError(f"topic {name}: writers= is a list of actors, as in writers=[count]")
         if topic.timestamp is not None:
             raise ConfigurationError(
-                f"topic {name}: timestamp= and writers= exclude each other: the times of its records are those that its "
-                "writers give them, and event time goes by these"
+                f"topic {name}: timestamp= and writers= exclude each other: the times of its records are those that "
+                "its writers give them, and event time goes by these"
             )
         if self.topic_writers.setdefault(name, named) != named:
             raise ConfigurationError(f"topic {name} is declared with two lists of writers=: declare it once")

@@ -38,7 +38,7 @@ class Progress(msgspec.Struct, frozen=True):
         grace_ms: the grace period by which windows were closed so far, -1 before the first.
         has_entries: whether each list with a window to close has an entry for it.
         expired: rows with its first letter that come before it may have been removed, empty before the first.
-        latest_ms: the largest time of a record, -1 before the first; stream time may be behind it.
+        latest_ms: the latest time of a record where stream time may be behind it, else -1.
     """
 
     stream_ms: int = -1
@@ -94,13 +94,4 @@ def decode_progress(raw: bytes) -> Progress:
     if raw[:1] != PROGRESS or len(rest.expired) not in (0, KEY_AT):
         raise ValueError(f"not the stream time of windows: {raw[:50]!r}")
     stream_ms = int.from_bytes(raw[1:KEY_AT], signed=True)
-    return Progress(
-        stream_ms,
-        rest.closed,
-        rest.closed_end_ms,
-        rest.layout,
-        rest.grace_ms,
-        rest.has_entries,
-        rest.expired,
-        max(stream_ms, rest.latest_ms),
-    )
+    return Progress(stream_ms, **msgspec.structs.asdict(rest))

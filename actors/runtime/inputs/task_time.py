@@ -6,7 +6,7 @@ Stream time moves only between messages, so that one message sees one time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
@@ -17,6 +17,9 @@ from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.spec import Feeds
+
+COMMIT_S = 10.0
+"""How often stream time is committed at most where nothing else is, and no other task follows."""
 
 
 class Follower(Protocol):
@@ -51,6 +54,7 @@ class TaskTime:
         sink: TaskSink,
         timestamps: Timestamps,
         followers: Sequence[Follower],
+        monotonic: Callable[[], float],
     ) -> None:
         self._feeds = feeds
         self._inputs = inputs
@@ -58,6 +62,7 @@ class TaskTime:
         self._sink = sink
         self._timestamps = timestamps
         self._followers = followers
+        self._monotonic = monotonic
         self._looks: deque[Look] = deque(maxlen=1)
         self._sources = [
             None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
@@ -71,6 +76,7 @@ class TaskTime:
         # What has no other memory of stream time has that of its marks.
         known_ms = max((follower.stream_ms for follower in followers), default=self._output_ms)
         self._times = FeedTimes(sources, upstream, known_ms)
+        self._committed_ms, self._committed_s = known_ms, monotonic()
         self._move()
 
     @property
@@ -178,12 +184,20 @@ class TaskTime:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the next commit would say something new, and others wait for it."""
-        return self._feeds.has_readers and self._marks() != [one.times for one in self._inputs]
+        """Whether a commit is worth while that says nothing but times.
+
+        Tasks downstream wait for what they follow. For what has expired by a stream time, it may be later.
+        """
+        if self._feeds.has_readers:
+            return self._marks() != [one.times for one in self._inputs]
+        if not self._followers or self.stream_ms == self._committed_ms:
+            return False
+        return not self._feeds.idle_after_s or self._monotonic() >= self._committed_s + COMMIT_S
 
     def before_commit(self) -> None:
         """Put into the inputs what the commit says of event time."""
         self._output_ms = self._next_output_ms()
+        self._committed_ms, self._committed_s = self.stream_ms, self._monotonic()
         for index, one in enumerate(self._inputs):
             one.times = self._mark(index, self._output_ms)
 

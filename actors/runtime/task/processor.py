@@ -139,6 +139,7 @@ class TaskProcessor:
             sink=self._services.sink,
             timestamps=tools.timestamps,
             followers=followers,
+            monotonic=self._clock.monotonic,
         )
 
     async def work(self) -> None:

@@ -48,7 +48,7 @@ def committed_time(get: Callable[[bytes], bytes | None]) -> CommittedTime:
     """Return the time of a window store; `get` gives the committed value of a row, None where it isn't there."""
     raw = get(PROGRESS_KEY)
     progress = Progress() if raw is None else decode_progress(raw)
-    return CommittedTime(progress.stream_ms, progress.latest_ms)
+    return CommittedTime(progress.stream_ms, max(progress.stream_ms, progress.latest_ms))
 
 
 def read_windows(

@@ -162,7 +162,7 @@ class TaskWindows:
             with self._reading(store):
                 progress = self._progress(store)
                 self.stream_ms = max(self.stream_ms, progress.stream_ms)
-                self.latest_ms = max(self.latest_ms, progress.latest_ms)
+                self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
         self._written_ms = self._earlier_ms = self.stream_ms
         self._written_latest_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
@@ -318,7 +318,7 @@ class TaskWindows:
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
                 expired=expired,
-                latest_ms=max(reached_ms, self.latest_ms if self._follows_feeds else reached_ms),
+                latest_ms=self.latest_ms if self._follows_feeds else -1,
             )
             write_progress(store, progress, self._state)
             self._state.scope.release()

@@ -175,8 +175,8 @@ def test_rows_of_earlier_and_of_later_releases():
     head, old = b"p" + (5).to_bytes(8), [b"w", 6, "layout", 7, True]
     assert decode_progress(head + msgspec.msgpack.encode(old)) == Progress(5, b"w", 6, "layout", 7, has_entries=True)
     expired = b"k" + bytes(8)
-    later = head + msgspec.msgpack.encode([*old, expired, "something new"])
-    assert decode_progress(later) == Progress(5, b"w", 6, "layout", 7, has_entries=True, expired=expired)
+    later = head + msgspec.msgpack.encode([*old, expired, 7, "something new"])
+    assert decode_progress(later) == Progress(5, b"w", 6, "layout", 7, has_entries=True, expired=expired, latest_ms=7)
     assert decode_progress(encode_progress(Progress(expired=expired))) == Progress(expired=expired)
 
 
