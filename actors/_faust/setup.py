@@ -88,6 +88,7 @@ class Setup:
         self._found: dict[Any, OutputTopic] = {}
         self._opened: Callable[[Any, str], OutputTopic] | None = None
         self._feeds: dict[str, Feeds] = {}
+        self._writers: dict[str, tuple[str, ...]] = {}
         self.group = group_of(conf.id)
         self.owners_topic = owners_topic(conf.id)
         self.dead_letter_topic = dead_letter_topic(conf.id)
@@ -287,17 +288,20 @@ class Setup:
                     BROKER_TIME,
                     BROKER_TIME_CONFIG[BROKER_TIME],
                 )
-        self._feeds = self.feeds()
+        self._feeds, self._writers = self.feeds(), self._named_writers()
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
     def feeds(self) -> dict[str, Feeds]:
         """Return what the event time of actors follows, by actor."""
-        app = self.app
-        writers = {
-            topic: tuple(app.definition_of(writer).name for writer in named)
-            for topic, named in app.topic_writers.items()
+        idle_after_s = self.app.actor_options.idle_after.total_seconds()
+        return feeds_of(self.app.actors, self._named_writers(), idle_after_s=idle_after_s)
+
+    def _named_writers(self) -> dict[str, tuple[str, ...]]:
+        """Return the actors that are declared as writers, by topic."""
+        find = self.app.definition_of
+        return {
+            topic: tuple(find(writer).name for writer in writers) for topic, writers in self.app.topic_writers.items()
         }
-        return feeds_of(app.actors, writers, idle_after_s=app.actor_options.idle_after.total_seconds())
 
     def names_of(self, changelog: str) -> tuple[str, ...]:
         """Return the names of the stores that the app has recorded with a changelog; a renamed store has several."""
@@ -364,6 +368,7 @@ class Setup:
             forwarded=frozenset(definition.sources),
             windows=definition.windows,
             feeds=self._feeds.get(definition.name),
+            foreign={topic: names for topic, names in self._writers.items() if definition.name not in names},
             event_times=event_times(definition),
             max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),

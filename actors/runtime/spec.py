@@ -120,6 +120,7 @@ class ActorSpec:
         event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
         windows: its window stores, or that of its join, whose rows are in `stores` too.
         max_ahead_ms: how far timestamps may be ahead of the clock where stream time, or a history, goes by them.
+        foreign: the topics whose declared writers it isn't among, each with these.
         feeds: what its event time follows; None where that is the records that it handles.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
@@ -151,6 +152,7 @@ class ActorSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     max_task_idle_s: float = 0.0
     feeds: Feeds | None = None
+    foreign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     forwarded: frozenset[str] = frozenset()
     windows: tuple[TimedStore, ...] = ()
     max_ahead_ms: int = 86_400_000

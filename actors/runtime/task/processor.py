@@ -41,7 +41,6 @@ from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import take_in_order
 from actors.runtime.inputs.misplaced import PlacedRecords
 from actors.runtime.inputs.progress import InputProgress, Run
-from actors.runtime.inputs.task_time import Follower, TaskTime
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.internal_messages import DueMessages
@@ -52,7 +51,7 @@ from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.steps import in_steps
-from actors.runtime.task.tools import ToolSet, make_tools
+from actors.runtime.task.tools import make_time, make_tools, own_outputs
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -107,7 +106,7 @@ class TaskProcessor:
             scope=scope,
             overlays=dict(self._overlays),
             max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
-            resolve_output=self._services.resolve_output,
+            resolve_output=own_outputs(spec, self._services.resolve_output),
             outputs=[],
             partitioner=spec.partitioner,
             message_tag=inputs[0].topics.message_tag,
@@ -117,7 +116,7 @@ class TaskProcessor:
         self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped, self._handling.timers = self._poison.dropped, tools.timers
-        timers, self.time = tools.timers, self._make_time(tools)
+        timers, self.time = tools.timers, make_time(context, inputs, tools)
         self._saw = self.time.saw if self.time else [] if timers is None else [timers.saw] * len(inputs)
         sink, clock = self._services.sink, self._clock
         self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
@@ -127,20 +126,6 @@ class TaskProcessor:
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
         if self._sweeper is not None and self._poison.sweep_after_s:
             self._sweeper.pause(self._poison.sweep_after_s - self._clock.monotonic())
-
-    def _make_time(self, tools: ToolSet) -> TaskTime | None:
-        if (feeds := self._spec.feeds) is None:
-            return None
-        followers: list[Follower] = [one for one in (tools.timers, tools.windows) if one is not None]
-        return TaskTime(
-            feeds,
-            self.inputs,
-            inbox=self._inbox,
-            sink=self._services.sink,
-            timestamps=tools.timestamps,
-            followers=followers,
-            monotonic=self._clock.monotonic,
-        )
 
     async def work(self) -> None:
         """Work until the task is asked to stop; what was handled is committed then.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from actors.errors import UsageError
 from actors.runtime.clock import Timestamps
+from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.inputs.task_time import Follower, TaskTime
 from actors.runtime.message.internal_messages import Punctuator
+from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
+from actors.runtime.spec import ActorSpec
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
 from actors.runtime.windows.task_windows import TaskWindows
@@ -27,6 +33,40 @@ class ToolSet:
     parked: Parked | None = None
     timers: Timers | None = None
     windows: TaskWindows | None = None
+
+
+def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: ToolSet) -> TaskTime | None:
+    """Return what a task's event time follows; None where that is the records that it handles."""
+    feeds, services = context.spec.feeds, context.services
+    if feeds is None:
+        return None
+    followers: list[Follower] = [one for one in (tools.timers, tools.windows) if one is not None]
+    return TaskTime(
+        feeds,
+        inputs,
+        inbox=context.inbox,
+        sink=services.sink,
+        timestamps=tools.timestamps,
+        followers=followers,
+        monotonic=context.clock.monotonic,
+    )
+
+
+def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Callable[[Any], OutputTopic]:
+    """Return what finds the topic of a send, and refuses those that have other writers."""
+    foreign = spec.foreign
+
+    def find(topic: Any) -> OutputTopic:
+        target = resolve(topic)
+        if target.name in foreign:
+            writers = ", ".join(foreign[target.name])
+            raise UsageError(
+                f"actor {spec.name} isn't a writer of topic {target.name}, which is declared with writers= {writers}: "
+                "its readers' event time follows these alone. Add the actor to them, or send to another topic"
+            )
+        return target
+
+    return find if foreign else resolve
 
 
 def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
