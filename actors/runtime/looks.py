@@ -1,7 +1,7 @@
 """A worker's looks at the feeds of its tasks: how far the tasks upstream and other sources have committed.
 
 One look serves all tasks of the worker. An old answer is safe, and a failed one is no look: see
-`actors._core.feed_times`.
+`actors._core.task.feed_times`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from actors._core.feed_times import NO_TIMES, Look, TimeMark
 from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import parse_mark
+from actors._core.task.feed_times import NO_TIMES, Look, TimeMark
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, GroupView, LookAnswer, TopicPartition
 from actors.runtime.inputs.task_time import TaskTime

@@ -76,7 +76,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Feeds:
-    """What an actor's event time follows beside the records that it handles; see `actors._core.feed_times`.
+    """What an actor's event time follows beside the records that it handles; see `actors._core.task.feed_times`.
 
     Attributes:
         upstream: by input whose writers are declared, the first inputs of the actors that write there.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 
-from actors._core.feed_times import NO_TIMES, UNKNOWN_MS, TimeMark
 from actors._core.task.completed import SPAN, decode_finished, encode_finished
+from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, TimeMark
 from actors._core.task.topic_ids import TopicIds, decode_topic_ids
 
 _MAX_DIGITS = 18

@@ -1,4 +1,4 @@
-"""What the event time of each actor follows: see `actors._core.feed_times`.
+"""What the event time of each actor follows: see `actors._core.task.feed_times`.
 
 It is kept where something goes by it: windows, joins within a time, timers by stream time, or those of an actor
 downstream. Joins by a foreign key are circles, left to right to left, whose topics have no time.

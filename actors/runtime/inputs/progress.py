@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors._core.feed_times import NO_TIMES, TimeMark
 from actors._core.task.completed import CompletedOffsets
+from actors._core.task.feed_times import NO_TIMES, TimeMark
 from actors._core.task.topic_ids import TopicIds
 from actors.ports import InputRecord, OwnerInput, TopicPartition
 from actors.runtime.spec import InputSpec

@@ -11,7 +11,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from actors._core.feed_times import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
+from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
 from actors.ports import TaskSink, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox

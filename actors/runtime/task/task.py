@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors._core.feed_times import NO_TIMES
 from actors._core.group.members import TaskId
 from actors._core.logs import Reminders, escaping
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets
+from actors._core.task.feed_times import NO_TIMES
 from actors._core.task.lifecycle import Event, State
 from actors._core.task.pauses import Pause
 from actors._core.task.takeover import Contradiction, InputFacts, ResetPolicy, decide_start, next_epoch

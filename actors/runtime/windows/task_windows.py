@@ -1,7 +1,7 @@
 """The windows of one task: stream time, which windows are open, and what is called when they close.
 
 Stream time is the largest timestamp of an input record that the task has begun to handle, or the least time of its
-feeds if it follows several: see `actors._core.feed_times`. It goes with each commit, so that it never goes back. A
+feeds if it follows several: see `actors._core.task.feed_times`. It goes with each commit, so that it never goes back. A
 window that is closed by it takes no record any more, also while its close waits.
 
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
