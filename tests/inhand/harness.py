@@ -134,10 +134,10 @@ async def run(
                     for worker in world.workers:
                         worker.start()
                 await world.in_hand(before)
-                await retry
                 await asyncio.sleep(world.chance.random() * DELAY_S)
                 logger.info("fault %d of %d: %s (%d inputs sent)", number + 1, len(faults), fault.__name__, world.sent)
                 await fault(world)
+            await retry
         async with world.feeding(inputs - world.sent):
             pass
         await world.flush()
@@ -176,6 +176,7 @@ async def _settled(world: World) -> tuple[Ledger, int]:
     size, quiet_s = -1, time.monotonic()
     while True:
         await world.retry_parked(refuse_from=world.sent)
+        await world.tick()
         ledger, late, new_size = await _account(world)
         now_s = time.monotonic()
         if new_size > size:

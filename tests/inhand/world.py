@@ -33,6 +33,7 @@ PARTITIONS = 3
 INPUTS = ("clicks", *rules.HALVES, "chores", "questions")
 OUTPUTS = ("finals", "matched", "paid", "late-match", "late-pay", "said")
 ASKED = "tellers"
+TICK_AHEAD_MS = 10_000
 LIVE_S = 3.0
 """The time within which the second half of each burst is sent; the first is sent at once."""
 IN_HAND_S = 120.0
@@ -187,17 +188,20 @@ class World:
         return rules.click(number, self.begin_ms, factor=factor)
 
     async def flush(self) -> None:
-        """Send what closes all windows in each partition, and what lets all timers ring."""
-        number, now_ms = self.inputs, int(time.time() * 1000)
+        """Send what closes all windows in each partition."""
         at_ms = self.begin_ms + self.inputs * rules.STEP_MS + rules.FLUSH_MS
         async with self._producer() as producer:
-            for partition in range(PARTITIONS):
-                key = next(
-                    key for n in itertools.count() if partition_for(key := b"flush-%d" % n, PARTITIONS) == partition
-                )
+            for partition, key in enumerate(_keys("flush")):
+                click = rules.Click(self.inputs + partition, at_ms)
                 for topic in ("clicks", *rules.HALVES):
-                    await (await self._send(producer, topic, key, rules.Click(number + partition, at_ms)))
-                await (await self._send(producer, "chores", key, rules.Tick(), at_ms=now_ms + 60_000))
+                    await (await self._send(producer, topic, key, click))
+
+    async def tick(self) -> None:
+        """Let the stream time of timers go on, so far that all that were set before ring."""
+        at_ms = int(time.time() * 1000) + TICK_AHEAD_MS
+        async with self._producer() as producer:
+            for key in _keys("tick"):
+                await (await self._send(producer, "chores", key, rules.Tick(), at_ms=at_ms))
 
     async def _send(
         self, producer: AIOKafkaProducer, topic: str, key: bytes, message: msgspec.Struct, *, at_ms: int | None = None
@@ -221,12 +225,15 @@ class World:
             await producer.stop()
 
     async def retry_parked(self, *, refuse_from: int) -> None:
-        """Have what is parked handled again; the app refuses numbers from one on."""
+        """Have what is parked handled again; the app refuses numbers from one on.
+
+        The command waits for what comes of it. It fails if a message is parked again, or if nobody answers.
+        """
         self.broken_file.write_text(str(refuse_from))
         environment = {"KAFKA_URL": f"kafka://{self.brokers}", **self._environment}
         arguments = ("-A", MODULE, "-D", str(self.folder / "cli"), "parked", "retry", "Chores", "--all")
         done = await asyncio.to_thread(faust, *arguments, environment=environment)
-        assert done.returncode == 0, done.stderr
+        logger.debug("parked retry: %d, %s", done.returncode, done.stderr)
 
     # --- what is there -------------------------------------------------------------------------------------------
 
@@ -259,3 +266,14 @@ class World:
             return "\n".join(f"--- {worker.folder.parent.name}\n{worker.log()[-3000:]}" for worker in self.members)
 
         await eventually(is_closing, deadline_s=IN_HAND_S, what=logs)
+
+
+def _keys(name: str) -> list[bytes]:
+    """Return a key of each partition."""
+    keys: dict[int, bytes] = {}
+    for number in itertools.count():
+        key = b"%b-%d" % (name.encode(), number)
+        keys.setdefault(partition_for(key, PARTITIONS), key)
+        if len(keys) == PARTITIONS:
+            return [keys[partition] for partition in range(PARTITIONS)]
+    raise AssertionError
