@@ -22,6 +22,13 @@ async def _a_joined_one(world: World) -> WorkerProcess:
     return worker
 
 
+async def _all_joined(world: World) -> list[WorkerProcess]:
+    running = [worker for worker in world.members if worker.is_running()]
+    for worker in running:
+        await world.joined(worker)
+    return running
+
+
 async def stop(world: World) -> None:
     """SIGTERM of a worker, started again."""
     worker = await _a_joined_one(world)
@@ -32,9 +39,7 @@ async def stop(world: World) -> None:
 
 async def stop_all(world: World) -> None:
     """SIGTERM of every worker, started again on what came meanwhile."""
-    running = [worker for worker in world.members if worker.is_running()]
-    for worker in running:
-        await world.joined(worker)
+    running = await _all_joined(world)
     world.mark("stop_all")
     await world.terminate(*running)
     await asyncio.sleep(world.chance.choice([0.0, 2.0]))
@@ -68,6 +73,8 @@ async def bounce_broker(world: World) -> None:
     """A restart of the broker."""
     assert world.cluster is not None
     (broker,) = world.cluster.broker_ids
+    # A worker that starts without a broker ends.
+    await _all_joined(world)
     at_ns = world.mark("bounce_broker")
     await asyncio.to_thread(world.cluster.stop, broker)
     await asyncio.to_thread(world.cluster.start, broker)
@@ -92,9 +99,7 @@ async def kill(world: World) -> None:
 
 async def kill_all(world: World) -> None:
     """`kill -9` of every worker."""
-    running = [worker for worker in world.members if worker.is_running()]
-    for worker in running:
-        await world.joined(worker)
+    running = await _all_joined(world)
     pids = [pid for worker in running for pid in _pids(worker)]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,10 +48,17 @@ class Supervised(WorkerProcess):
         """Give the arguments of `faust`."""
         return [*super().command(web=web), "--processes", "2"]
 
+    def start(
+        self, *, web: bool = False, within: Sequence[str] = (), spawned: bool = True, **environment: str
+    ) -> WorkerProcess:
+        """Start it as an operator does: it starts its processes with its own command line."""
+        return super().start(web=web, within=within, spawned=spawned, **environment)
+
     @property
     def pids(self) -> dict[str, int]:
         """The newest process of each number that is ready."""
-        return {number: int(pid) for number, pid in _READY.findall(self.log())}
+        lines = self.log().rpartition("SIGHUP replaces them")[2]
+        return {number: int(pid) for number, pid in _READY.findall(lines)}
 
     def ready_count(self) -> int:
         """Give how many processes were ready so far."""
