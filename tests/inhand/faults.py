@@ -51,12 +51,12 @@ async def join_or_leave(world: World) -> None:
     """A further worker joins, or leaves by SIGTERM."""
     if world.spare.is_running():
         await world.joined(world.spare)
-        world.mark("leave")
+        world.mark("join_or_leave")
         await world.terminate(world.spare)
         return
     world.spare.start()
     await world.joined(world.spare)
-    world.mark("join")
+    world.mark("join_or_leave")
 
 
 async def roll(world: World) -> None:

@@ -86,7 +86,8 @@ class Outcome:
 
     def table(self) -> Iterator[str]:
         """Yield lines: a row for each kind, a column for each fault, lost/doubled/wrong in each cell."""
-        names = [*dict.fromkeys(self.faults), *sorted({fault for _, fault, _ in self.flaws} - set(self.faults))]
+        others = {fault for _, fault, _ in self.flaws} | {fault for fault, _ in self.repeats}
+        names = [*dict.fromkeys(self.faults), *sorted(others - set(self.faults))]
         widths = [max(len(name), 12) for name in names]
         yield "  ".join(
             [
@@ -167,7 +168,7 @@ def _fault_of(world: World, names: Sequence[str], flaw: Flaw) -> str:
     """Return the fault in the burst with which something came due."""
     if flaw.number == NOWHERE:
         return "unasked"
-    return [*names, "none"][max(0, bisect.bisect_right(world.starts, flaw.number) - 1)]
+    return [*names, "end"][max(0, bisect.bisect_right(world.starts, flaw.number) - 1)]
 
 
 async def _settled(world: World) -> tuple[Ledger, int]:

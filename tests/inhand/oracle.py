@@ -26,6 +26,8 @@ KINDS = (*WINDOWS, *JOINS, *SAID)
 FLAWS = ("lost", "doubled", "wrong")
 NOWHERE = -1
 """The number of what nothing asked for."""
+START = "start"
+"""Stands for a fault before there was any: workers join one after the other."""
 EXAMPLES = 3
 """So many of each kind and flaw are kept."""
 
@@ -378,7 +380,7 @@ def read_calls(raw: bytes) -> list[Call]:
 def repeats(calls: Iterable[Call], marks: Sequence[Mark]) -> Counter[tuple[str, str]]:
     """Count calls that were made again, by fault and as "ended", "under way" or "excused".
 
-    "ended" had ended before a clean fault began, or when there was none: it may not be made again.
+    "ended" had ended before a clean fault began, or before there was any: it may not be made again.
     """
     counts: Counter[tuple[str, str]] = Counter()
     by_id: dict[str, list[Call]] = defaultdict(list)
@@ -387,7 +389,7 @@ def repeats(calls: Iterable[Call], marks: Sequence[Mark]) -> Counter[tuple[str, 
     for of_id in by_id.values():
         for former, again in pairwise(of_id):
             excuse = next((mark for mark in marks if mark.excuses(former, again)), None)
-            last = max((mark for mark in marks if mark.at_ns <= again.begun_ns), default=Mark(again.begun_ns, "none"))
+            last = max((mark for mark in marks if mark.at_ns <= again.begun_ns), default=Mark(again.begun_ns, START))
             if excuse is not None:
                 counts[excuse.fault, "excused"] += 1
             elif former.ended_ns is None or former.ended_ns >= last.at_ns:
