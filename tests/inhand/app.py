@@ -236,6 +236,8 @@ class Said(msgspec.Struct):
     value: int = 0
 
 
+chores, tellers = (app.topic(f"{NAME}-{name}", key_type=str) for name in ("chores", "tellers"))
+questions = app.topic(f"{NAME}-questions", key_type=str, value_type=rules.Question)
 said = app.topic(f"{NAME}-said", key_type=str, value_type=Said)
 
 
@@ -247,7 +249,7 @@ def tell(ctx: Context, what: str, number: int, value: int = 0) -> None:
 async def say(ctx: Context, what: str, number: int, value: int = 0) -> None:
     """Say it, and take time."""
     tell(ctx, what, number, value)
-    await take_time(number)
+    await asyncio.sleep(rules.SLOW_S)
 
 
 async def expire(ctx: Context, number: int) -> None:
@@ -286,7 +288,7 @@ async def post(call: EffectCall, number: int) -> rules.Done:
 
 
 @app.actor(
-    app.topic(f"{NAME}-chores", key_type=str),
+    chores,
     stores=[kept],
     timers=True,
     effects=[post],
@@ -301,7 +303,7 @@ class Chores(Actor[list]):
     async def do(self, job: rules.Job) -> None:
         """Have everything in hand for a number."""
         number = job.number
-        await say(self.ctx, "handled", number)
+        tell(self.ctx, "handled", number)
         wait = timedelta(milliseconds=number * 37 % 3_000)
         self.ctx.schedule(rules.Ring(number), after=wait, name=str(number), stream_time=number % 3 == 1)
         kept.set(str(number), number, ttl=timedelta(milliseconds=1 + number * 53 % 4_000))
@@ -333,7 +335,7 @@ class Chores(Actor[list]):
 # --- asks --------------------------------------------------------------------------------------------------------
 
 
-@app.actor(app.topic(f"{NAME}-tellers", key_type=str))
+@app.actor(tellers)
 class Teller(Actor[int]):
     """Counts questions; its state is their number."""
 
@@ -345,7 +347,7 @@ class Teller(Actor[int]):
         return self.state
 
 
-@app.actor(app.topic(f"{NAME}-questions", key_type=str, value_type=rules.Question), concurrency=8)
+@app.actor(questions, concurrency=8)
 async def question(ctx: Context, message: rules.Question) -> None:
     """Ask, and say what was answered."""
     answer = await ctx.ask(Teller, ctx.key, message, timeout=timedelta(minutes=5))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -23,6 +23,9 @@ WINDOWS = ("spans", "emits", "shifts", "hops", "slides", "sittings", "days")
 JOINS = ("matched pairs", "matched lone", "paid pairs", "paid lone")
 SAID = ("handled", "rang", "expired", "left", "done", "told", "heard")
 KINDS = (*WINDOWS, *JOINS, *SAID)
+TIMED = ("clicks", *rules.HALVES)
+"""The inputs whose records have a time of their own."""
+OUTPUTS = ("finals", "matched", "paid", "late-match", "late-pay", "said")
 FLAWS = ("lost", "doubled", "wrong")
 NOWHERE = -1
 """The number of what nothing asked for."""
@@ -89,6 +92,31 @@ class Clock:
         return max(0, -(-(at_ms - self.begin_ms) // rules.STEP_MS))
 
 
+def account(records: Mapping[str, Sequence[Record]], begin_ms: int, numbers: Iterable[int]) -> tuple[Ledger, int]:
+    """Compare what is in the topics, by name; return the account and how many records were late for a join.
+
+    `begin_ms` is the time of the number 0, `numbers` are those of which there was a job and a question.
+    """
+    ledger, clock = Ledger(), Clock(begin_ms)
+    _expect_windows(ledger, clock, records["clicks"])
+    _note_finals(ledger, records["finals"])
+    sides = {"matched": ("offers", "bids", "late-match"), "paid": ("orders", "payments", "late-pay")}
+    joins = [
+        _Join(
+            name=name,
+            left=records[left],
+            right=records[right],
+            called=records[name],
+            late=records[late],
+            is_outer=name == "matched",
+        )
+        for name, (left, right, late) in sides.items()
+    ]
+    late_count = sum(_check_join(ledger, clock, join) for join in joins)
+    _check_said(ledger, numbers, records["said"])
+    return ledger, late_count
+
+
 def decoded(record: Record) -> dict[str, int]:
     """Return a record's value."""
     value: dict[str, int] = json.loads(record.value or b"")
@@ -143,7 +171,7 @@ def sittings_of(clicks: Sequence[_Click]) -> dict[Span, list[int]]:
     return {(group[0][0], group[-1][0]): [number for _, number in group] for group in groups}
 
 
-def expect_windows(ledger: Ledger, clock: Clock, clicks: Iterable[Record]) -> None:
+def _expect_windows(ledger: Ledger, clock: Clock, clicks: Iterable[Record]) -> None:
     """Enter what has to come of the clicks."""
     partitions: dict[int, list[tuple[bytes, int, int]]] = defaultdict(list)
     for record in in_order(clicks):
@@ -201,7 +229,7 @@ def _expect_emits(ledger: Ledger, clock: Clock, partition: int, records: Sequenc
             ledger.due["emits"][place] = Due(clock.number_at(until_ms), values[key, span][first:])
 
 
-def note_finals(ledger: Ledger, finals: Iterable[Record]) -> None:
+def _note_finals(ledger: Ledger, finals: Iterable[Record]) -> None:
     """Enter what was said of windows."""
     for record in in_order(finals):
         final = json.loads(record.value or b"")
@@ -215,7 +243,7 @@ def note_finals(ledger: Ledger, finals: Iterable[Record]) -> None:
 
 
 @dataclass(slots=True)
-class Half:
+class _Half:
     """A record of a join.
 
     Attributes:
@@ -230,7 +258,7 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class _Join:
     """What the run left of a join. Which records were late depends on how far the other input was: those say it."""
 
     name: str
@@ -241,7 +269,7 @@ class Join:
     is_outer: bool
 
 
-def check_join(ledger: Ledger, clock: Clock, join: Join) -> int:
+def _check_join(ledger: Ledger, clock: Clock, join: _Join) -> int:
     """Enter what a join had to be called for, and what it was called for; return how many records were late."""
     ends = Counter[int]()
     for record in (*join.left, *join.right):
@@ -270,7 +298,7 @@ def check_join(ledger: Ledger, clock: Clock, join: Join) -> int:
     return late.total()
 
 
-Halves = dict[tuple[int, bytes], dict[int, Half]]
+_Halves = dict[tuple[int, bytes], dict[int, _Half]]
 
 
 def _late_place(record: Record) -> tuple[bytes | None, int, int]:
@@ -278,20 +306,20 @@ def _late_place(record: Record) -> tuple[bytes | None, int, int]:
     return record.key, click["number"], click["at_ms"]
 
 
-def _halves(records: Iterable[Record], span_ms: int, late: Counter[tuple[bytes | None, int, int]]) -> Halves:
+def _halves(records: Iterable[Record], span_ms: int, late: Counter[tuple[bytes | None, int, int]]) -> _Halves:
     """Return the records in time, by partition and key, and by number."""
-    halves: Halves = defaultdict(dict)
+    halves: _Halves = defaultdict(dict)
     for record in in_order(records):
         click = decoded(record)
         if not late[_late_place(record)]:
             closed_ms = click["at_ms"] + span_ms + rules.GRACE_MS
-            halves[record.partition, record.key or b""][click["number"]] = Half(
+            halves[record.partition, record.key or b""][click["number"]] = _Half(
                 click["number"], click["at_ms"], closed_ms
             )
     return halves
 
 
-def _pairs(left: Halves, right: Halves) -> Iterator[tuple[Half, Half, int]]:
+def _pairs(left: _Halves, right: _Halves) -> Iterator[tuple[_Half, _Half, int]]:
     for (partition, key), lefts in left.items():
         rights = sorted(right.get((partition, key), {}).values(), key=lambda half: half.at_ms)
         times = [half.at_ms for half in rights]
@@ -304,7 +332,7 @@ def _pairs(left: Halves, right: Halves) -> Iterator[tuple[Half, Half, int]]:
 # --- chores and asks ---------------------------------------------------------------------------------------------
 
 
-def check_said(ledger: Ledger, numbers: Iterable[int], said: Iterable[Record]) -> None:
+def _check_said(ledger: Ledger, numbers: Iterable[int], said: Iterable[Record]) -> None:
     """Enter what has to come of the jobs and questions of these numbers, and what was said."""
     last: dict[bytes, int] = {}
     answers: dict[bytes, list[int]] = defaultdict(list)

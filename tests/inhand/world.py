@@ -22,7 +22,7 @@ from actors._core.partitioner import partition_for
 from dev.kafka import Cluster
 from tests.crash.checks import Record
 from tests.inhand import rules
-from tests.inhand.oracle import Mark
+from tests.inhand.oracle import OUTPUTS, Mark
 from tests.kafka.forked import faust
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, unique
 
@@ -31,7 +31,6 @@ logger = logging.getLogger("inhand")
 MODULE = "tests.inhand.app"
 PARTITIONS = 3
 INPUTS = ("clicks", *rules.HALVES, "chores", "questions")
-OUTPUTS = ("finals", "matched", "paid", "late-match", "late-pay", "said")
 ASKED = "tellers"
 TICK_AHEAD_MS = 10_000
 LIVE_S = 3.0
