@@ -20,7 +20,7 @@ from tests.inhand.harness import run
 
 
 @click.command()
-@click.option("--inputs", default=4_000, show_default=True, help="Of each topic.")
+@click.option("--inputs", default=3_000, show_default=True, help="Of each topic.")
 @click.option("--faults", default=14, show_default=True)
 @click.option(
     "--workers",

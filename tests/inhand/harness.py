@@ -119,17 +119,17 @@ async def run(
     supervised: bool = False,
     cluster: Cluster | None = None,
 ) -> Outcome:
-    """Run a burst for each fault on a new world, and one behind them; wait until nothing more happens, and check."""
+    """Run a burst for each fault on a new world; wait until nothing more happens, and check."""
     began_s = time.monotonic()
     world = await World.create(brokers, folder, seed=seed, inputs=inputs, workers=workers, supervised=supervised)
     world.cluster = cluster
-    share, names = inputs // (len(faults) + 1), [fault.__name__ for fault in faults]
+    share, names = -(-inputs // len(faults)), [fault.__name__ for fault in faults]
     try:
         for number, fault in enumerate(faults):
             before = await world.finals_ends()
             # What was parked of the former burst is handled while the next one is parked.
             retry = asyncio.create_task(world.retry_parked(refuse_from=world.sent))
-            async with world.feeding(share):
+            async with world.feeding(min(share, inputs - world.sent)):
                 if not number:
                     # The first burst is there before any worker.
                     for worker in world.workers:
@@ -139,8 +139,6 @@ async def run(
                 logger.info("fault %d of %d: %s (%d inputs sent)", number + 1, len(faults), fault.__name__, world.sent)
                 await fault(world)
             await retry
-        async with world.feeding(inputs - world.sent):
-            pass
         await world.flush()
         ledger, late = await _settled(world)
         repeats = oracle.repeats(oracle.read_calls(world.calls_file.read_bytes()), world.marks)
@@ -168,7 +166,7 @@ def _fault_of(world: World, names: Sequence[str], flaw: Flaw) -> str:
     """Return the fault in the burst with which something came due."""
     if flaw.number == NOWHERE:
         return "unasked"
-    return [*names, "end"][max(0, bisect.bisect_right(world.starts, flaw.number) - 1)]
+    return names[max(0, bisect.bisect_right(world.starts, flaw.number) - 1)]
 
 
 async def _settled(world: World) -> tuple[Ledger, int]:
