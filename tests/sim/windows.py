@@ -30,6 +30,7 @@ from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import StoredRecord
 from stores._core.record import METADATA_BYTES
 from tests.sim import app
+from tests.sim.leaving import ClosingPart
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
 from tests.sim.window_books import Emits, Held, Place, Slides, end_of_interval
 
@@ -65,14 +66,14 @@ def _merged(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
 COUNT_AND_SUM: Aggregate[tuple[int, int]] = Aggregate((0, 0), _counted, _merged, tuple[int, int])
 
 
-class WindowsPart(Part):
+class WindowsPart(ClosingPart):
     """Inputs are events of some age; closes may fail, and where keys are handled side by side there are none."""
 
     name = "windows"
     stores = (*KINDS, *EMITTED.values())
     topics = (TOPIC, LATE)
     limits = (
-        (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
+        (task_windows, "CLOSES_AT_ONCE", (1, 3, *5 * (100,))),
         (removal, "REMOVALS", (4, 1000)),
         (processor, "DUE_S", (0.0, 0.001)),
     )
@@ -182,6 +183,7 @@ class WindowsPart(Part):
     async def _close(
         self, store: WindowStore[Any, Any], rollups: WindowStore[Any, Any], ctx: Context, window: Window, value: Any
     ) -> None:
+        await self.pass_close()
         count, total = value
         added = _told(rollups.add(ctx.key, total)) if store.name == SPANS else NONE
         may_fail = total % 3 == 0 and not self.is_parking
@@ -191,6 +193,7 @@ class WindowsPart(Part):
         ctx.send(TOPIC, key=ctx.key, value=f"closed {store.name} {place} {count} {total} {ctx.offset} {added}")
 
     async def _emit(self, store: str, ctx: Context, window: Window, value: Any) -> None:
+        await self.pass_close()
         count, total = value
         may_fail = total % 4 == 0 and not self.is_parking
         if may_fail and self.is_first_attempt("emit", store, ctx.partition, ctx.key, window, ctx.timestamp_ms):
@@ -222,7 +225,7 @@ class WindowsPart(Part):
             return
         for number in range(self.world.partitions):
             if self.is_exact:
-                yield from self._replayed(number, None).missed()
+                yield from self._replayed(number, self._streams(number)).missed()
             else:
                 yield from self._lost(number)
                 yield from self._never_emitted(number)
@@ -234,9 +237,12 @@ class WindowsPart(Part):
             late = [record for record in self._log(LATE, number) if record.is_committed]
             self.world.audit.counted["window late"] += len(late)
             if self.is_exact:
-                streams = Streams(self, number) if UNTOLD.isdisjoint(self.world.features) else None
+                streams = self._streams(number)
                 yield from self._replayed(number, streams).wrong
                 yield from self._accounted(number, late, streams)
+
+    def _streams(self, partition: int) -> Streams | None:
+        return Streams(self, partition) if UNTOLD.isdisjoint(self.world.features) else None
 
     def _log(self, topic: str, partition: int) -> Sequence[StoredRecord]:
         return self.world.cluster.log(TopicPartition(topic, partition)).history
@@ -357,6 +363,11 @@ class Streams:
             if app.is_decodable(record) and not app.is_control(record):
                 self._offsets.append(record.offset)
                 self._times.append(max(record.timestamp, self._times[-1] if self._times else -1))
+
+    @property
+    def reached_ms(self) -> int:
+        """The time behind the last record."""
+        return self._times[-1] if self._times else -1
 
     def at(self, offset: int) -> int:
         """Give the time when the record at an offset was handled, or the last one before it."""
@@ -492,6 +503,9 @@ class _Book:
 
     def missed(self) -> Iterator[str]:
         """Say which windows are over and never closed."""
+        if self._streams is not None:
+            # Events aren't all that moves it.
+            self._stream_ms = max(self._stream_ms, self._streams.reached_ms - EPOCH_MS)
         waiting = [(VISITS, key, held) for (key, _), held in self._replaced.items()]
         waiting += [(store, key, held) for (store, key), all_ in self._windows.items() for held in all_.values()]
         for key, near in self._slides.windows.items():
