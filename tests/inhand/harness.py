@@ -14,7 +14,7 @@ from pathlib import Path
 from dev.kafka import Cluster
 from tests.inhand import oracle
 from tests.inhand.faults import Fault
-from tests.inhand.oracle import FLAWS, KINDS, NOWHERE, OUTPUTS, Flaw, Ledger
+from tests.inhand.oracle import FLAWS, KINDS, NOWHERE, OUTPUTS, REPEATS, Flaw, Ledger
 from tests.inhand.world import World
 
 logger = logging.getLogger("inhand")
@@ -36,7 +36,7 @@ class Outcome:
         faults: how often there was each, in the order of the bursts.
         due: how much had to happen, by kind.
         flaws: what was lost, doubled or wrong, by kind and by the fault of the burst with which it came due.
-        repeats: the calls of effects that were made again, by fault, and as ended, under way or excused.
+        repeats: the calls of effects that were made again, by fault, and as one of `oracle.REPEATS`.
         late: the records of joins that were late; `parked` those that were parked.
     """
 
@@ -101,11 +101,10 @@ class Outcome:
             cells = ["." if cell == "0/0/0" else cell for cell in cells]
             shown = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
             yield "  ".join([f"{kind:<18}", f"{self.due.get(kind, 0):>7}", *shown])
-        hows = ("ended", "under way", "excused")
-        calls = ["/".join(str(self.repeats.get((name, how), 0)) for how in hows) for name in names]
+        calls = ["/".join(str(self.repeats.get((name, how), 0)) for how in REPEATS) for name in names]
         shown = (cell.rjust(width) for cell, width in zip(calls, widths, strict=True))
         yield "  ".join([f"{'calls repeated':<18}", f"{'':>7}", *shown])
-        yield "calls repeated: that had ended before a clean fault / were under way / excused by the fault"
+        yield "calls repeated: ended before a clean fault / ended since / cut off / excused by a fault that isn't clean"
 
 
 async def run(

@@ -27,6 +27,7 @@ TIMED = ("clicks", *rules.HALVES)
 """The inputs whose records have a time of their own."""
 OUTPUTS = ("finals", "matched", "paid", "late-match", "late-pay", "said")
 FLAWS = ("lost", "doubled", "wrong")
+REPEATS = ("ended", "ended since", "cut off", "excused")
 NOWHERE = -1
 """The number of what nothing asked for."""
 START = "start"
@@ -406,9 +407,10 @@ def read_calls(raw: bytes) -> list[Call]:
 
 
 def repeats(calls: Iterable[Call], marks: Sequence[Mark]) -> Counter[tuple[str, str]]:
-    """Count calls that were made again, by fault and as "ended", "under way" or "excused".
+    """Count calls that were made again, by fault and as one of `REPEATS`.
 
-    "ended" had ended before a clean fault began, or before there was any: it may not be made again.
+    "ended" had ended before a clean fault began, or before there was any: it may not be made again. "ended since" had
+    ended after that, but maybe behind its task's last commit; "cut off" had not ended.
     """
     counts: Counter[tuple[str, str]] = Counter()
     by_id: dict[str, list[Call]] = defaultdict(list)
@@ -420,8 +422,8 @@ def repeats(calls: Iterable[Call], marks: Sequence[Mark]) -> Counter[tuple[str, 
             last = max((mark for mark in marks if mark.at_ns <= again.begun_ns), default=Mark(again.begun_ns, START))
             if excuse is not None:
                 counts[excuse.fault, "excused"] += 1
-            elif former.ended_ns is None or former.ended_ns >= last.at_ns:
-                counts[last.fault, "under way"] += 1
+            elif former.ended_ns is None:
+                counts[last.fault, "cut off"] += 1
             else:
-                counts[last.fault, "ended"] += 1
+                counts[last.fault, "ended" if former.ended_ns < last.at_ns else "ended since"] += 1
     return counts

@@ -134,7 +134,7 @@ def test_messages_of_a_key_that_are_handled_in_another_order_are_found(evidence:
 
 CALLS = {
     "ended": (Call("a", 1, 10, 20), Call("a", 2, 40, 50)),
-    "under way": (Call("a", 1, 10, 35), Call("a", 2, 40, 50)),
+    "ended since": (Call("a", 1, 10, 35), Call("a", 2, 40, 50)),
     "cut off": (Call("a", 1, 10, None), Call("a", 2, 40, 50)),
     "once": (Call("a", 1, 10, 20), Call("b", 2, 40, 50)),
 }
@@ -145,8 +145,8 @@ CALLS = {
     [
         ("ended", [Mark(30, "stop")], {("stop", "ended"): 1}),
         ("ended", [], {("start", "ended"): 1}),
-        ("under way", [Mark(30, "stop")], {("stop", "under way"): 1}),
-        ("cut off", [Mark(30, "stop")], {("stop", "under way"): 1}),
+        ("ended since", [Mark(30, "stop")], {("stop", "ended since"): 1}),
+        ("cut off", [Mark(30, "stop")], {("stop", "cut off"): 1}),
         ("once", [Mark(30, "stop")], {}),
         ("ended", [Mark(30, "kill"), Mark(30, "kill", 30, frozenset([1]))], {("kill", "excused"): 1}),
         ("ended", [Mark(30, "kill"), Mark(30, "kill", 30, frozenset([2]))], {("kill", "ended"): 1}),
