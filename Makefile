@@ -10,7 +10,7 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
+.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,9 @@ compiled: $(READY)  # pytest compiles each test: once here, beside the checks, r
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
 
+inhand: $(READY)  ## workers that stop, join, leave and die with everything in hand: 3,000 inputs, 14 faults
+	$(BIN)/python -m tests.inhand
+
 locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
 	$(BIN)/python -m tests.locks
 
@@ -58,7 +61,7 @@ matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the l
 	$(BIN)/python -m dev.matrix $(CELLS)
 
 nightly: $(READY)  ## everything that is long: about two hours on two cores; what follows a failure runs too
-	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
+	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names inhand nightly-crash
 
 nightly-tests: $(READY) deploy-tools
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or hypothesis" -n $(JOBS) --dist loadfile
@@ -94,7 +97,10 @@ bench-replay: $(READY)  ## rebuild and validate changelogs of 1, 5 and 20 millio
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
 
-bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
+bench-inhand: $(READY)  ## workers that stop, join, leave and die with everything in hand: 3,000 inputs, 14 faults
+	$(BIN)/python -m tests.inhand
+
+locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
 	$(BIN)/python -m benchmarks.locks
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
