@@ -3,7 +3,8 @@
     "w" start key            an aligned window: its value
     "k" segment key          other windows of a key, as a list: those that begin (sliding) or end (session) in a
                              segment of time
-    "e" close segment key    nothing: a window of that row closes at that stream time; where closes are asked for
+    "e" end segment key      nothing: a window of that list ends then and waits for its close; where closes are asked
+                             for. When it closes follows from the grace that is declared
     "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
 Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
@@ -86,13 +87,13 @@ def list_key(segment: int, raw_key: bytes) -> bytes:
     return b"k" + segment.to_bytes(WORD) + raw_key
 
 
-def close_key(close_ms: int, segment: int, raw_key: bytes) -> bytes:
-    """Return the entry that says that a window of a list closes."""
-    return b"e" + close_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
+def close_key(end_ms: int, segment: int, raw_key: bytes) -> bytes:
+    """Return the entry of a window of a list that waits for its close."""
+    return b"e" + end_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
 
 
 def time_of(row: bytes) -> int:
-    """Return the start, segment or close of a row."""
+    """Return the start, segment or end of a row."""
     return int.from_bytes(row[1:KEY_AT])
 
 
@@ -102,7 +103,7 @@ def key_of(row: bytes) -> bytes:
 
 
 def close_parts(row: bytes) -> tuple[int, int, bytes]:
-    """Return close, segment and message key of an entry."""
+    """Return end, segment and message key of an entry."""
     return time_of(row), int.from_bytes(row[KEY_AT:CLOSE_KEY_AT]), row[CLOSE_KEY_AT:]
 
 

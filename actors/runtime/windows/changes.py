@@ -18,7 +18,6 @@ from actors._core.windows.kinds import Window
 from actors._core.windows.rows import Held, close_key, close_parts, decode_list, encode_list, time_of
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
-from stores._core.overlay import Overlay
 from stores._core.windows import KEY_AT, decode_progress
 
 
@@ -64,7 +63,7 @@ class ChangeStore:
         """Note a window's new value, encoded."""
         row = self._row(state, raw_key, window)
         self.rows.write_raw(state, row, encode_list([Held(*window, raw, window.end_ms)]))
-        state.windows.expect(self, time_of(row), row)
+        state.windows.expect(self, row)
 
     def forget(self, state: TaskState, raw_key: bytes, window: Window) -> None:
         """Forget what was noted in this interval of a window that isn't there any more."""
@@ -82,16 +81,12 @@ class ChangeStore:
         """Return True: whether a message is late is said by the window store."""
         return True
 
-    def first_entries(self, _: Overlay) -> Iterable[tuple[int, bytes]]:
+    def first_entries(self, *_: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return nothing: each change has its row from the beginning."""
         return ()
 
     def closing_ms(self, row: bytes) -> int:
         """Return the stream time from which on a row is handed out."""
-        return time_of(row)
-
-    def kept_from_ms(self, row: bytes) -> int:
-        """Return from which interval's end on rows are kept while a row waits."""
         return time_of(row)
 
     def expired_until(self, to_ms: int) -> bytes:
