@@ -23,7 +23,7 @@ CLOSE_KEY_AT = 1 + 2 * WORD
 SIDE_AT = KEY_AT
 CHUNK_KEY_AT = SIDE_AT + 1 + 4
 UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
-KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
+KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"c": KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
 """Where the message key begins in a row, by the row's first letter."""
 
 

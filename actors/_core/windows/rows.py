@@ -51,7 +51,8 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
-VALUE, LIST = b"v", b"l"
+_decode_times = msgspec.msgpack.Decoder(list[int]).decode
+VALUE, LIST, TIMES = b"v", b"l", b"t"
 
 
 def encode_list(held: list[Held]) -> bytes:
@@ -69,6 +70,23 @@ def decode_list(raw: bytes) -> list[Held]:
         return _decode_list(raw[1:])
     except MALFORMED as error:
         raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+
+
+def encode_times(times_ms: list[int]) -> bytes:
+    """Return the value of a row that lists times."""
+    return TIMES + _encode(times_ms)
+
+
+def decode_times(raw: bytes) -> list[int]:
+    """Return what `encode_times` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _decode_times(raw[1:])
+    except MALFORMED as error:
+        raise ValueError(f"not a list of times, {error}: {raw[:50]!r}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -90,6 +108,11 @@ def list_key(segment: int, raw_key: bytes) -> bytes:
 def close_key(end_ms: int, segment: int, raw_key: bytes) -> bytes:
     """Return the entry of a window of a list that waits for its close."""
     return b"e" + end_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
+
+
+def changes_key(start_ms: int, raw_key: bytes) -> bytes:
+    """Return the row of the intervals for which a window that changed waits."""
+    return b"c" + start_ms.to_bytes(WORD) + raw_key
 
 
 def time_of(row: bytes) -> int:

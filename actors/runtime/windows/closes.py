@@ -207,11 +207,8 @@ class _Changed:
         return close_parts(row)[2], time_of(row) - 1
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
-        overlay = state.overlays[self._store.rows]
-        raw = overlay.get(row)
-        if raw is None:
+        held = self._store.take(state, row)
+        if held is None:
             return ""
-        overlay.delete(row)
-        (one,) = decode_list(raw)
-        found[:] = [(one.window, one.value)]
-        return f"the interval in which the window {one.start_ms} to {one.end_ms} changed"
+        found[:] = [(held.window, held.value)]
+        return f"the interval in which the window {held.start_ms} to {held.end_ms} changed"
