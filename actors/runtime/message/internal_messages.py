@@ -48,14 +48,17 @@ class InternalMessage:
         record: in the record's place.
         consume: called first, with the message's context: takes the message's entry out of its store, whatever the
             handler does then; returns whether there is still something to handle.
-        done: called when the message is handled, or dropped because another owner will see to it.
+        handled: called when the message is handled: what it led to goes with the next commit.
+        give_back: called in the place of `handled` when it isn't: the message failed, or its task ends. It is due as
+            before, here or for the next owner, so a commit from then on must count on it.
         what: the message for people, as in "timer 'remind'".
         handle: called in the place of the actor's handler; such a message can't be parked.
     """
 
     record: InternalRecord
     consume: Callable[[Context], bool]
-    done: Callable[[], None]
+    handled: Callable[[], None]
+    give_back: Callable[[], None]
     what: str
     handle: Callable[[Context], Awaitable[None]] | None = None
 
@@ -89,7 +92,7 @@ class Punctuator(Protocol):
         """Return the seconds until an internal message is due; 0 when one is due now, infinity when none is known."""
 
     def take(self) -> Sequence[InternalMessage]:
-        """Return what is due, a limited number at once. A message isn't returned again before its `done`."""
+        """Return what is due, a limited number at once. A message isn't returned again before it is given back."""
 
     def before_commit(self) -> None:
         """Write what goes with every commit, into the task's shared state."""
@@ -137,10 +140,10 @@ class DueMessages:
                 self._taken.extend(punctuator.take())
         return was_due
 
-    def drop(self) -> None:
-        """Drop what waits here: another owner will see to it."""
+    def give_back(self) -> None:
+        """Give back what waits here: the next owner handles it."""
         for message in self:
-            message.done()
+            message.give_back()
 
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`."""

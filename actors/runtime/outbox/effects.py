@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import hashlib
 import inspect
 import logging
@@ -27,6 +26,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -377,7 +377,7 @@ class Effects:
             decoded_key=self._spec.decode_key(run.raw_key),
         )
         args, kwargs = self._arguments[effect.name].bind(record)
-        made = functools.partial(effect.function, call, *args, **kwargs)
+        made = partial(effect.function, call, *args, **kwargs)
         if inspect.iscoroutinefunction(effect.function):
             return await made()
         if self._threads is None:
@@ -401,12 +401,13 @@ class Effects:
         def consume(ctx: Context) -> bool:
             return ctx._state is not None and self._consume(ctx._state, run, outcome)
 
-        def done() -> None:
+        def handled() -> None:
             run.is_done = True
             if not self._is_closed and self._runs.get(run.raw_key) is run:
                 self._review(run.raw_key)
 
-        return InternalMessage(internal_record, consume, done, f"the outcome of effect {record.name!r} ({record.id})")
+        what = f"the outcome of effect {record.name!r} ({record.id})"
+        return InternalMessage(internal_record, consume, handled, partial(self._ended.append, run), what)
 
     def _consume(self, state: TaskState, run: Run, outcome: Outcome) -> bool:
         """Write what an outcome says; tell whether there is a result to handle."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import encode_finished
@@ -125,6 +125,15 @@ class TaskContext:
             mark = CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, one.topics)
             offsets[one.source] = Committed(completed.next_offset, mark.encode())
         return offsets
+
+    def last_owner(self, inputs: Sequence[InputProgress]) -> OwnerRecord | None:
+        """Return the registry's record of this owner for its last commit; None if nothing of it is new."""
+        claimed = self.claimed
+        if claimed is None or not (self.inbox.is_last and self.settings.rules.exactly_once):
+            return None
+        first, *more = (one.owned() for one in inputs)
+        owner = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
+        return None if owner == claimed else owner
 
     async def confirm(self) -> None:
         """Ask the group whether the partition is still ours.

@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from actors._core.logs import escaping
@@ -30,7 +30,6 @@ from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.task.handling import Handling
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
-from stores.errors import StoreError
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -252,7 +251,7 @@ class KeyExecutor:
             self._note_merged(in_flight.one, in_flight.record)
             return
         try:
-            in_flight.internal.done()
+            in_flight.internal.handled()
         except Exception as error:
             # It looks into a store, and nobody here could say what to do: the processor ends with it.
             self._error = error
@@ -274,8 +273,6 @@ class KeyExecutor:
             await asyncio.wait(set(self._running))
         for in_flight in dropped:
             if in_flight.internal is not None:
-                # What it may look at is dropped as well.
-                with suppress(StoreError):
-                    in_flight.internal.done()
+                in_flight.internal.give_back()
         self._queues.clear()
         self._ready.clear()

@@ -25,7 +25,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import Event
@@ -174,18 +173,14 @@ class TaskProcessor:
         Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
-        self._due.drop()
-        inbox, context = self._inbox, self._context
-        for one, queue in zip(self.inputs, inbox.queues, strict=True):
+        self._due.give_back()
+        for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
             if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
                 self._skip_to(one, queue.left_at)
                 one.next_offset = queue.left_at
-        claimed, is_atomic = context.claimed, context.settings.rules.exactly_once
-        if inbox.is_last and is_atomic and claimed is not None:
-            first, *more = (one.owned() for one in self.inputs)
-            now = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
-            if now != claimed:
-                self._messages.outputs.append(self._services.encode_owner(now))
+        owner = self._context.last_owner(self.inputs)
+        if owner is not None:
+            self._messages.outputs.append(self._services.encode_owner(owner))
         await self._commit()
 
     async def close(self) -> None:
@@ -448,11 +443,12 @@ class TaskProcessor:
             scope.source_offset = self.reached - 1
             try:
                 await self._handling.message(self._messages, internal.record, internal)
-            except RecordError:
-                await self._commit()
+            except BaseException as error:
+                internal.give_back()
+                if isinstance(error, RecordError):
+                    await self._commit()
                 raise
-            finally:
-                internal.done()
+            internal.handled()
             await self._commit_if_due(internal.record, is_careful=is_careful)
             if inbox.stopping or inbox.is_paused or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
                 return

@@ -341,7 +341,11 @@ class Timers:
         )
         due = _Due(index, key, raw, entry)
         return InternalMessage(
-            internal_record, partial(self._consume, due), partial(self._done, due), f"timer {name!r}"
+            internal_record,
+            partial(self._consume, due),
+            partial(self._handled, due),
+            partial(self._give_back, due),
+            f"timer {name!r}",
         )
 
     def _consume(self, due: _Due, ctx: Context) -> bool:
@@ -376,12 +380,16 @@ class Timers:
             what,
         )
 
-    def _done(self, due: _Due) -> None:
+    def _handled(self, due: _Due) -> None:
         self._in_hand.discard(due.key)
         written = self._merged.writes.get(due.key)
         if written is None or written[1] is not None:
-            # Dropped, taken back, or scheduled again for the same time: a look into the store will tell.
+            # Changed since it came due, or scheduled again for the same time: a look into the store will tell.
             due.index.expect(due.key)
+
+    def _give_back(self, due: _Due) -> None:
+        self._in_hand.discard(due.key)
+        due.index.expect(due.key)
 
 
 def _reached(ctx: Context) -> TaskState:

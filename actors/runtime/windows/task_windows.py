@@ -124,8 +124,13 @@ class _Closing:
         if row < self.start:
             self.start, self.next_ms = row, min(self.next_ms, self.closing_ms(row))
 
+    def give_back(self, row: bytes) -> None:
+        """Note that a close in hand wasn't handled, and is due as before."""
+        self.expect(self.store.closing_ms(row), row)
+        self.is_done()
+
     def is_done(self) -> None:
-        """Note that one of the closes in hand is done with."""
+        """Note that one of the closes in hand isn't in hand any more."""
         self.waiting -= 1
         if not self.waiting:
             self.first_ms = math.inf
@@ -446,6 +451,7 @@ class TaskWindows:
             record,
             partial(self._in_turn, closing, row, found),
             closing.is_done,
+            partial(closing.give_back, row),
             f"the close of a window of store {store.name}",
             partial(self._call, store, closing.closing_ms(row) - 1, found),
         )

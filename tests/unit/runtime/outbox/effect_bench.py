@@ -128,8 +128,10 @@ class Bench:
         for internal in taken:
             try:
                 await self.handling.message(self.state, internal.record, internal)
-            finally:
-                internal.done()
+            except BaseException:
+                internal.give_back()
+                raise
+            internal.handled()
         return len(taken)
 
     async def settle(self):

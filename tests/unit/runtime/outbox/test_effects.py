@@ -137,7 +137,7 @@ def test_a_success_that_was_not_committed_is_made_again_by_the_next_owner_with_a
     play(main)
 
 
-def test_an_outcome_that_is_dropped_is_not_made_again_by_the_same_owner():
+def test_an_outcome_that_is_given_back_is_handled_later_without_another_call():
     async def main():
         log = Log(gives="done")
         at = bench(log.effect)
@@ -151,10 +151,9 @@ def test_an_outcome_that_is_dropped_is_not_made_again_by_the_same_owner():
         at.message(b"a", log.effect, 2)
         at.commit()
         await at.settle()
-        assert log.values == [1]
-        at.take_over()
-        await at.settle()
-        assert log.values == [1, 1, 2]
+        assert log.values == [1, 2]
+        assert [value for _, value, _ in at.handled] == ["done", "done"]
+        assert at.records() == []
 
     play(main)
 

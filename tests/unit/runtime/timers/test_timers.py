@@ -92,7 +92,7 @@ class Task:
                 if each is not None:
                     each(ctx)
             self.scope.release()
-            internal.done()
+            internal.handled()
         return fired
 
     def rows(self):
@@ -136,7 +136,7 @@ def test_a_timer_is_due_at_its_time_once_with_its_message():
     assert (identity[:11], len(identity)) == ("in-0-timer-", 27)
     assert (internal.what, internal.consume(task.ctx())) == ("timer 't'", True)
     task.scope.release()
-    internal.done()
+    internal.handled()
     assert task.rows() == []
     assert not task.take(after=HOUR)
     assert task.timers.wait_s() == math.inf
@@ -211,7 +211,7 @@ def test_a_timer_in_hand_that_is_cancelled_or_scheduled_again_fires_as_it_was_la
     before = task.rows()
     assert not internal.consume(task.ctx())
     assert task.rows() == before
-    internal.done()
+    internal.handled()
     assert task.fire(after=SECOND) == ([] if again is None else [("new", "t")])
     assert task.rows() == []
 
@@ -237,9 +237,9 @@ def test_a_turn_that_is_taken_back_or_dropped_comes_again():
     assert task.take() == []
     assert internal.consume(task.ctx())
     task.scope.rollback()
-    internal.done()
+    internal.handled()
     (internal,) = task.take()
-    internal.done()
+    internal.handled()
     assert task.fire() == [("m", "t")]
 
 
@@ -271,7 +271,7 @@ def test_a_turn_beside_other_messages_sees_what_its_key_left_unmerged():
     task.timers.schedule(task.ctx(state=state), "new", after=SECOND, name="t")
     assert not internal.consume(task.ctx(state=state))
     task.overlay.absorb(state.overlays[STORE].writes)
-    internal.done()
+    internal.handled()
     task.commit()
     assert task.fire(after=SECOND) == [("new", "t")]
 

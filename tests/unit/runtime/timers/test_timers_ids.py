@@ -57,7 +57,7 @@ def test_a_firing_that_is_handled_again_after_a_crash_has_its_id() -> None:
     for internal in turns:
         internal.consume(Context(task.state, internal.record, None, internal.record.key))
         task.scope.release()
-        internal.done()
+        internal.handled()
     [again] = task.take(after=HOUR)
     assert again.record.id not in ids
 
@@ -68,7 +68,7 @@ def test_a_timer_that_replaces_one_that_is_in_hand_fires_once_as_itself() -> Non
     [internal] = task.take(after=SECOND)
     task.schedule("new", name="t", after=timedelta(0))
     assert not internal.consume(Context(task.state, internal.record, None, b"a"))
-    internal.done()
+    internal.handled()
     [new] = task.take()
     assert (new.record.value, new.record.id != internal.record.id) == (b"new", True)
 
