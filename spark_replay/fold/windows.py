@@ -61,7 +61,7 @@ class WindowLog:
         return F.coalesce(is_before, F.lit(False))
 
     def entries(self) -> Column:
-        """Tell of a row with `key` whether it is there only as long as a close, or a change that is handed out, waits."""
+        """Tell of a row with `key` whether it is there only as long as a close or a change waits."""
         return F.substring("key", 1, 1).isin(b"e", b"c")
 
     def home(self, partition_count: int) -> Column:
