@@ -100,7 +100,7 @@ def make_no_window_behind_an_event(patch: Patch) -> None:
 def put_off_what_changed_again(patch: Patch) -> None:
     """A window that changes is emitted an interval later."""
     edit = ("self.every_ms + 1)", "self.every_ms + 2)")
-    patch.setattr(ChangeStore, "_row", rewritten(ChangeStore._row, edit))
+    patch.setattr(ChangeStore, "_until_ms", rewritten(ChangeStore._until_ms, edit))
 
 
 def emit_what_was_replaced(patch: Patch) -> None:
@@ -110,8 +110,8 @@ def emit_what_was_replaced(patch: Patch) -> None:
 
 def emit_again_after_a_crash(patch: Patch) -> None:
     """What was emitted stays in the store."""
-    edit = ("    overlay.delete(row)\n", "")
-    patch.setattr(closes._Changed, "take", rewritten(closes._Changed.take, edit))
+    edit = ("        overlay.delete(row)\n", "")
+    patch.setattr(ChangeStore, "take", rewritten(ChangeStore.take, edit))
 
 
 def forget_changes_at_a_takeover(patch: Patch) -> None:
