@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors._core.logs import error_text
+from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
 from actors.declare.values.codecs import CodecError
@@ -48,8 +50,10 @@ class Route:
             raise NoKeyError(f"its value is null, of which by= of actor {self.actor} makes no key")
         try:
             key = self.by(value)
-        except Exception as error:
-            raise NoKeyError(f"by= of actor {self.actor} raised {type(error).__name__}: {error}") from error
+        except EXITS:
+            raise
+        except BaseException as error:
+            raise NoKeyError(f"by= of actor {self.actor} raised {error_text(error)}") from error
         if key is None:
             raise NoKeyError(f"by= of actor {self.actor} gives no key for it")
         try:

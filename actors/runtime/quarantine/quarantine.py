@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
-from actors._core.logs import Reminders, escaping
+from actors._core.logs import Reminders, error_text, escaping, text_of
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.commands import (
@@ -518,8 +518,7 @@ def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) 
 
 
 def describe(failed: RecordError) -> str:
-    """Return the error as one text, without what can't be written as UTF-8, not too long."""
+    """Return the error as one text, not too long."""
     cause = failed.__cause__
-    text = failed.reason if cause is None else f"{type(cause).__name__}: {cause}"
-    text = f"{type(failed).__name__}: {text}".encode(errors="backslashreplace").decode()
+    text = f"{type(failed).__name__}: {text_of(failed.reason) if cause is None else error_text(cause)}"
     return text if len(text) <= ERROR_CHARS else text[: ERROR_CHARS - 1] + "…"

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
+from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
@@ -155,7 +156,9 @@ class Handling:
         try:
             key = None if raw_key is None else at.decode_key(raw_key)
             value = None if raw_value is None else at.decode_value(raw_value)
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             raise undecodable(state.source, record, error) from error
         if self.timers is not None:
             self.timers.check(state.source, record)
@@ -287,7 +290,7 @@ class Handling:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
         self._consume(state, record, internal, len(state.outputs))
         if self.spec.answers is not None:
-            self.spec.answers.rejected(state, record, str(rejected))
+            self.spec.answers.rejected(state, record, text_of(rejected))
         logger.info("%s offset %d: rejected: %s", state.source, record.offset, rejected)
         state.scope.release()
 
