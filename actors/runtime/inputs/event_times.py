@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors._core.event_time import EventTime, NoTimeError
-from actors._core.outside import EXITS
 from actors.errors import RecordError
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.commands import CONTROL_HEADER
@@ -86,8 +85,6 @@ def time_of(time: EventTime, source: TopicPartition, record: InputRecord) -> int
         return time.of(record.value or b"")
     except NoTimeError as error:
         raise wrong_timestamp(source, record, str(error)) from error
-    except EXITS:
-        raise
     except BaseException as error:
         raise undecodable(source, record, error) from error
 

@@ -138,7 +138,12 @@ def undecodable(source: TopicPartition, record: InputRecord, error: BaseExceptio
     """Return the error for a record that isn't what its topic declares; `error` is what was raised, or the reason.
 
     A message of a type that only a newer program knows isn't the record's fault: see `NewerProgramError`.
+
+    Raises:
+        BaseException: `error` itself, if it is the end of the process.
     """
+    if isinstance(error, EXITS):
+        raise error
     if isinstance(error, NewerVersionError):
         return newer_program(source, record, error)
     reason = error if isinstance(error, str) else f"it doesn't decode: {text_of(error)}"

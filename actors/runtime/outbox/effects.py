@@ -116,7 +116,7 @@ class Effects:
         self._arguments = {name: Arguments(effect) for name, effect in spec.effect_functions.items()}
         self._threads: DaemonThreads | None = None
         self._is_closed = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._touched: dict[bytes, None] = {}
         self._runs: dict[bytes, Run] = {}
         self._running: set[asyncio.Task[None]] = set()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.logs import escaping, text_of
-from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
@@ -156,8 +155,6 @@ class Handling:
         try:
             key = None if raw_key is None else at.decode_key(raw_key)
             value = None if raw_value is None else at.decode_value(raw_value)
-        except EXITS:
-            raise
         except BaseException as error:
             raise undecodable(state.source, record, error) from error
         if self.timers is not None:

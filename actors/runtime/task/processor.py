@@ -28,7 +28,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from actors._core.logs import escaping
-from actors._core.outside import EXITS
 from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
@@ -407,7 +406,7 @@ class TaskProcessor:
         """Do with a message that failed what the policy says; return the outputs, which a commit may have renewed."""
         if ctx is not None:
             ctx._state = None
-        elif not isinstance(error, EXITS):
+        else:
             error = undecodable(self._at.source, record, error)
         await self._handling.recover(self._messages, record, error, sent)
         return self._messages.outputs
