@@ -19,7 +19,7 @@ from actors._core.outside import EXITS
 from actors._core.partitioner import CRC32, MURMUR2
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import Clock, InputRecord
-from actors.runtime.commands import CONTROL_HEADER
+from actors.runtime.commands import is_command
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec
@@ -62,8 +62,8 @@ class PlacedRecords:
             record = records[place]
             if record.offset < self._completed.next_offset or record.offset in self._completed.finished:
                 continue
-            if self._spec.obeys_commands and any(name == CONTROL_HEADER for name, _ in record.headers):
-                # Sent to where the parked message is. Of other actors it is a message like any.
+            if is_command(record):
+                # Sent to where the parked message is.
                 continue
             self._meters.misplaced += 1
             if self._spec.misplaced == "stop":

@@ -103,7 +103,7 @@ class Task:
         self.paused: Pause | None = None
         self.inbox = self._make_inbox(spec, services, settings)
         if spec.event_times:
-            self.inbox.event_times = EventTimes(spec.event_times, self.sources, obeys_commands=spec.obeys_commands)
+            self.inbox.event_times = EventTimes(spec.event_times, self.sources)
         self.context = TaskContext(
             spec=spec,
             partition=partition,
