@@ -76,7 +76,11 @@ def as_record_error(
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"
     called = f", called by {by}," if by else ""
-    reason = f"the handler of actor {actor}{called} raised {error_text(error)}"
+    if isinstance(error, PartlyFailedError):
+        # What failed is named by the actors that the user wrote, not by the one that reads the topic for them.
+        reason = text_of(error)
+    else:
+        reason = f"the handler of actor {actor}{called} raised {error_text(error)}"
     failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error
     return failed
