@@ -1,0 +1,76 @@
+"""Messages of a type that their actor doesn't take: refused where they are sent, with what to do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from actors import Actor, App, Context, UsageError, receive
+from actors.testing import ActorTestDriver
+
+
+class Order(msgspec.Struct, tag="order"):
+    cents: int
+
+
+class Remind(msgspec.Struct, tag="remind"):
+    pass
+
+
+class Reminders(Actor[int]):
+    """Takes two types that a header tells apart."""
+
+    @receive
+    async def number(self, message: int) -> None: ...
+
+    @receive
+    async def text(self, message: str) -> None: ...
+
+
+@pytest.mark.parametrize("call", ["schedule", "tell", "ask"])
+@pytest.mark.parametrize("declared", ["function", "class", "class by header"])
+def test_a_message_that_the_actor_does_not_take_is_a_usage_error(call: str, declared: str) -> None:
+    app, errors = App("shop", broker="kafka://127.0.0.1:1"), list[Exception]()
+    orders = app.topic("orders", key_type=str, value_type=Order if declared == "function" else None)
+    remedies = {"function": "what topic orders declares with value_type=: add the type there", "class": "@receive"}
+
+    async def attempt(ctx: Context) -> None:
+        try:
+            if call == "schedule":
+                ctx.schedule(Remind(), after=timedelta(hours=1))
+            elif call == "tell":
+                ctx.tell("take", "bob", Remind())
+            else:
+                await ctx.ask("take", "bob", Remind())
+        except Exception as error:
+            errors.append(error)
+
+    if declared == "function":
+
+        @app.actor(orders, timers=True, name="take")
+        async def take(ctx: Context, order: Order) -> str:
+            await attempt(ctx)
+            return ""
+    else:
+
+        class Take(Reminders):
+            @receive
+            async def order(self, message: Order) -> str:
+                await attempt(self.ctx)
+                return ""
+
+        class Only(Actor[int]):
+            @receive
+            async def order(self, message: Order) -> str:
+                await attempt(self.ctx)
+                return ""
+
+        app.actor(orders, timers=True, name="take")(Only if declared == "class" else Take)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.tell("take", "ada", Order(1))
+    assert [type(error) for error in errors] == [UsageError]
+    assert "Remind can't be sent: " in str(errors[0])
+    assert remedies[declared.split()[0]] in str(errors[0])
