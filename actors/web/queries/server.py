@@ -87,7 +87,7 @@ class QueryRoutes:
         """Return the part of the web server that is mounted under `/actors`."""
         routes = web.Application()
         # The router tries one after the other: the most frequent first.
-        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)

@@ -263,8 +263,9 @@ def test_calls_beside_messages_that_fail_so_do_not_end_the_worker(
 ) -> None:
     world, name = Beside(make, on_error="skip"), type(make()).__name__
     with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
-        with pytest.raises(AskRejectedError, match="rejected: "):
+        with pytest.raises(AskRejectedError, match="rejected: ") as rejected:
             driver.ask(world.handle, "bad", 6)
+        assert str(rejected.value).endswith(f": rejected: {rejected.value.reason}")
         with pytest.raises(AskFailedError, match=name):
             driver.ask(world.handle, "bad", 7)
         assert driver.ask(world.handle, "good", 7) == "done"
