@@ -20,6 +20,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
+from actors.runtime.spec import obeys_commands
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 
@@ -90,6 +91,11 @@ class ActorDefinition:
         """Whether what it keeps belongs to keys; what is parked does in so far as others of the key wait, and goes."""
         extras = (self.timers, self.effects, self.answers, self.ids)
         return any(store.placement == "key" or store in extras for store in self.stores)
+
+    @property
+    def obeys_commands(self) -> bool:
+        """Whether it has something that an operator can have retried or dropped."""
+        return obeys_commands(self.parked, self.effects, self.timers, windows=self.windows)
 
     @property
     def buries(self) -> bool:

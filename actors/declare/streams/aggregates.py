@@ -112,7 +112,7 @@ def aggregate_table(
             f"aggregate {name}: actor {owner.name} has table {table.name} already: declare the aggregate before the "
             "actor, which sends it the changes of the table's rows"
         )
-    group_of = key_function(name, table.topic_name, by, table.topic.schema.value_type)
+    group_of = key_function(name, table.topic_name, by, table.topic.schema.value_type, key_type=key_type)
     target = _changes_topic(app, name, table)
     handler = None if on_change is None else _checked_handler(name, on_change)
     groups = _groups(app, table, name, key_type=key_type, on_change=handler, **folding)

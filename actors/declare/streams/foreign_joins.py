@@ -209,7 +209,8 @@ def join_by_foreign_key(
         right_name = f"{called}-right"
         check_name("join", right_name)
         check_callable(function, f"the handler of join {called}", takes=3, line=JOIN_LINE.format(name_of(function)))
-        key_of = key_function(called, left.topic_name, on, left.topic.schema.value_type, option="on")
+        key_type = right.topic.schema.key_type
+        key_of = key_function(called, left.topic_name, on, left.topic.schema.value_type, key_type=key_type, option="on")
         # Subscriptions are the left rows by the right table's keys, answers the right ones by the left table's.
         subscriptions = _topics(app, called, of=left, like=right)
         answers = _topics(app, called, of=right, like=left)

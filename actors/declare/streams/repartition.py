@@ -8,11 +8,17 @@ by different keys share it.
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
+from uuid import UUID
 
+from actors._core.logs import error_text
+from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
+from actors._core.unions import arms_of
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
 from actors.declare.values.codecs import CodecError
 from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
@@ -24,6 +30,8 @@ LONGEST_TOPIC = 249
 LONGEST_SOURCE = 88
 """So that the name of the actor that forwards it has up to 100 characters."""
 By = str | Callable[[Any], Any]
+_KINDS = frozenset((bool, bytes, float, int, str, UUID))
+"""Types of fields and of keys that can be compared where an actor is declared."""
 
 
 class NoKeyError(ActorsError):
@@ -48,8 +56,10 @@ class Route:
             raise NoKeyError(f"its value is null, of which by= of actor {self.actor} makes no key")
         try:
             key = self.by(value)
-        except Exception as error:
-            raise NoKeyError(f"by= of actor {self.actor} raised {type(error).__name__}: {error}") from error
+        except EXITS:
+            raise
+        except BaseException as error:
+            raise NoKeyError(f"by= of actor {self.actor} raised {error_text(error)}") from error
         if key is None:
             raise NoKeyError(f"by= of actor {self.actor} gives no key for it")
         try:
@@ -84,12 +94,47 @@ class Repartition:
             raise PartlyFailedError(failures, outputs[sent:]) from next(iter(failures.values()))
 
 
-def key_function(actor: str, topic: str, by: By, value_type: Any, *, option: str = "by") -> Callable[[Any], Any]:
+def key_function(
+    actor: str, topic: str, by: By, value_type: Any, *, key_type: Any = None, option: str = "by"
+) -> Callable[[Any], Any]:
     """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry.
 
+    Integers become text where the keys, of type `key_type`, are `str`: both have the same bytes.
+
     Raises:
-        ConfigurationError: it can't be called with a value, or the values have no such field.
+        ConfigurationError: it can't be called with a value, or the values have no such field, or the field's type is no
+            key type.
     """
+    function = _function_of(actor, topic, by, value_type, option)
+    kind = field_type(value_type, by)
+    if {kind, key_type} <= _KINDS and kind is not key_type and (kind, key_type) != (int, str):
+        raise ConfigurationError(
+            f"actor {actor}: {option}={by!r} of topic {topic} gives {kind.__name__}, and the keys are "
+            f"{key_type.__name__}: give a function that returns {key_type.__name__}, or declare the keys with "
+            f"key_type={kind.__name__}"
+        )
+    if key_type is not str or kind is str:
+        return function
+
+    def text_or_else(value: Any) -> Any:
+        key = function(value)
+        return str(key) if type(key) is int else key
+
+    return text_or_else
+
+
+def field_type(value_type: Any, by: By) -> Any:
+    """Return the type of the field that a key is, without None; None if that isn't known."""
+    try:
+        hint = typing.get_type_hints(value_type).get(by) if isinstance(by, str) else None
+    except Exception:
+        # Names that only a type checker imports, for example; or no type with fields.
+        return None
+    kinds = [kind for kind in arms_of(hint) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _function_of(actor: str, topic: str, by: By, value_type: Any, option: str) -> Callable[[Any], Any]:
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
         check_callable(by, f"actor {actor}: {option}= of topic {topic}", takes=1, line=line)
@@ -112,7 +157,8 @@ def rekeyed(
 ) -> list[Any]:
     """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
 
-    The new keys are those of the first input that keeps its own, or else of the topic `like`, or text.
+    The new keys are those of the first input that keeps its own, or else of the topic `like`, or of the field if that
+    is an int, or text.
 
     Raises:
         ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
@@ -121,7 +167,7 @@ def rekeyed(
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
     like = next((topic for topic in topics if topic.get_topic_name() not in keys), like)
-    key_options = {"key_type": str} if like is None else keys_like(app, like)
+    key_options = keys_like(app, like) if like is not None else {"key_type": _key_type(topics, keys)}
     found = []
     for topic in topics:
         name, schema = str(topic.get_topic_name()), topic.schema
@@ -136,11 +182,18 @@ def rekeyed(
             )
         raw = app.topic(target, **key_options, value_type=bytes)
         _reader(app, name, topic, on_error).routes.append(
-            Route(actor, key_function(actor, name, keys[name], schema.value_type), raw)
+            Route(actor, key_function(actor, name, keys[name], schema.value_type, key_type=raw.schema.key_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
         found.append(app.topic(target, **key_options, **values))
     return found
+
+
+def _key_type(topics: list[Any], keys: Mapping[str, By]) -> Any:
+    """Return the type of the new keys where no input keeps its own: that of the fields, or else text."""
+    kinds = {field_type(topic.schema.value_type, keys[str(topic.get_topic_name())]) for topic in topics}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    return int if kind is int else str
 
 
 def keys_like(app: Any, topic: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from actors._core.aggregates import Aggregate
-from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
+from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, state_type
@@ -30,8 +30,8 @@ class Every:
     __slots__ = ("every_ms",)
 
     def __init__(self, *, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0) -> None:
-        given = timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
-        self.every_ms = checked_ms("Every", "interval", given)
+        parts = {"hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+        self.every_ms = checked_ms("Every", "interval", timedelta(0), parts)
 
     def __repr__(self) -> str:
         return f"Every({timedelta(milliseconds=self.every_ms)})"
@@ -91,8 +91,10 @@ def window_store(
         raise ConfigurationError(
             f"window store {name}: {windows!r}: give Tumbling(…), Hopping(…), Sliding(…) or Session(…)"
         )
-    if not isinstance(grace, timedelta) or grace < timedelta(0):
-        raise ConfigurationError(f"window store {name}: grace={grace!r}: give a timedelta of 0 or more")
+    if not isinstance(grace, timedelta) or not timedelta(0) <= grace <= LONGEST_SPAN:
+        raise ConfigurationError(
+            f"window store {name}: grace={grace!r}: give a timedelta of 0 or more, up to {LONGEST_SPAN.days} days"
+        )
     # What a record does to sliding windows follows from those that end up to a length before it.
     lengths = 2 if isinstance(windows, Sliding) else 1
     length = lengths * timedelta(milliseconds=windows.longest_ms) + grace

@@ -23,6 +23,7 @@ from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
 
+from actors._core.logs import text_of
 from actors._core.unions import is_union
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
@@ -333,7 +334,7 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
         except Exception as error:
             if refuse is not None:
                 refuse(raw)
-            reason = str(error) or type(error).__name__
+            reason = text_of(error) or type(error).__name__
             raise CodecError(f"not a valid {label}: {reason}: {show_bytes(raw)}") from error
 
     return guarded
@@ -353,7 +354,7 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
         except MemoryError:
             raise
         except Exception as error:
-            raise CodecError(f"can't encode {label}: {error or type(error).__name__}") from error
+            raise CodecError(f"can't encode {label}: {text_of(error) or type(error).__name__}") from error
 
     # Bytes as they are need no more than a look at their type.
     return guarded if encode is not _identity else lambda value: value if type(value) is bytes else guarded(value)

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
+from actors._core.outside import EXITS
 from actors._core.windows.changes import ALL, NEXT, Change, encode_change
 from actors.errors import ActorsError, NewerVersionError, RecordTooLargeError, show_bytes
 from actors.runtime.message.context import Context
@@ -155,11 +156,13 @@ class Grouping:
         """Return the key of a value's group, None if it is in none."""
         try:
             group = self._by(value)
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             raise NoGroupError(
                 f"{self._OPTION} {self.aggregate} raised {type(error).__name__} for the row of key "
-                f"{show_bytes(raw_key)}: {error}. Make it take all values of the table's topic; None is for a row that "
-                f"{self._NONE}"
+                f"{show_bytes(raw_key)}: {text_of(error)}. Make it take all values of the table's "
+                f"topic; None is for a row that {self._NONE}"
             ) from error
         if group is None:
             return None
@@ -167,6 +170,6 @@ class Grouping:
             return self._encode_key(group)
         except ValueError as error:
             raise NoGroupError(
-                f"{self._OPTION} {self.aggregate} gives {group!r} for the row of key {show_bytes(raw_key)}, which "
-                f"isn't a key of {self._KEYS}: {error}. {self._REMEDY}"
+                f"{self._OPTION} {self.aggregate} gives {text_of(group, repr)} for the row of key "
+                f"{show_bytes(raw_key)}, which isn't a key of {self._KEYS}: {error}. {self._REMEDY}"
             ) from error

@@ -18,6 +18,7 @@ import msgspec
 
 from actors._core import keys
 from actors._core.keys import make_place, place_of
+from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors.errors import UsageError
 from actors.runtime.handlers.effect import Effect
@@ -75,7 +76,7 @@ def not_json(effect: Effect, error: Exception) -> UsageError:
     """Return the error for arguments that can't be recorded."""
     return UsageError(
         f"ctx.effect({effect.name}): the arguments have to become JSON, and to come back from it as what the "
-        f"function takes after its call: {error}"
+        f"function takes after its call: {text_of(error)}"
     )
 
 

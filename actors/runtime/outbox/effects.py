@@ -33,7 +33,8 @@ from typing import Any
 import msgspec
 
 from actors._core.keys import place_of
-from actors._core.logs import escaping
+from actors._core.logs import error_text, escaping
+from actors._core.outside import EXITS
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.commands import written_by
@@ -118,7 +119,7 @@ class Effects:
         self._arguments = {name: Arguments(effect) for name, effect in spec.effect_functions.items()}
         self._threads: DaemonThreads | None = None
         self._is_closed = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._touched: dict[bytes, None] = {}
         self._runs: dict[bytes, Run] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -364,7 +365,9 @@ class Effects:
             self._running.discard(running)
             self._end(run, outcome)
             self._go_on()
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             # The store's: nobody awaits this task, so the processor is told.
             self._failure = error
         finally:
@@ -384,18 +387,22 @@ class Effects:
         except asyncio.CancelledError as error:
             if self._is_closed:
                 raise
-            return Outcome(error=_shown(error), cause=error)
+            return Outcome(error=error_text(error), cause=error)
         except TimeoutError as error:
-            late = f"no end after {limit_s:g} s" if deadline.expired() else _shown(error)
+            late = f"no end after {limit_s:g} s" if deadline.expired() else error_text(error)
             return Outcome(error=late, cause=error)
-        except Exception as error:
-            return Outcome(error=_shown(error), cause=error)
+        except EXITS:
+            raise
+        except BaseException as error:
+            return Outcome(error=error_text(error), cause=error)
         if result is None:
             return Outcome()
         try:
             return Outcome(*self._encode(result))
-        except Exception as error:
-            useless = f"it succeeded, but what it returned can't be a message to its actor: {_shown(error)}"
+        except EXITS:
+            raise
+        except BaseException as error:
+            useless = f"it succeeded, but what it returned can't be a message to its actor: {error_text(error)}"
             return Outcome(error=useless, is_final=True, cause=error)
 
     def _encode(self, result: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
@@ -505,8 +512,3 @@ def _result_id(call_id: str) -> str:
     if len(call_id) > _ID_CHARS:
         call_id = hashlib.sha256(call_id.encode()).hexdigest()
     return f"{call_id}-result"
-
-
-def _shown(error: BaseException) -> str:
-    """Return the error as a text that JSON can hold."""
-    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()

@@ -11,6 +11,7 @@ from itertools import chain
 
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
+from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.state.restore import Restored
@@ -164,7 +165,7 @@ class KeyedProcessor(TaskProcessor):
         scope.source_offset = one.completed.reached - 1
         if scope.input is not None:
             scope.input, self._messages.home_offset = one.index, self.inputs[0].reached
-        if self._saw is not None:
+        if self._saw is not None and not is_command(record):
             self._saw(record.timestamp)
 
     @property

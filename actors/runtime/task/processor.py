@@ -37,6 +37,7 @@ from actors.errors import (
     RestoreError,
 )
 from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
+from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import take_in_order
 from actors.runtime.inputs.misplaced import PlacedRecords
@@ -79,9 +80,7 @@ class TaskProcessor:
         self._context = context
         self._spec = spec = context.spec
         self._name = ", ".join(str(one.source) for one in inputs)
-        self._inbox = context.inbox
-        self._services = context.services
-        self._clock = context.clock
+        self._inbox, self._services, self._clock = context.inbox, context.services, context.clock
         self._policy, self._poison = context.settings.policy, context.poison
         self._stores = list(stores)
         placed = (PlacedRecords(spec, one, context.meters, context.services.clock) for one in inputs)
@@ -354,6 +353,7 @@ class TaskProcessor:
         messages, scope, inbox = self._messages, self._scope, self._inbox
         undo, monotonic, saw = scope.undo, self._clock.monotonic, self._saw
         is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
+        is_special = self._is_special if is_watched else is_command
         for one, records in runs:
             # Where inputs take turns, this is once a record.
             self._turn_to(one)
@@ -363,7 +363,7 @@ class TaskProcessor:
                 if offset < one.next_offset:
                     continue
                 scope.source_offset = offset
-                if raw_key is None or raw_value is None or (is_watched and self._is_special(record)):
+                if raw_key is None or raw_value is None or ((is_watched or record.headers) and is_special(record)):
                     outputs = await self._handle_special(record)
                 else:
                     sent, ctx = len(outputs), None
@@ -379,7 +379,7 @@ class TaskProcessor:
                         undo.clear()
                 one.next_offset = offset + 1
                 self._handled += 1
-                if is_watched and saw is not None:
+                if is_watched and saw is not None and not (record.headers and is_command(record)):
                     saw(record.timestamp)
                 if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                     await self._pause(record)
@@ -399,7 +399,7 @@ class TaskProcessor:
         """Do with a message that failed what the policy says; return the outputs, which a commit may have renewed."""
         if ctx is not None:
             ctx._state = None
-        elif isinstance(error, Exception):
+        else:
             error = undecodable(self._at.source, record, error)
         await self._handling.recover(self._messages, record, error, sent)
         return self._messages.outputs
@@ -412,12 +412,11 @@ class TaskProcessor:
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""
-        parked, timers, offset = self._handling.parked, self._handling.timers, record.offset
-        is_known = offset in self._at.completed.finished or (
-            bool(self._poison.poisoned) and identity(self._at.source, record) in self._poison.poisoned
-        )
-        is_known = is_known or (timers is not None and timers.may_refuse(record))
-        return is_known or (parked is not None and parked.may_concern(record))
+        at, parked, timers, poisoned = self._at, self._handling.parked, self._handling.timers, self._poison.poisoned
+        if poisoned and identity(at.source, record) in poisoned:
+            return True
+        is_known = record.offset in at.completed.finished or (timers is not None and timers.may_refuse(record))
+        return is_known or (is_command(record) if parked is None else parked.may_concern(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
         """Handle a message with all precautions; return the outputs, which a commit may have renewed."""

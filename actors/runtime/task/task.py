@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors._core.group.members import TaskId
-from actors._core.logs import Reminders, escaping
+from actors._core.logs import Reminders, error_text, escaping
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event, State
@@ -103,7 +103,7 @@ class Task:
         self.paused: Pause | None = None
         self.inbox = self._make_inbox(spec, services, settings)
         if spec.event_times:
-            self.inbox.event_times = EventTimes(spec.event_times, self.sources, obeys_commands=spec.obeys_commands)
+            self.inbox.event_times = EventTimes(spec.event_times, self.sources)
         self.context = TaskContext(
             spec=spec,
             partition=partition,
@@ -258,8 +258,12 @@ class Task:
         except MigratedError as error:
             self.meters.fenced(error)
             logger.info("%s: %s", self.name, error)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
             self.failure = error
+            if isinstance(error, GeneratorExit):
+                raise
         finally:
             await self._close()
 
@@ -330,7 +334,7 @@ class Task:
         except asyncio.CancelledError as error:
             if self.inbox.stopping or is_cancelled():
                 raise
-            await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
+            await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error_text(error)}"))
         except (TaskError, StoreError, OSError) as error:
             if isinstance(error, CommitRefusedError) and self._processor is not None:
                 # The message that is refused is found by committing each one alone.

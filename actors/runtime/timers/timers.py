@@ -444,7 +444,7 @@ def _checked_ms(what: str, given: timedelta, *, least_ms: int) -> int:
     if given < least_ms * _MILLISECOND:
         least = "can't be negative" if least_ms == 0 else f"has to be {least_ms} ms or more"
         raise UsageError(f"ctx.schedule({what}={given!r}): it {least}")
-    return -(-given // _MILLISECOND)
+    return -(-(given // timedelta.resolution) // (_MILLISECOND // timedelta.resolution))
 
 
 def _checked_time_ms(at: datetime) -> int:

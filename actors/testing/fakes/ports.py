@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from actors._core.group.members import left_open
-from actors._core.outside import MALFORMED
+from actors._core.logs import error_text
+from actors._core.outside import EXITS, MALFORMED
 from actors._core.partitioner import MURMUR2
 from actors._core.task.pauses import PREFIX, Pause, Pauses
 from actors._core.task.takeover import LogBounds
@@ -321,8 +322,10 @@ def _writes(cluster: MemoryKafka, batches: Iterable[CommitBatch]) -> Mapping[Top
                 count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
                 try:
                     partition = place.home(key, count) if key is not None else len(value or b"") % count
-                except Exception as error:
-                    raise RecordRefusedError(f"a record can't be sent: {type(error).__name__}: {error}") from error
+                except EXITS:
+                    raise
+                except BaseException as error:
+                    raise RecordRefusedError(f"a record can't be sent: {error_text(error)}") from error
             writes[TopicPartition(topic, partition)].append((key, value, headers, timestamp_ms))
     return writes
 
