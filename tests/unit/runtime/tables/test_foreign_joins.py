@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from actors import App, ConfigurationError, Context, HandlerFailedError, Table, UndecodableRecordError
-from actors._core.windows.foreign_keys import Answer, Subscription, digest, encode_message, subscription_row
+from actors._core.windows.foreign_keys import Answer, Subscription, digest, encode_message, within
 from actors.declare.streams import foreign_joins
 from actors.runtime.message import grouping
 from actors.testing import ActorTestDriver
@@ -114,7 +114,7 @@ def test_results_follow_both_tables_in_order(how: str, page: int, monkeypatch: p
         assert len(orders) > 3
         named = {key: order for key, order in orders.items() if order.customer is not None}
         assert driver.items(shop.app.stores["joined-subscribers"]) == {
-            subscription_row(b"%d" % (order.customer or 0), key.encode()): digest(msgspec.json.encode(order))
+            within(b"%d" % (order.customer or 0), key.encode()): digest(msgspec.json.encode(order))
             for key, order in named.items()
         }
 
