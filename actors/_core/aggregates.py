@@ -76,11 +76,14 @@ class Aggregate(Generic[S]):
         return state_of
 
 
+_COUNT: Aggregate[int] = Aggregate(
+    0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1, name="count"
+)
+
+
 def count() -> Aggregate[int]:
     """Count values; `None` counts too."""
-    return Aggregate(
-        0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1, name="count"
-    )
+    return _COUNT
 
 
 def sum() -> Aggregate[int | float]:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors._core.aggregates import Aggregate
+from actors._core.aggregates import Aggregate, count
 from actors._core.task.policy import OnError, Then
 from actors._core.windows.changes import Change, decode_added, decode_change, encode_added
 from actors._core.windows.foreign_keys import within
@@ -172,6 +172,9 @@ def _groups(
     """Declare the store of an aggregate, and return what its actor does."""
     values = table.topic.schema.value_type
     of_value = None if of is None else key_function(name, table.topic_name, of, values, option="of")
+    if of is None and aggregate is count():
+        # It needs nothing of a row, so nothing of it has to be kept.
+        of_value = _nothing
     if aggregate is None:
         folds, remove = _own(name, **functions)
     else:
@@ -195,6 +198,10 @@ def _groups(
         result=folds.result,
         on_change=on_change,
     )
+
+
+def _nothing(_: Any) -> None:
+    """Return what a count needs of a row."""
 
 
 def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[Aggregate[Any], Fold]:

@@ -45,9 +45,10 @@ class Shop:
     """A table of orders, and what each country has of them."""
 
     def __init__(self, *, history: timedelta | None = None, on_error: Any = "stop", **options: Any) -> None:
+        value_type = options.pop("rows", Order)
         on_changes_error = options.pop("on_changes_error", "stop")
         self.app = app = App("shop", broker="kafka://127.0.0.1:1")
-        self.orders = app.topic("orders", key_type=str, value_type=Order)
+        self.orders = app.topic("orders", key_type=str, value_type=value_type)
         self.out = app.topic("out", key_type=str)
         self.changes = app.topic("shop-countries-orders-repartition", key_type=str, value_type=bytes)
         self.table: Table[str, Order] = app.table(self.orders, history=history)
@@ -372,3 +373,68 @@ def test_a_row_that_moved_while_its_group_was_parked(command: str) -> None:
         driver.send(shop.orders, key="a", value=Order("fr", 5))
         driver.send(shop.orders, key="b", value=Order("de", 6))
         assert driver.items(shop.countries) == {"de": 106, "fr": 105}
+
+
+class Sale(msgspec.Struct):
+    """What orders are after an upgrade that reads none of the earlier ones."""
+
+    country: str
+    cents: int
+    currency: str
+
+
+@pytest.mark.parametrize("then", ["stop", "skip", "park"])
+@pytest.mark.parametrize("new", [Sale("de", 5, "EUR"), Sale("fr", 5, "EUR"), None])
+def test_a_row_that_the_new_type_cant_read_leaves_its_group_when_it_changes(then: Any, new: Sale | None) -> None:
+    before, after = (
+        Shop(aggregate=aggregates.sum(), of="cents", rows=rows, on_error=then, on_changes_error=then)
+        for rows in (Order, Sale)
+    )
+    with ActorTestDriver(before.app) as driver:
+        for key, cents in (("a", 1), ("b", 2)):
+            driver.send(before.orders, key=key, value=Order("de", cents))
+        driver.restart(after.app)
+        driver.send(after.orders, key="a", value=new)
+        expected = {"de": 2} if new is None else {**{"de": 2}, new.country: 5 + 2 * (new.country == "de")}
+        assert driver.items(after.countries) == expected
+
+
+@pytest.mark.parametrize("then", ["skip", "park", "stop"])
+def test_an_earlier_row_that_the_type_cant_read_is_left_out_until_it_changes(then: Any) -> None:
+    shop = Shop(aggregate=aggregates.count(), rows=Sale, on_error=then)
+    groupings, shop.table.groupings = shop.table.groupings, []
+    before = Shop(aggregate=aggregates.count())
+    before.table.groupings = []
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        driver.send(before.orders, key="a", value=Order("de", 5))
+        shop.table.groupings = groupings
+        driver.restart(shop.app)
+        if then == "stop":
+            with pytest.raises(HandlerFailedError, match="the row of key 'a', which was there before: its value"):
+                driver.send(shop.orders, key="b", value=Sale("fr", 9, "EUR"))
+            return
+        driver.send(shop.orders, key="b", value=Sale("fr", 9, "EUR"))
+        assert driver.items(shop.countries) == {"fr": 1}
+        for number, country in enumerate(("de", "it")):
+            driver.send(shop.orders, key="a", value=Sale(country, number, "EUR"))
+        assert driver.items(shop.countries) == {"fr": 1, "de": 0, "it": 1}
+
+
+@pytest.mark.parametrize("then", ["stop", "skip"])
+def test_a_group_that_cant_read_what_it_has_of_a_row_names_the_row(
+    then: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {"add": lambda held, order: held + order.cents, "remove": lambda held, order: held - order.cents}
+    before, after = (Shop(**own, initial=0, value_type=int, rows=rows, on_changes_error=then) for rows in (Order, Sale))
+    text = "the value that its group has of row 'a' can't be taken out"
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        driver.send(before.orders, key="a", value=Order("de", 1))
+        driver.restart(after.app)
+        if then == "stop":
+            with pytest.raises(UndecodableRecordError, match=text):
+                driver.send(after.orders, key="a", value=Sale("de", 2, "EUR"))
+            return
+        driver.send(after.orders, key="a", value=Sale("de", 2, "EUR"))
+        driver.send(after.orders, key="b", value=Sale("de", 2, "EUR"))
+        assert text in caplog.text
+        assert driver.items(after.countries) == {"de": 3}
