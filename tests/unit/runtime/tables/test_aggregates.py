@@ -421,9 +421,7 @@ def test_an_earlier_row_that_the_type_cant_read_is_left_out_until_it_changes(the
 
 
 @pytest.mark.parametrize("then", ["stop", "skip"])
-def test_a_group_that_cant_read_what_it_has_of_a_row_names_the_row(
-    then: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_group_that_cant_read_what_it_has_of_a_row_names_the_row(then: Any, caplog: pytest.LogCaptureFixture) -> None:
     own = {"add": lambda held, order: held + order.cents, "remove": lambda held, order: held - order.cents}
     before, after = (Shop(**own, initial=0, value_type=int, rows=rows, on_changes_error=then) for rows in (Order, Sale))
     text = "the value that its group has of row 'a' can't be taken out"
