@@ -1,13 +1,14 @@
 """Aggregates: what is known of many values without keeping them.
 
 An aggregate's state is plain data (numbers, strings, bytes, lists), so that it can be stored, and merged where windows
-are. `add` and `merge` return a new state and leave the old one as it is.
+are. `add`, `merge` and `remove` return the new state, which may be the old one, changed in place.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
 from hashlib import blake2b
 from types import GenericAlias, UnionType
@@ -58,6 +59,11 @@ class Aggregate(Generic[S]):
     result: Callable[[S], Any] = as_it_is
     remove: Callable[[S, Any], S] | None = None
     name: str = ""
+
+    def starter(self) -> Callable[[], S]:
+        """Return a function that returns a state of no values, which may be changed in place."""
+        initial = self.initial
+        return (lambda: initial) if deepcopy(initial) is initial else (lambda: deepcopy(initial))
 
     def encoder(self) -> Callable[[S], bytes]:
         """Return how a state becomes bytes."""
