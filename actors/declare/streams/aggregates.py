@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors._core.aggregates import Aggregate, count
+from actors._core.aggregates import Aggregate, count, of_rows
 from actors._core.task.policy import OnError, Then
 from actors._core.windows.changes import Change, decode_added, decode_change, encode_added
 from actors._core.windows.foreign_keys import within
@@ -211,6 +211,7 @@ def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[A
         ConfigurationError: it has none, or one of the arguments is given that it takes the place of.
     """
     check_aggregate(f"aggregate {name}", aggregate, **others)
+    aggregate = of_rows(aggregate)
     if aggregate.remove is None:
         raise ConfigurationError(
             f"aggregate {name}: its aggregate= can't take a value out again, and rows of a table change: give "

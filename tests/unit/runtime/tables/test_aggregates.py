@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import math
 import random
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -55,7 +58,9 @@ class Shop:
         self.seen: list[tuple[str, Any, int]] = []
         of_own = {"add": add, "remove": remove, "initial": {"orders": 0, "cents": 0}, "value_type": dict[str, int]}
         self.countries: Store[str, Any] = self.table.aggregate(
-            "countries", on_change=self.changed, on_error=on_changes_error, **{"by": "country", **(options or of_own)}
+            "countries",
+            on_error=on_changes_error,
+            **{"by": "country", "on_change": self.changed, **(options or of_own)},
         )
 
         @app.actor(self.orders, stores=[self.table], on_error=on_error)
@@ -436,3 +441,66 @@ def test_a_group_that_cant_read_what_it_has_of_a_row_names_the_row(then: Any, ca
         driver.send(after.orders, key="b", value=Sale("de", 2, "EUR"))
         assert text in caplog.text
         assert driver.items(after.countries) == {"de": 3}
+
+
+class Amount(msgspec.Struct):
+    """A row with a number."""
+
+    country: str
+    cents: int | float
+
+
+@pytest.mark.parametrize("aggregate", [aggregates.sum(), aggregates.mean()])
+@pytest.mark.parametrize("large", [1e300, -1e18, 2**62, 1.7976931348623157e308])
+def test_large_numbers_that_leave_take_nothing_with_them(aggregate: Any, large: Any) -> None:
+    shop = Shop(aggregate=aggregate, of="cents", rows=Amount)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for key, cents in (("a", 0.1), ("b", large), ("c", large), ("d", large), ("e", 1e-300), ("f", 0.2)):
+            driver.send(shop.orders, key=key, value=Amount("de", cents))
+        for key in "bcd":
+            driver.send(shop.orders, key=key, value=None)
+        driver.send(shop.orders, key="e", value=None)
+        total = math.fsum((0.1, 0.2))
+        assert driver.items(shop.countries) == {"de": total if aggregate is aggregates.sum() else total / 2}
+
+
+def test_sums_are_those_of_the_rows_that_are_there() -> None:
+    rng = random.Random(15)
+    sums = Shop(aggregate=aggregates.sum(), of="cents", rows=Amount)
+    rows: dict[str, Amount] = {}
+    with ActorTestDriver(sums.app) as driver:
+        for _ in range(300):
+            key = rng.choice("abcdefghij")
+            number = rng.choice((rng.randint(-(2**62), 2**62), rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300)))
+            rows[key] = Amount(rng.choice(["de", "fr"]), number)
+            driver.post(sums.orders, key=key, value=rows[key])
+        driver.settle()
+        for country, total in driver.items(sums.countries).items():
+            exact = sum(Fraction(row.cents) for row in rows.values() if row.country == country)
+            assert total == float(exact)
+
+
+def test_sums_of_whole_numbers_are_whole() -> None:
+    # JSON has no numbers beyond 64 bits, so no result is sent.
+    shop = Shop(aggregate=aggregates.sum(), of="cents", rows=Amount, on_change=None)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for key in "abcdef":
+            driver.send(shop.orders, key=key, value=Amount("de", 2**62))
+        assert driver.items(shop.countries) == {"de": 6 * 2**62}
+        for key in "abcd":
+            driver.send(shop.orders, key=key, value=None)
+        driver.send(shop.orders, key="e", value=Amount("de", 1))
+        assert [type(value) for value in driver.items(shop.countries).values()] == [int]
+        assert driver.items(shop.countries) == {"de": 2**62 + 1}
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), Decimal("0.5"), "5"])
+@pytest.mark.parametrize("aggregate", [aggregates.sum(), aggregates.mean()])
+def test_what_cant_be_taken_out_of_a_sum_again_is_refused(aggregate: Any, number: Any) -> None:
+    of = lambda order: number if order.cents == 13 else order.cents  # noqa: E731
+    shop = Shop(aggregate=aggregate, of=of)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        driver.send(shop.orders, key="a", value=Order("de", 5))
+        with pytest.raises(HandlerFailedError, match=f"aggregates.{aggregate.name}\\(\\) over a table adds finite"):
+            driver.send(shop.orders, key="b", value=Order("de", 13))
+        assert driver.items(shop.countries) == {"de": 5}
