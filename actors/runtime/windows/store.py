@@ -7,6 +7,7 @@ windows. `actors._core.windows.rows` says how windows lie there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
@@ -121,6 +122,7 @@ class WindowStore(Generic[K, V]):
         self.encode_value = encode_value
         self.decode_value = decode_value
         self.aggregate = aggregate
+        self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self._by_end = isinstance(windows, Session)
@@ -178,15 +180,15 @@ class WindowStore(Generic[K, V]):
             UsageError: the store was declared without `aggregate=`.
         """
         aggregate = self._aggregate("add")
-        add, initial, decode = aggregate.add, aggregate.initial, self.decode_value
-        return self._change(key, lambda raw: add(initial if raw is None else decode(raw), value))
+        add, start, decode = aggregate.add, self._start, self.decode_value
+        return self._change(key, lambda raw: add(start() if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
         """Replace the value of each open window that the message belongs to by what `function` returns for it.
 
         Args:
             key: the message's key.
-            function: called with the window's value, or with `initial` for a new window.
+            function: called with the window's value, or with a copy of `initial` for a new window.
             initial: see above.
 
         Returns:
@@ -199,7 +201,7 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add()")
 
         decode = self.decode_value
-        return self._change(key, lambda raw: function(initial if raw is None else decode(raw)))
+        return self._change(key, lambda raw: function(deepcopy(initial) if raw is None else decode(raw)))
 
     def get(self, key: K, window: Window | int | None = None, default: Any = None) -> Any:
         """Return the value of a window, or `default` where there is none, or it is past its retention.
