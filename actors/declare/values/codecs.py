@@ -23,11 +23,14 @@ from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
 
+from actors._core.read_back import difference, no_text_key, unfit
 from actors._core.unions import is_union
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
 _SCALARS = (int, float, bool, Decimal, UUID)
+_EXACT = (bytes, str, int, bool, Decimal, UUID)
+"""Types all of whose values are read back as they are."""
 _UNTYPED = (None, Any, object)
 # The options of Faust's own JSON codec.
 _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
@@ -55,8 +58,14 @@ class Codec:
     origin: Any = None
 
 
-def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], None] | None = None) -> Codec:
-    """Return the codec of `type_`.
+def resolve(
+    type_: Any,
+    serializer: Any = None,
+    *,
+    refuse: Callable[[bytes], None] | None = None,
+    for_others: bool = False,
+) -> Codec:
+    """Return the codec of `type_`. It refuses to write what it wouldn't read back as the same value.
 
     Args:
         type_: a `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`, or any type that msgspec knows;
@@ -64,6 +73,8 @@ def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], Non
         serializer: a name or codec of Faust's registry. By default the Record's own, `raw` for `bytes` and
             `str`, and `json` for the rest.
         refuse: called with bytes that aren't JSON of the type, to raise a better error than `CodecError`.
+        for_others: whether values without a type are written for readers that take JSON for what it is. Then what JSON
+            lacks, such as times and models, may become text and objects. It still has no NaN, and keys are text.
 
     Raises:
         ConfigurationError: the serializer is unknown, or can't carry the type.
@@ -82,9 +93,11 @@ def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], Non
         decode, encode = _layered(plain, faust_codec, optional)
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
+    is_exact = encode is _dump_record or (plain in _EXACT and not faust_codec.children)
+    is_free = for_others and plain in (*_UNTYPED, dict, list)
     return Codec(
         _guard_decode(decode, label, refuse if is_json else None),
-        _guard_encode(encode, plain, label),
+        _guard_encode(encode, plain, label, None if is_exact or is_free else decode),
         f"{label} as {name}",
         is_json,
         origin,
@@ -130,7 +143,7 @@ def key_codec(app: Any, schema: Any) -> Codec:
     if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
         # Faust's default for keys can't carry structured ones.
         default = None
-    return _pass_bytes(resolve(schema.key_type, schema.key_serializer or default), schema.key_type)
+    return _pass_bytes(resolve(schema.key_type, schema.key_serializer or default, for_others=True), schema.key_type)
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
@@ -143,7 +156,7 @@ def value_codec(app: Any, schema: Any) -> Codec:
     """
     check_schema("a topic", schema)
     serializer = schema.value_serializer or app.serializers.value_serializer
-    return _pass_bytes(resolve(schema.value_type, serializer), schema.value_type)
+    return _pass_bytes(resolve(schema.value_type, serializer, for_others=True), schema.value_type)
 
 
 def _pass_bytes(codec: Codec, type_: Any) -> Codec:
@@ -269,7 +282,18 @@ def _revive_record(type_: Any, data: Any) -> Any:
 
 
 def _dump_json(value: Any) -> bytes:
-    return orjson.dumps(value, default=on_default, option=_JSON_OPTIONS)
+    try:
+        raw = orjson.dumps(value, default=on_default, option=orjson.OPT_UTC_Z)
+    except TypeError:
+        # Texts of other classes, such as StrEnum, may be keys too.
+        reason = no_text_key(value)
+        if reason is not None:
+            raise ValueError(reason) from None
+        raw = orjson.dumps(value, default=on_default, option=_JSON_OPTIONS)
+    # It writes NaN and infinity so.
+    if raw.find(b"null") >= 0 and (reason := unfit(value)) is not None:
+        raise ValueError(reason)
+    return raw
 
 
 def _dump_untyped(value: Any) -> bytes:
@@ -280,7 +304,7 @@ def _dump_untyped(value: Any) -> bytes:
 
 
 def _dump_record(record: Any) -> bytes:
-    return orjson.dumps(record.to_representation(), default=on_default, option=_JSON_OPTIONS)
+    return _dump_json(record.to_representation())
 
 
 def _null_as_none(decode: _Decode) -> _Decode:
@@ -339,7 +363,8 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
     return guarded
 
 
-def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
+def _guard_encode(encode: _Encode, type_: Any, label: str, back: _Decode | None) -> _Encode:
+    """Return an encoder that raises `CodecError`, for what `back` doesn't return from the bytes too."""
     expected = _classes(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
@@ -349,11 +374,15 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
         if type(value) not in exact and (not isinstance(value, expected) or isinstance(value, refused)):
             raise CodecError(f"expected {label}, got {type(value).__name__}")
         try:
-            return encode(value)
+            raw = encode(value)
+            if back is not None and back(raw) != value and (reason := difference(value, back(raw))) is not None:
+                raise ValueError(reason)
         except MemoryError:
             raise
         except Exception as error:
-            raise CodecError(f"can't encode {label}: {error or type(error).__name__}") from error
+            reason = None if back is None else unfit(value)
+            raise CodecError(f"can't encode {label}: {reason or error or type(error).__name__}") from error
+        return raw
 
     # Bytes as they are need no more than a look at their type.
     return guarded if encode is not _identity else lambda value: value if type(value) is bytes else guarded(value)
@@ -366,6 +395,9 @@ def _classes(type_: Any) -> tuple[type, ...]:
     if type_ is float:
         return (float, int)
     origin = typing.get_origin(type_)
+    if hasattr(origin or type_, "__total__"):
+        # A TypedDict, of which nothing can be an instance.
+        return (dict,)
     if is_union(type_):
         return tuple(found for arm in typing.get_args(type_) for found in _classes(arm))
     # A class up to Python 3.12, a special form after it.
