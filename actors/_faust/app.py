@@ -37,7 +37,7 @@ from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition
 from actors.declare.streams.tables import idle_of, inputs_of, owned
 from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
-from actors.declare.values.codecs import key_codec, resolve
+from actors.declare.values.codecs import key_codec, resolve, store_keys, use_keys
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.stored import stored_values
 from actors.declare.values.versions import Upgrades
@@ -127,18 +127,18 @@ class App(TableMethods, FaustApp):
         """
         self._name_store(name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
-        key = resolve(key_type, key_serializer)
+        keys = store_keys(self, key_type, key_serializer)
         options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
         values = stored_values(f"store {name}", value_type, value_serializer, **options)
         value, self.value_types[name] = values.codec, values.type
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)
-            make = functools.partial(PublishedStore, publish=publish, codecs=lambda: (key, value))
+            make = functools.partial(PublishedStore, publish=publish, codecs=lambda: (keys(), value))
         self.stores[name] = make(
             name,
-            encode_key=key.encode,
-            decode_key=key.decode,
+            encode_key=lambda key: keys().encode(key),
+            decode_key=lambda raw: keys().decode(raw),
             encode_value=value.encode,
             decode_value=value.decode,
             ttl_ms=None if ttl is None else milliseconds(ttl),
@@ -148,7 +148,7 @@ class App(TableMethods, FaustApp):
             refuse_newer=values.refuse_newer,
             aggregate=aggregate,
         )
-        return self.stores[name]
+        return use_keys(self.stores[name], keys)
 
     @check_arguments
     def window_store(
@@ -191,7 +191,7 @@ class App(TableMethods, FaustApp):
             windows,
             grace=grace,
             retention=retention,
-            key=resolve(key_type, key_serializer),
+            keys=store_keys(self, key_type, key_serializer),
             value_type=value_type,
             value_serializer=value_serializer,
             aggregate=aggregate,

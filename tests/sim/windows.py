@@ -129,7 +129,7 @@ class WindowsPart(Part):
             self._kind(name),
             grace=timedelta(milliseconds=self.grace_ms),
             retention=timedelta(milliseconds=self.retention_ms(name)),
-            key=key,
+            keys=lambda: key,
             value=plain,
             aggregate=COUNT_AND_SUM,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
-from actors.declare.values.codecs import Codec, resolve
+from actors.declare.values.codecs import Codec, resolve, use_keys
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, state_type
 from actors.errors import ConfigurationError
@@ -44,7 +44,7 @@ def make_window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
-    key: Codec,
+    keys: Callable[[], Codec],
     value_type: Any,
     value_serializer: str | None,
     aggregate: Aggregate[Any] | None,
@@ -64,7 +64,7 @@ def make_window_store(
         app.value_types[name] = state_type(aggregate)
     elif value.is_json:
         app.value_types[name] = ValueType(value_type, 1)
-    made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+    made = window_store(rows, windows, grace=grace, retention=retention, keys=keys, value=value, aggregate=aggregate)
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
@@ -77,7 +77,7 @@ def window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
-    key: Codec,
+    keys: Callable[[], Codec],
     value: Codec,
     aggregate: Aggregate[Any] | None,
 ) -> WindowStore[Any, Any]:
@@ -112,12 +112,13 @@ def window_store(
         rows,
         grace_ms=grace // timedelta(milliseconds=1),
         retention_ms=kept // timedelta(milliseconds=1),
-        encode_key=key.encode,
-        decode_key=key.decode,
+        encode_key=lambda key: keys().encode(key),
+        decode_key=lambda raw: keys().decode(raw),
         encode_value=value.encode if aggregate is None else aggregate.encoder(),
         decode_value=value.decode if aggregate is None else aggregate.decoder(),
         aggregate=aggregate,
     )
+    use_keys(store, keys)
     rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
     return store
 

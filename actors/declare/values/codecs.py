@@ -7,6 +7,7 @@ itself is written in the bytes that Faust writes, so agents and actors share top
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
 
+from actors._core.key_forms import decimal_form, float_form, ordered
 from actors._core.read_back import difference, no_text_key, unfit
 from actors._core.unions import is_union
 from actors.errors import ActorsError, ConfigurationError, show_bytes
@@ -32,6 +34,8 @@ _SCALARS = (int, float, bool, Decimal, UUID)
 _EXACT = (bytes, str, int, bool, Decimal, UUID)
 """Types all of whose values are read back as they are."""
 _UNTYPED = (None, Any, object)
+_FORMS = {float: float_form, Decimal: decimal_form}
+"""By type of key, what returns the same value for equal ones."""
 # The options of Faust's own JSON codec.
 _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
@@ -64,6 +68,7 @@ def resolve(
     *,
     refuse: Callable[[bytes], None] | None = None,
     for_others: bool = False,
+    in_order: bool = False,
 ) -> Codec:
     """Return the codec of `type_`. It refuses to write what it wouldn't read back as the same value.
 
@@ -75,6 +80,7 @@ def resolve(
         refuse: called with bytes that aren't JSON of the type, to raise a better error than `CodecError`.
         for_others: whether values without a type are written for readers that take JSON for what it is. Then what JSON
             lacks, such as times and models, may become text and objects. It still has no NaN, and keys are text.
+        in_order: whether JSON has the entries of dicts in the order of their keys.
 
     Raises:
         ConfigurationError: the serializer is unknown, or can't carry the type.
@@ -86,14 +92,14 @@ def resolve(
     if type(faust_codec) is registry.raw and not faust_codec.children:
         decode, encode = _raw(plain)
     elif type(faust_codec) is registry.json and not faust_codec.children:
-        decode, encode = _json(plain)
+        decode, encode = _json(plain, in_order)
         decode = _null_as_none(decode) if optional else decode
         is_json = plain is not bytes
     else:
         decode, encode = _layered(plain, faust_codec, optional)
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
-    is_exact = encode is _dump_record or (plain in _EXACT and not faust_codec.children)
+    is_exact = (is_json and is_record(plain)) or (plain in _EXACT and not faust_codec.children)
     is_free = for_others and plain in (*_UNTYPED, dict, list)
     return Codec(
         _guard_decode(decode, label, refuse if is_json else None),
@@ -139,11 +145,90 @@ def key_codec(app: Any, schema: Any) -> Codec:
         ConfigurationError: see `check_schema`.
     """
     check_schema("a topic", schema)
-    default = app.serializers.key_serializer
-    if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
-        # Faust's default for keys can't carry structured ones.
-        default = None
-    return _pass_bytes(resolve(schema.key_type, schema.key_serializer or default, for_others=True), schema.key_type)
+    codec = resolve_key(schema.key_type, schema.key_serializer, default=app.serializers.key_serializer)
+    return _pass_bytes(codec, schema.key_type)
+
+
+def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> Codec:
+    """Return the codec of keys, the same wherever there are keys of the type. Equal keys have equal bytes.
+
+    Args:
+        type_: as of `resolve`.
+        serializer: likewise; `default`, the app's setting `key_serializer`, when left out.
+        default: "raw" stands for JSON where it can't carry the type.
+
+    Raises:
+        ConfigurationError: as `resolve`.
+    """
+    plain, _ = _strip_optional(type_)
+    if serializer is None and (default != "raw" or _fits_raw(plain)):
+        serializer = default
+    codec = resolve(type_, serializer, for_others=True, in_order=True)
+    decode, encode, form = codec.decode, codec.encode, _FORMS.get(plain)
+    if form is not None:
+
+        def encode_form(key: Any) -> bytes:
+            try:
+                return encode(form(key))
+            except ValueError as error:
+                raise CodecError(str(error)) from error
+
+        return replace(codec, encode=encode_form)
+    if codec.is_json and _holds(plain, "FloatType("):
+        # 3 and 3.0 are one key.
+        return replace(codec, encode=lambda key: encode(decode(encode(key))))
+    return codec
+
+
+def one_form(codec: Codec) -> Callable[[bytes], Any]:
+    """Return a decoder of keys that refuses bytes which `codec` wouldn't write.
+
+    Such a record lies where the bytes belong, while sends and questions to the key go to another partition.
+    """
+    plain, _, serializer = codec.origin
+    if plain is bytes or (plain in (str, *_UNTYPED) and type(serializer) is registry.raw and not serializer.children):
+        return codec.decode
+    decode, encode = codec.decode, codec.encode
+
+    def decode_form(raw: bytes) -> Any:
+        key = decode(raw)
+        form = encode(key)
+        if form != raw:
+            raise CodecError(
+                f"the key {show_bytes(raw)} is another spelling of {show_bytes(form)}, and would have a state of its "
+                "own: have its producers write the latter, or declare key_type=bytes"
+            )
+        return key
+
+    return decode_form
+
+
+def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
+    """Return what returns the codec of a store's keys: that of a topic with the same type and serializer.
+
+    It goes by the app's settings, which may not be there yet.
+
+    Raises:
+        ConfigurationError: as `resolve`.
+    """
+    # As `app.topic` and Faust's schemas have it.
+    serializer = serializer or ("raw" if type_ in (bytes, str) else type_._options.serializer if is_record(type_) else None)
+    key = resolve_key(type_, serializer)
+    if serializer is not None:
+        return lambda: key
+    return functools.cache(lambda: resolve_key(type_, default=app.serializers.key_serializer))
+
+
+def use_keys(store: Any, keys: Callable[[], Codec]) -> Any:
+    """Have a store take the codec of its keys from `keys` when it first needs one."""
+
+    def encode_key(key: Any) -> bytes:
+        # Hot: without a detour from now on.
+        store.encode_key = encode = keys().encode
+        return encode(key)
+
+    store.encode_key, store.decode_key = encode_key, lambda raw: keys().decode(raw)
+    return store
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
@@ -230,20 +315,22 @@ def _text_or_bytes(value: Any) -> bytes:
     raise TypeError(f"expected bytes or str, got {type(value).__name__}")
 
 
-def _json(type_: Any) -> tuple[_Decode, _Encode]:
+def _json(type_: Any, in_order: bool = False) -> tuple[_Decode, _Encode]:
     if type_ is bytes:
         # Faust writes bytes as they are, whatever the serializer.
         return _identity, _identity
     if is_record(type_):
-        return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), _dump_record
+        dump = _dump_record_in_order if in_order else _dump_record
+        return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), dump
     if type_ is None:
-        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_untyped
+        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _in_order(_dump_untyped, in_order)
     if type_ in _UNTYPED:
-        return orjson.loads, _dump_untyped
+        return orjson.loads, _in_order(_dump_untyped, in_order)
     decoder = _decoder(type_)
     if type_ in (dict, list):
-        return decoder.decode, _dump_json
-    return decoder.decode, msgspec.json.Encoder(enc_hook=on_default, order=_order(type_)).encode
+        return decoder.decode, _in_order(_dump_json, in_order)
+    order = "deterministic" if in_order else _order(type_)
+    return decoder.decode, msgspec.json.Encoder(enc_hook=on_default, order=order).encode
 
 
 def _order(type_: Any) -> Literal["deterministic"] | None:
@@ -252,8 +339,12 @@ def _order(type_: Any) -> Literal["deterministic"] | None:
     The order of a set differs from process to process, and equal messages have to have equal bytes. msgspec can't order
     sets where there are dicts whose keys aren't text.
     """
-    shape = repr(msgspec.inspect.type_info(type_))
-    return "deterministic" if "SetType(" in shape and "DictType(" not in shape else None
+    return "deterministic" if _holds(type_, "SetType(") and not _holds(type_, "DictType(") else None
+
+
+def _holds(type_: Any, kind: str) -> bool:
+    """Return whether values of a type that msgspec knows have parts of a kind, as `FloatType(`."""
+    return not is_record(type_) and type_ not in _UNTYPED and kind in repr(msgspec.inspect.type_info(type_))
 
 
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
@@ -305,6 +396,14 @@ def _dump_untyped(value: Any) -> bytes:
 
 def _dump_record(record: Any) -> bytes:
     return _dump_json(record.to_representation())
+
+
+def _dump_record_in_order(record: Any) -> bytes:
+    return _dump_json({name: ordered(part) for name, part in record.to_representation().items()})
+
+
+def _in_order(dump: _Encode, in_order: bool) -> _Encode:
+    return (lambda value: dump(ordered(value))) if in_order else dump
 
 
 def _null_as_none(decode: _Decode) -> _Decode:
