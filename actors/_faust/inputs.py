@@ -15,7 +15,7 @@ from actors._kafka.admin.topics import Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.declare.names import changelog_topic
-from actors.declare.values.codecs import key_codec, topic_codecs
+from actors.declare.values.codecs import key_codec, one_form, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
@@ -194,11 +194,11 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
 
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:
     """Return one of an actor's inputs behind the first as the runtime needs it."""
-    name = str(topic.get_topic_name())
+    name, key = str(topic.get_topic_name()), key_codec(app, topic.schema)
     return InputSpec(
         topic=name,
         handler=input_handler(definition, topic, answers),
-        decode_key=key_codec(app, topic.schema).decode,
+        decode_key=one_form(key) if definition.places_by_key else key.decode,
         decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),

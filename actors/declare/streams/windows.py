@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
-from actors.declare.values.codecs import Codec, resolve
+from actors.declare.streams.repartition import Forward
+from actors.declare.values.codecs import Codec, resolve, use_keys
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, state_type
 from actors.errors import ConfigurationError
@@ -44,7 +45,7 @@ def make_window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
-    key: Codec,
+    keys: Callable[[], Codec],
     value_type: Any,
     value_serializer: str | None,
     aggregate: Aggregate[Any] | None,
@@ -64,7 +65,7 @@ def make_window_store(
         app.value_types[name] = state_type(aggregate)
     elif value.is_json:
         app.value_types[name] = ValueType(value_type, 1)
-    made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+    made = window_store(rows, windows, grace=grace, retention=retention, keys=keys, value=value, aggregate=aggregate)
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
@@ -77,7 +78,7 @@ def window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
-    key: Codec,
+    keys: Callable[[], Codec],
     value: Codec,
     aggregate: Aggregate[Any] | None,
 ) -> WindowStore[Any, Any]:
@@ -114,17 +115,18 @@ def window_store(
         rows,
         grace_ms=grace // timedelta(milliseconds=1),
         retention_ms=kept // timedelta(milliseconds=1),
-        encode_key=key.encode,
-        decode_key=key.decode,
+        encode_key=lambda key: keys().encode(key),
+        decode_key=lambda raw: keys().decode(raw),
         encode_value=value.encode if aggregate is None else aggregate.encoder(),
         decode_value=value.decode if aggregate is None else aggregate.decoder(),
         aggregate=aggregate,
     )
+    use_keys(store, keys)
     rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
     return store
 
 
-def windowed(handler: Handler, late: Late) -> Handler:
+def windowed(handler: Handler, late: Literal["drop", "handle"] | Forward) -> Handler:
     """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
     if late == "handle":
 
@@ -140,8 +142,8 @@ def windowed(handler: Handler, late: Late) -> Handler:
         if not windows.is_late(ctx):
             return await handler(ctx, value)
         windows.count_late()
-        if late != "drop":
-            ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
+        if not isinstance(late, str):
+            late(ctx, value)
         return None
 
     return divert

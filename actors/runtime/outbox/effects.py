@@ -174,11 +174,10 @@ class Effects:
         )
 
     def _encoded(self, effect: Effect, record: EffectRecord) -> bytes:
-        """Return the record's JSON, after a look whether the function will take what comes back from it."""
+        """Return the record's JSON, after a look whether the same arguments come back from it."""
         try:
             raw = msgspec.json.encode(record)
-            back = msgspec.json.decode(raw, type=EffectRecord)
-            self._arguments[effect.name].bind(back)
+            self._arguments[effect.name].check(record, msgspec.json.decode(raw, type=EffectRecord))
         except Exception as error:
             raise not_json(effect, error) from error
         return raw
