@@ -2,7 +2,7 @@
 
     python -m dev.matrix                     every cell
     python -m dev.matrix python lowest       those of one column or several
-    python -m dev.matrix pyspark=4.2.0       one cell
+    python -m dev.matrix pyspark=4.2.1       one cell
 
 Each cell runs its column's tests in an environment of its own below `.local/matrix`; its log is beside the environment.
 A line for each cell says the versions that it ran with. A version that can't be fetched on this machine is "not to be
@@ -35,7 +35,7 @@ PYTHONS = {"3.11.2": "bookworm", "3.13": "trixie", "3.14": "forky"}
 """Versions of Python, the lowest that is supported first, and the release of Debian that has each."""
 BROKERS = ("3.9.1", "4.3.1", "4.4.0")
 """One with transactions of version 1, and two of the newest minor releases."""
-PYSPARKS = ("4.0.0", "4.1.1", "4.2.0", "4.3.0")
+PYSPARKS = ("4.0.0", "4.1.1", "4.2.1", "4.3.0")
 
 _EXACTLY_ONCE = (
     "tests/kafka/runtime/test_exactly_once.py::test_a_kill_at_any_step_of_a_commit_changes_nothing",

@@ -30,7 +30,7 @@ def connector() -> str:
     """Return the connector that fits the installed pyspark, for people: any of the same minor release does."""
     import pyspark
 
-    return f"{_ARTIFACT} for Spark {_minor(pyspark.__version__)}"
+    return f"{_ARTIFACT} for Spark {minor_release(pyspark.__version__)}"
 
 
 def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
@@ -80,7 +80,7 @@ def require_match(jar: str, spark_version: str) -> None:
     Raises:
         ToolMissingError: It is of another one.
     """
-    found, wanted = _VERSION.search(jar), _minor(spark_version)
+    found, wanted = _VERSION.search(jar), minor_release(spark_version)
     if found and found[1] != wanted:
         raise ToolMissingError(
             f"{jar} is for Spark {found[1]}, and this is Spark {spark_version}: give the jars of {_ARTIFACT} of any "
@@ -140,7 +140,7 @@ def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:
             tried = version if wanted == version else f"{version}, nor of an earlier release down to {wanted}"
             raise ReplayError(
                 f"Spark's Ivy could not fetch {_ARTIFACT}:{tried}: {_reason(done.stdout)}; without network, copy the "
-                f"four jars of any {_minor(version)} release from another machine into {folder}"
+                f"four jars of any {minor_release(version)} release from another machine into {folder}"
             )
         made.chmod(0o755)
         made.rename(folder)
@@ -160,7 +160,8 @@ def _lacks(said: str, version: str) -> bool:
     return _reason(said).startswith("module not found") and f"{_ARTIFACT};{version}" in _reason(said)
 
 
-def _minor(version: str) -> str:
+def minor_release(version: str) -> str:
+    """Return the minor release, such as 4.2, of a version of Spark."""
     return ".".join(version.split(".")[:2])
 
 

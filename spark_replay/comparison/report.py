@@ -82,6 +82,7 @@ class Report:
         partitions_without_export: Partitions that hold keys and that nobody holds.
         notes: What else has to be known.
         examples: By kind, up to 10 of each cause.
+        unanswered: Partitions that workers couldn't be asked for, each with the reason; not compared.
     """
 
     changelog: str
@@ -103,6 +104,7 @@ class Report:
     partitions_without_export: Sequence[int] = ()
     notes: Sequence[str] = ()
     examples: Mapping[str, Sequence[Example]] = field(default_factory=dict)
+    unanswered: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def mismatches(self) -> int:

@@ -140,7 +140,5 @@ def test_without_fencing_a_former_owner_may_have_written() -> None:
 
 
 def test_a_copy_that_took_such_a_record_before_is_refused() -> None:
-    with pytest.raises(
-        LostChangelogError, match="took records of epoch 6, the last owner's is 5"
-    ):
+    with pytest.raises(LostChangelogError, match="took records of epoch 6, the last owner's is 5"):
         restore([], replace(AT, epoch=6, transaction=0))
