@@ -49,9 +49,12 @@ def test_a_question_that_takes_too_long_names_the_options_that_give_it_more_time
 
 
 def test_a_full_disk_is_no_log_that_cannot_be_read() -> None:
-    with pytest.raises(
-        ReadError, match=r"^a disk is full: Spark read topic t, and could not write: .*spark\.local\.dir=DIR"
-    ), reading("topic t"):
+    with (
+        pytest.raises(
+            ReadError, match=r"^a disk is full: Spark read topic t, and could not write: .*spark\.local\.dir=DIR"
+        ),
+        reading("topic t"),
+    ):
         raise PySparkException("java.io.IOException: No space left on device")
     with pytest.raises(ReadError, match=r"^Spark could not read topic t: no such file"), reading("topic t"):
         raise PySparkException("no such file")
