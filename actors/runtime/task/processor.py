@@ -563,9 +563,9 @@ class TaskProcessor:
         receipt = await context.log.commit(batch)
         context.is_storing = True
         for (topic, held, overlay), writes in zip(self._parts, frozen, strict=True):
-            changelog_offset = receipt.changelog_offsets.get(topic)
+            end = receipt.changelog_offsets.get(topic)
             try:
-                await store_commit(held.store, writes, offsets, changelog_offset, began_ms, context.epoch)
+                await store_commit(held.store, writes, offsets, end, began_ms, context.epoch, context.transaction)
             except LogWentBackError as error:
                 self._poison.went_back[topic] = str(error)
                 raise

@@ -418,7 +418,6 @@ class Task:
         if self._services.release is not None:
             await self._services.release(self.spec.name, self.partition)
         marks = [one.mark for one in found if one.mark is not None]
-        owner = None if marks else owner
         try:
             require_changelogs(self.spec, topics[0])
             self._stores = [await self._restore(store, found, owner) for store in self.spec.stores]
@@ -433,7 +432,7 @@ class Task:
         context = self.context
         context.now_ms = max(context.now_ms, *(mark.now_ms for mark in marks), 0)
         context.clock.go_on_from(context.now_ms)
-        epoch = self._new_epoch(marks, owner)
+        epoch = self._new_epoch(marks, None if marks else owner)
         inputs, is_first = [], False
         for one in found:
             facts = one.facts(self.spec, self._settings, self._stores)
@@ -544,7 +543,11 @@ class Task:
             await self._commit_claim(inputs, ids, epoch, proves_offsets=False)
         self.context.claimed = await self._commit_claim(inputs, ids, epoch, proves_offsets=True)
         offsets = [one.completed.reached for one in inputs]
-        claimed = [replace(held, position=replace(held.position.at(offsets), epoch=epoch)) for held in self._stores]
+        transaction = self.context.transaction
+        claimed = [
+            replace(held, position=replace(held.position.at(offsets), epoch=epoch, transaction=transaction))
+            for held in self._stores
+        ]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
             if held.is_ahead:
                 claimed[number] = await write_to_changelog(self.context, store.name, held, inputs)

@@ -194,7 +194,7 @@ def test_a_commit_whose_records_begin_before_the_store_is_noticed_at_once(count:
     world, store = owned()
     writes = {b"k%d" % number: (b"", b"v") for number in range(count)}
     with pytest.raises(LogWentBackError, match=f"begin at offset {end - count}, before the checkpoint at 8"):
-        asyncio.run(store_commit(store, writes, [9], end, NOW_MS, 1))
+        asyncio.run(store_commit(store, writes, [9], end, NOW_MS, 1, 1))
     world.lose(100)
     with pytest.raises(LostChangelogError, match="what a commit found"):
         world.restore(store, LostChangelog.STOP, doubt="what a commit found")
