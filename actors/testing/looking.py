@@ -135,9 +135,9 @@ def encoded(app: DeclaredApp, topic: Any, value: Any) -> tuple[bytes | None, Hea
     try:
         return messages_of(app.actors.values(), topic).with_headers(value)
     except CodecError:
-        if topic.schema.value_type is not None or not isinstance(value, dict | list | str | int | float):
+        if topic.schema.value_type is not None or not isinstance(value, dict | list | str | int | float | bytes):
             raise
-    # JSON data is what other programs send: right or not, the actor gets it.
+    # Data and bytes are what other programs send: right or not, the actor gets it.
     return topic_codecs(topic)[1].encode(value), []
 
 

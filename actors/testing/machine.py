@@ -299,9 +299,14 @@ class Machine:
                 raise task.halted_by
 
 
+def last_full_hour() -> datetime:
+    """Return when the clock begins by default."""
+    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+
+
 def _epoch_ms(now: datetime | None) -> int:
     """Return when the clock begins, in Unix milliseconds."""
-    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) if now is None else now
+    begin = last_full_hour() if now is None else now
     if not isinstance(begin, datetime) or begin.tzinfo is None or begin.timestamp() < 0:
         raise UsageError(f"now={now!r}: a time with its zone, since 1970: now=datetime(2031, 1, 1, tzinfo=UTC)")
     return int(begin.timestamp() * 1000)

@@ -6,6 +6,9 @@ fetches and handles on meanwhile:
 - `_on_join_prepare` begins no reassignment, in which `getmany` would wait, if the worker keeps its tasks.
 - `assign_from_subscribed` changes the assignment in place: partitions that stay keep positions and fetched records.
 - `reset_generation`, which aiokafka calls when the group has forgotten the member, reports that.
+- `ensure_active_group` joins no more after a static member was forgotten: the process that has its id now would be the
+  next one to be forgotten.
+- `_send_req` takes the error that a static id is another process's, which aiokafka doesn't know, for a forgotten member.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.consumer.subscription_state import Assignment, TopicPartitionState
+from aiokafka.errors import UnknownMemberIdError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._kafka.codes import FENCED_INSTANCE_ID
 from actors._kafka.consume.assignor import readable, readable_assignment
 from actors.errors import ActorsError, ConfigurationError
 
@@ -81,15 +86,17 @@ def prepare_join(coordinator: Any) -> bool:
     return True
 
 
-def keep_assignment(coordinator: Any, keeps: Callable[[], bool], forgotten: Callable[[], None]) -> None:
+def keep_assignment(coordinator: Any, keeps: Callable[[], bool], may_rejoin: Callable[[], bool]) -> None:
     """Have a coordinator keep its assignment during a join if `keeps` says so, and change it in place at the end.
 
-    `forgotten` is called when the group doesn't know the member any more after a successful join.
+    `may_rejoin` is called when the group doesn't know the member any more after a successful join. If it is false, the
+    coordinator never joins again.
     """
-    prepare, reset, subscriptions = (
+    prepare, reset, subscriptions, ask = (
         coordinator._on_join_prepare,
         coordinator.reset_generation,
         coordinator._subscription,
+        coordinator._send_req,
     )
 
     async def prepare_kept(assignment: Any) -> None:
@@ -102,8 +109,17 @@ def keep_assignment(coordinator: Any, keeps: Callable[[], bool], forgotten: Call
     def reset_noted() -> None:
         has_joined = coordinator.generation > 0
         reset()
-        if has_joined:
-            forgotten()
+        if has_joined and not may_rejoin():
+            coordinator.ensure_active_group = closing
+
+    async def closing(*_: Any) -> None:
+        await asyncio.wait([coordinator._closing])
+
+    async def ask_known(request: Any) -> Any:
+        response = await ask(request)
+        if getattr(response, "error_code", None) == FENCED_INSTANCE_ID:
+            response.error_code = UnknownMemberIdError.errno
+        return response
 
     def assign_in_place(partitions: Collection[KafkaPartition]) -> None:
         subscription = subscriptions.subscription
@@ -121,6 +137,7 @@ def keep_assignment(coordinator: Any, keeps: Callable[[], bool], forgotten: Call
         subscriptions._notify_assignment_waiters()
 
     coordinator._on_join_prepare, coordinator.reset_generation = prepare_kept, reset_noted
+    coordinator._send_req = ask_known
     subscriptions.assign_from_subscribed = assign_in_place
 
 
