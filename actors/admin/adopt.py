@@ -65,8 +65,8 @@ def _check_source(source: str, found: TopicInfo | None, partitions: int) -> None
         raise ConfigurationError(f"topic {source} isn't on the broker: there is nothing to copy")
     if found.partitions != partitions:
         raise ConfigurationError(
-            f"topic {source} has {counted(found.partitions, 'partition')}, the actor's input has {partitions}: keys would lie in "
-            "the wrong ones"
+            f"topic {source} has {counted(found.partitions, 'partition')}, the actor's input has {partitions}: keys "
+            "would lie in the wrong ones"
         )
 
 

@@ -46,8 +46,8 @@ def reset(
     """Move the offsets of actors, with or without their state. All workers must be stopped.
 
     Without --to, only this machine's databases of stores, tables and views are deleted; workers rebuild them from the
-    changelogs, and nothing on the broker is changed. What would be done is printed; --yes does it. If it is interrupted,
-    run it again: it finishes.
+    changelogs, and nothing on the broker is changed. What would be done is printed; --yes does it. If it is
+    interrupted, run it again: it finishes.
     """
     if target is None:
         if names or state != "keep":

@@ -39,7 +39,9 @@ from actors._kafka.consume.membership import (
     forgotten_static,
     has_ended,
     keep_assignment,
+    know_fencing,
     prepare_join,
+    stop_joining,
 )
 from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.consume.silence import Silence
@@ -286,7 +288,8 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         """Prepare aiokafka's coordinator, which doesn't exist before the first join; called before each."""
         coordinator = self._consumer._coordinator
         if prepare_join(coordinator):
-            keep_assignment(coordinator, self._keeps, self._may_rejoin)
+            keep_assignment(coordinator, self._keeps, self._forgotten)
+            know_fencing(coordinator)
         self._note_generation()
 
     def _keeps(self) -> bool:
@@ -306,17 +309,17 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._assignor.kept = False
         self._events.dropped()
 
-    def _may_rejoin(self) -> bool:
+    def _forgotten(self) -> None:
         """Drop all tasks; end a static member, unless it wasn't allowed to send heartbeats for a session."""
         was_member, self._generation = self._generation > 0, -1
         if self._is_closed:
-            return True
+            return
         self._drop()
         instance_id, session_s = self._settings.instance_id, self._settings.session_timeout_ms / 1000
         if was_member and instance_id is not None and time.monotonic() - self._retry_at_s > session_s:
+            # A join while the worker stops would take the id from the process that has it now.
+            stop_joining(self._consumer._coordinator)
             self._events.failed(forgotten_static(instance_id))
-            return False
-        return True
 
     async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
         """Have the worker stop its tasks; aiokafka calls it before the group rebalances, unless they are kept."""

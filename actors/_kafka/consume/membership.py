@@ -8,7 +8,7 @@ fetches and handles on meanwhile:
 - `reset_generation`, which aiokafka calls when the group has forgotten the member, reports that.
 - `ensure_active_group` joins no more after a static member was forgotten: the process that has its id now would be the
   next one to be forgotten.
-- `_send_req` takes the error that a static id is another process's, which aiokafka doesn't know, for a forgotten member.
+- `_send_req` reports a static id that is another process's, an error unknown to aiokafka, as a forgotten member.
 """
 
 from __future__ import annotations
@@ -86,17 +86,15 @@ def prepare_join(coordinator: Any) -> bool:
     return True
 
 
-def keep_assignment(coordinator: Any, keeps: Callable[[], bool], may_rejoin: Callable[[], bool]) -> None:
+def keep_assignment(coordinator: Any, keeps: Callable[[], bool], forgotten: Callable[[], None]) -> None:
     """Have a coordinator keep its assignment during a join if `keeps` says so, and change it in place at the end.
 
-    `may_rejoin` is called when the group doesn't know the member any more after a successful join. If it is false, the
-    coordinator never joins again.
+    `forgotten` is called when the group doesn't know the member any more after a successful join.
     """
-    prepare, reset, subscriptions, ask = (
+    prepare, reset, subscriptions = (
         coordinator._on_join_prepare,
         coordinator.reset_generation,
         coordinator._subscription,
-        coordinator._send_req,
     )
 
     async def prepare_kept(assignment: Any) -> None:
@@ -109,17 +107,8 @@ def keep_assignment(coordinator: Any, keeps: Callable[[], bool], may_rejoin: Cal
     def reset_noted() -> None:
         has_joined = coordinator.generation > 0
         reset()
-        if has_joined and not may_rejoin():
-            coordinator.ensure_active_group = closing
-
-    async def closing(*_: Any) -> None:
-        await asyncio.wait([coordinator._closing])
-
-    async def ask_known(request: Any) -> Any:
-        response = await ask(request)
-        if getattr(response, "error_code", None) == FENCED_INSTANCE_ID:
-            response.error_code = UnknownMemberIdError.errno
-        return response
+        if has_joined:
+            forgotten()
 
     def assign_in_place(partitions: Collection[KafkaPartition]) -> None:
         subscription = subscriptions.subscription
@@ -137,8 +126,29 @@ def keep_assignment(coordinator: Any, keeps: Callable[[], bool], may_rejoin: Cal
         subscriptions._notify_assignment_waiters()
 
     coordinator._on_join_prepare, coordinator.reset_generation = prepare_kept, reset_noted
-    coordinator._send_req = ask_known
     subscriptions.assign_from_subscribed = assign_in_place
+
+
+def know_fencing(coordinator: Any) -> None:
+    """Have a coordinator take the answer that its static id is another process's for that it is forgotten."""
+    ask = coordinator._send_req
+
+    async def ask_known(request: Any) -> Any:
+        response = await ask(request)
+        if getattr(response, "error_code", None) == FENCED_INSTANCE_ID:
+            response.error_code = UnknownMemberIdError.errno
+        return response
+
+    coordinator._send_req = ask_known
+
+
+def stop_joining(coordinator: Any) -> None:
+    """Have a coordinator never join again: it waits until it is closed."""
+
+    async def closing(*_: Any) -> None:
+        await asyncio.wait([coordinator._closing])
+
+    coordinator.ensure_active_group = closing
 
 
 def forgotten_static(instance_id: str) -> LostMembershipError:

@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from actors import App
-from actors._faust.brokers import reached
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors.cli import cli
@@ -23,8 +22,6 @@ from actors.cli.output import print_table
 from actors.cli.run import send
 from actors.errors import ConfigurationError
 from actors.local_kafka.ports import free_port
-
-from tests.unit.cli import send_app
 
 APP = "tests.unit.cli.send_app"
 
@@ -147,5 +144,5 @@ def test_names_in_a_narrow_terminal_are_whole(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TERM", "xterm")
     name, out = "abcdefghij" * 12, Terminal()
     print_table(out, "Topics", ("topic", "what for", "#partitions", "settings"), [(name, "input", "8", "a=b " * 30)])
-    assert "…" not in out.getvalue()
-    assert out.getvalue().count("a") + out.getvalue().count("j") >= 24
+    lines = [line.split() for line in out.getvalue().splitlines()[3:]]
+    assert name in "".join(words[0] for words in lines if words)
