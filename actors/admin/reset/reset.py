@@ -185,8 +185,8 @@ class Resetter:
                 raise ConfigurationError(
                     f"store {store.name}: topic {name}, its changelog, has {counted(info.partitions, 'partition')}, "
                     f"and topic {actor.topic_name}, the input of actor {actor.name}, has {count}: keys would be looked "
-                    "for in the wrong partition. Delete the state too (--state delete), or carry it over to the new number "
-                    "(the documentation's page 'Snapshots')"
+                    "for in the wrong partition. Delete the state too (--state delete), or carry it over to the new "
+                    "number (the documentation's page 'Snapshots')"
                 )
 
     def _check_replaced(

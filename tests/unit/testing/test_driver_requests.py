@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fastapi import FastAPI
 
 from actors import Actor, App, Context, EffectCall, HandlerFailedError, Rejected, UsageError, receive
 from actors.errors import AskRejectedError, AskTimeoutError
@@ -125,6 +126,28 @@ async def test_what_the_program_asks_and_tells_reaches_the_driver():
         await (await bank.accounts.send(key="bob", value={"type": "deposit", "cents": 1}))
         await bank.app.close_asks()
         assert await bank.app.ask(bank.Account, "bob", Deposit(1)) == 2
+
+
+async def test_a_route_of_a_web_app_reaches_the_driver():
+    bank, api = Bank(), FastAPI()
+    sent: list[Any] = []
+
+    @api.post("/deposit/{name}")
+    async def deposit(name: str, cents: int) -> int:
+        answer: int = await bank.app.ask(bank.Account, name, Deposit(cents))
+        return answer
+
+    async def receive_nothing() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/deposit/ada", "query_string": b"cents=5", "headers": []}
+    with ActorTestDriver(bank.app) as driver:
+        await api(scope, receive_nothing, send)
+        assert (sent[0]["status"], sent[1]["body"]) == (200, b"5")
+        assert driver.get(bank.Account, "ada") == 5
 
 
 def test_routes_of_other_threads_reach_the_driver():
