@@ -24,6 +24,7 @@ from actors.runtime.requests.replies import Replies
 from actors.runtime.spec import InputSpec
 from actors.runtime.task.identity import give_up_parked
 from actors.runtime.task.task import Task
+from stores._core.printable import counted
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -150,8 +151,8 @@ async def check_parked(app: DeclaredApp, topics: Topics, inputs: Mapping[str, To
         count = inputs[actor.topic_name].partitions
         if info.partitions != count:
             raise ConfigurationError(
-                f"topic {actor.topic_name}, the input of actor {actor.name}, has {count} partitions, and had "
-                f"{info.partitions} before. {give_up_parked(actor.name, name)}"
+                f"topic {actor.topic_name}, the input of actor {actor.name}, has {counted(count, 'partition')}, and "
+                f"had {info.partitions} before. {give_up_parked(actor.name, name)}"
             )
 
 

@@ -9,6 +9,7 @@ import click
 
 from actors.admin.parked.commands import Addressed, send_commands
 from actors.admin.parked.reader import ParkedReader
+from actors.admin.pausing import check_partition
 from actors.cli.session import Session, with_session
 from actors.ports import TopicPartition
 from actors.runtime.commands import Command
@@ -57,5 +58,6 @@ def _send(session: Session, actor: str, partition: int, command: Literal["retry"
 
 async def _sent(session: Session, source: TopicPartition, command: Command) -> int:
     async with ParkedReader.connect(session.setup) as reader:
+        check_partition(command.actor, source, await reader.control.topics([source.topic]))
         (offset,) = await send_commands(session.setup, reader.control, [Addressed(source, None, command)])
         return offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -232,6 +232,19 @@ class ActorDefinition:
     def topic_names(self) -> list[str]:
         """The names of all inputs."""
         return [str(topic.get_topic_name()) for topic in self.topics]
+
+
+def messages_of(actors: Iterable[ActorDefinition], topic: Any) -> MessageCodec:
+    """Return how the messages of a topic become bytes: as the class actor that reads it says, else as the topic does.
+
+    Raises:
+        ConfigurationError: the topic and the class's handlers don't fit together.
+    """
+    name = str(topic.get_topic_name())
+    for actor in actors:
+        if isinstance(actor.declared, type) and name in (*actor.topic_names, *actor.sources.values()):
+            return actor.messages(topic)
+    return function_codec(topic)
 
 
 def check_name(kind: str, name: str) -> None:

@@ -71,14 +71,15 @@ GIVE_UP_S = 60.0
 
 
 class FakeClock:
-    """`actors.ports.Clock` in the time of `loop`, or of the running one.
+    """`actors.ports.Clock` in the time of `loop`, or of the running one, whose 0 is `epoch_ms` in Unix milliseconds.
 
     Attributes:
         wall_offset_ms: what this machine's wall clock is wrong by.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, epoch_ms: int = EPOCH_MS) -> None:
         self.wall_offset_ms = 0
+        self._epoch_ms = epoch_ms
         self._loop = loop
 
     def monotonic(self) -> float:
@@ -87,7 +88,7 @@ class FakeClock:
 
     def wall_ms(self) -> int:
         """Return Unix milliseconds as this machine has them."""
-        return EPOCH_MS + int(self.monotonic() * 1000) + self.wall_offset_ms
+        return self._epoch_ms + int(self.monotonic() * 1000) + self.wall_offset_ms
 
     @staticmethod
     async def sleep(seconds: float) -> None:

@@ -551,7 +551,7 @@ def test_a_write_back_that_dies_is_done_again(before: list, lost: list, since: l
 
 def test_a_write_back_that_dies_leaves_the_mark_with_the_lost_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a worker without a copy would take the new topic, which has nothing yet, for the state."""
-    monkeypatch.setattr("actors.testing.driver.Restorer", partial(Restorer, lost=LostChangelog.RESTORE))
+    monkeypatch.setattr("actors.testing.machine.Restorer", partial(Restorer, lost=LostChangelog.RESTORE))
     app = App("w", store="memory://")
     topic, held = app.topic("in", key_type=str, value_type=int), app.store("held", value_type=int)
     begun = asyncio.Event()
