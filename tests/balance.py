@@ -19,6 +19,7 @@ LONGEST = (
     "tests/kafka/access/",
     "tests/crash/test_crash.py",
     "tests/sim/test_simulation.py",
+    "tests/inhand/test_inhand.py",
     "tests/kafka/wire/test_commit.py",
     "tests/kafka/coordination/test_coordination_cli.py",
     "tests/kafka/wire/test_takeover.py",

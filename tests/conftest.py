@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from actors._core import logs
 from actors.local_kafka.settings import STATE_FILE
+from actors.testing.fakes.cluster import EPOCH_MS
 from dev.kafka import Cluster, existing_brokers
 from dev.kafka.archive import ensure_archive
 from tests import balance, skips
@@ -48,6 +50,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _unlimited_log() -> None:
     """Let no test's lines be left out because of those of another one in the same second."""
     logs._written.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _driver_time() -> Iterator[None]:
+    """Let test drivers begin at one time in every run."""
+    with pytest.MonkeyPatch.context() as patch:
+        begin = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+        patch.setattr("actors.testing.machine.last_full_hour", lambda: begin)
+        yield
 
 
 @pytest.fixture(scope="session")

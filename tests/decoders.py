@@ -304,7 +304,10 @@ DECODERS: dict[str, Decoder] = {
         join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
     ),
     "decode_change": Decoder(
-        changes.decode_change, (changes.encode_change(changes.Change(b"v", None)),), (ValueError,)
+        changes.decode_change, (changes.encode_change(changes.Change(b"k", None)),), (ValueError,)
+    ),
+    "decode_added": Decoder(
+        changes.decode_added, (changes.encode_added(5, b"row"), changes.encode_added([], b"row")), (ValueError,)
     ),
     "decode_subscription": Decoder(
         foreign_keys.decode_subscription,

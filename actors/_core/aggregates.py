@@ -1,14 +1,15 @@
 """Aggregates: what is known of many values without keeping them.
 
 An aggregate's state is plain data (numbers, strings, bytes, lists), so that it can be stored, and merged where windows
-are. `add` and `merge` return a new state and leave the old one as it is.
+are. `add`, `merge` and `remove` return the new state, which may be the old one, changed in place.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from copy import deepcopy
+from dataclasses import dataclass, is_dataclass, replace
 from hashlib import blake2b
 from types import GenericAlias, UnionType
 from typing import Any, Generic, TypeVar, overload
@@ -23,6 +24,7 @@ V = TypeVar("V")
 _REGISTERS = 1 << 11
 _INDEX_BITS = 11
 _HASH_BITS = 64
+_INT_BITS = 63
 _ALPHA = 0.7213 / (1 + 1.079 / _REGISTERS)
 
 
@@ -59,6 +61,11 @@ class Aggregate(Generic[S]):
     remove: Callable[[S, Any], S] | None = None
     name: str = ""
 
+    def starter(self) -> Callable[[], S]:
+        """Return a function that returns a state of no values, which may be changed in place."""
+        initial = self.initial
+        return (lambda: initial) if deepcopy(initial) is initial else (lambda: deepcopy(initial))
+
     def encoder(self) -> Callable[[S], bytes]:
         """Return how a state becomes bytes."""
         return msgspec.msgpack.Encoder().encode
@@ -76,19 +83,24 @@ class Aggregate(Generic[S]):
         return state_of
 
 
+_COUNT: Aggregate[int] = Aggregate(
+    0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1, name="count"
+)
+
+
 def count() -> Aggregate[int]:
     """Count values; `None` counts too."""
-    return Aggregate(
-        0, lambda state, _: state + 1, lambda one, two: one + two, int, remove=lambda state, _: state - 1, name="count"
-    )
+    return _COUNT
 
 
 def sum() -> Aggregate[int | float]:
     """Add numbers up."""
-    return Aggregate(
-        0, lambda state, value: state + value, lambda one, two: one + two, int | float,
-        remove=lambda state, value: state - value, name="sum",
-    )  # fmt: skip
+    return _SUM
+
+
+_SUM: Aggregate[int | float] = Aggregate(
+    0, lambda state, value: state + value, lambda one, two: one + two, int | float, name="sum"
+)
 
 
 @overload
@@ -111,15 +123,80 @@ def max(value_type: Any = None) -> Aggregate[Any]:
 
 def mean() -> Aggregate[tuple[int, float]]:
     """Return the mean of numbers, None where there was none."""
-    return Aggregate(
-        (0, 0.0),
-        lambda state, value: (state[0] + 1, state[1] + value),
-        lambda one, two: (one[0] + two[0], one[1] + two[1]),
-        tuple[int, float],
-        result=lambda state: state[1] / state[0] if state[0] else None,
-        remove=lambda state, value: (state[0] - 1, state[1] - value),
-        name="mean",
-    )
+    return _MEAN
+
+
+_MEAN: Aggregate[tuple[int, float]] = Aggregate(
+    (0, 0.0),
+    lambda state, value: (state[0] + 1, state[1] + value),
+    lambda one, two: (one[0] + two[0], one[1] + two[1]),
+    tuple[int, float],
+    result=lambda state: state[1] / state[0] if state[0] else None,
+    name="mean",
+)
+
+
+def of_rows(aggregate: Aggregate[Any]) -> Aggregate[Any]:
+    """Return an aggregate in the form whose values leave again. The state of sums is exact, so nothing is left of one.
+
+    Such a state is an int, or as text an int beyond 64 bits, or "numerator/denominator" once there was a float.
+    """
+    if aggregate is _SUM:
+        return replace(
+            _SUM,
+            add=lambda state, value: _moved("sum", state, value, 1),
+            remove=lambda state, value: _moved("sum", state, value, -1),
+            merge=None,
+            state_type=int | str,
+            result=_total,
+        )
+    if aggregate is _MEAN:
+        return Aggregate(
+            (0, 0),
+            lambda state, value: (state[0] + 1, _moved("mean", state[1], value, 1)),
+            remove=lambda state, value: (state[0] - 1, _moved("mean", state[1], value, -1)),
+            state_type=tuple[int, int | str],
+            result=lambda state: _total(state[1], state[0]) if state[0] else None,
+            name="mean",
+        )
+    return aggregate
+
+
+def _moved(what: str, state: int | str, value: Any, sign: int) -> int | str:
+    """Return an exact sum with a number added, or taken out if `sign` is -1."""
+    if isinstance(value, int):
+        numerator, denominator = int(value), 1
+    elif isinstance(value, float) and math.isfinite(value):
+        numerator, denominator = value.as_integer_ratio()
+    else:
+        raise ValueError(
+            f"aggregates.{what}() over a table adds finite numbers, ints and floats, which it can take out again, and "
+            f"not {value!r} ({type(value).__name__})"
+        )
+    top, _, bottom = str(state).partition("/")
+    # Denominators are powers of two.
+    common = int(bottom or 1)
+    scale = 1 if denominator <= common else denominator // common
+    common *= scale
+    total = int(top) * scale + sign * numerator * (common // denominator)
+    if not bottom and isinstance(value, int):
+        return total if total.bit_length() < _INT_BITS else str(total)
+    factor = total & -total
+    factor = factor if 0 < factor < common else common
+    return f"{total // factor}/{common // factor}"
+
+
+def _total(state: int | str, count: int | None = None) -> int | float:
+    """Return the number that an exact sum is, or its mean; infinity if it is larger than floats are."""
+    if isinstance(state, int):
+        return state if count is None else state / count
+    top, _, bottom = state.partition("/")
+    if not bottom and count is None:
+        return int(top)
+    try:
+        return int(top) / (int(bottom or 1) * (count or 1))
+    except OverflowError:
+        return -math.inf if top.startswith("-") else math.inf
 
 
 @overload

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from actors._core.logs import error_text, text_of
+from actors._core.outside import EXITS
+
 TOO_LATE_MS = 1 << 63
 
 
@@ -38,10 +41,14 @@ class EventTime:
         value = self.decode(raw)
         try:
             found = self.function(value)
-        except Exception as error:
-            raise NoTimeError(f"timestamp= of topic {self.topic} raised {type(error).__name__}: {error}") from error
+        except EXITS:
+            raise
+        except BaseException as error:
+            raise NoTimeError(f"timestamp= of topic {self.topic} raised {error_text(error)}") from error
         if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-            raise NoTimeError(f"timestamp= of topic {self.topic} returned {found!r}, not a number of milliseconds")
+            raise NoTimeError(
+                f"timestamp= of topic {self.topic} returned {text_of(found, repr)}, not a number of milliseconds"
+            )
         if not 0 <= found < TOO_LATE_MS:
             raise NoTimeError(f"timestamp= of topic {self.topic} returned {found!r}: times are from 0 to 2**63 ms")
         return int(found)

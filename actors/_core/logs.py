@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from numbers import Number
 from typing import Any
 
+from actors._core.outside import EXITS
 from stores._core.printable import printable
 
 MAX_CHARS = 16_000
@@ -44,7 +45,7 @@ def escape(record: logging.LogRecord) -> bool:
     args = record.args
     if args:
         record.args = _shown(args) if isinstance(args, Mapping) else tuple(map(_shown, args))
-    record.msg = printable(cut(str(record.msg)))
+    record.msg = printable(text_of(record.msg, limit=MAX_CHARS))
     if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
         record.exc_text = traceback_text(record.exc_info[1])
     return True
@@ -90,9 +91,23 @@ class Reminders:
         self._said_s.pop(kind, None)
 
 
-def reason_of(error: BaseException) -> str:
-    """Return an error's text for another error's."""
-    return cut(str(error), MAX_REASON_CHARS)
+def text_of(value: object, make: Callable[[Any], str] = str, *, limit: int = MAX_REASON_CHARS) -> str:
+    """Return the text of a foreign object, cut, in characters that UTF-8 has; `make` is `str` or `repr`.
+
+    Objects of the user's code may raise where their text is made; this raises nothing then.
+    """
+    try:
+        text = cut(make(value), limit)
+    except EXITS:
+        raise
+    except BaseException as error:
+        text = f"(its text can't be made: {type(error).__name__})"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and text of a foreign error."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def cut(text: str, limit: int = MAX_CHARS) -> str:
@@ -121,18 +136,21 @@ class _Shown:
         self._given = given
 
     def __str__(self) -> str:
-        return printable(cut(str(self._given)))
+        return printable(text_of(self._given, limit=MAX_CHARS))
 
     def __repr__(self) -> str:
-        return printable(cut(repr(self._given)))
+        return printable(text_of(self._given, repr, limit=MAX_CHARS))
 
 
 def _shown(given: Any) -> Any:
     # An argument that needs no escapes stays an object, for handlers that use more than its text.
-    if isinstance(given, Number) or all(_is_fit(text) for text in (str(given), repr(given))):
-        return given
-    return _Shown(given)
+    return given if isinstance(given, Number) or _is_fit(given) else _Shown(given)
 
 
-def _is_fit(text: str) -> bool:
-    return len(text) <= MAX_CHARS and text.isprintable()
+def _is_fit(given: object) -> bool:
+    try:
+        return all(len(text) <= MAX_CHARS and text.isprintable() for text in (str(given), repr(given)))
+    except EXITS:
+        raise
+    except BaseException:
+        return False

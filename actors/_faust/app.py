@@ -34,10 +34,10 @@ from actors.declare.definition import ActorDefinition, Asking, check_disjoint, c
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
-from actors.declare.streams.repartition import By, Repartition
+from actors.declare.streams.repartition import By, Repartition, forwarder
 from actors.declare.streams.tables import inputs_of, owned
 from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
-from actors.declare.values.codecs import key_codec, resolve
+from actors.declare.values.codecs import key_codec, resolve, store_keys, use_keys
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.stored import stored_values
 from actors.declare.values.versions import Upgrades
@@ -127,18 +127,18 @@ class App(TableMethods, FaustApp):
         """
         self._name_store(name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
-        key = resolve(key_type, key_serializer)
+        keys = store_keys(self, key_type, key_serializer)
         options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
         values = stored_values(f"store {name}", value_type, value_serializer, **options)
         value, self.value_types[name] = values.codec, values.type
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)
-            make = functools.partial(PublishedStore, publish=publish, codecs=lambda: (key, value))
+            make = functools.partial(PublishedStore, publish=publish, codecs=lambda: (keys(), value))
         self.stores[name] = make(
             name,
-            encode_key=key.encode,
-            decode_key=key.decode,
+            encode_key=lambda key: keys().encode(key),
+            decode_key=lambda raw: keys().decode(raw),
             encode_value=value.encode,
             decode_value=value.decode,
             ttl_ms=None if ttl is None else milliseconds(ttl),
@@ -148,7 +148,7 @@ class App(TableMethods, FaustApp):
             refuse_newer=values.refuse_newer,
             aggregate=aggregate,
         )
-        return self.stores[name]
+        return use_keys(self.stores[name], keys)
 
     @check_arguments
     def window_store(
@@ -191,7 +191,7 @@ class App(TableMethods, FaustApp):
             windows,
             grace=grace,
             retention=retention,
-            key=resolve(key_type, key_serializer),
+            keys=store_keys(self, key_type, key_serializer),
             value_type=value_type,
             value_serializer=value_serializer,
             aggregate=aggregate,
@@ -527,7 +527,7 @@ class App(TableMethods, FaustApp):
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_options(name, declared, options)
-        (topic, *more_topics), sources, feeds = inputs_of(self, name, topics, options)
+        (topic, *others), sources, feeds = inputs_of(self, name, topics, options)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
@@ -543,7 +543,7 @@ class App(TableMethods, FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return windowed(handler, options.late) if options.windows else handler
+            return windowed(handler, forwarder(self, (topic, *others), options.late)) if options.windows else handler
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
@@ -569,7 +569,7 @@ class App(TableMethods, FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            more_topics=tuple(more_topics),
+            more_topics=tuple(others),
             sources=sources,
             max_task_idle=options.max_task_idle,
             windows=options.windows,

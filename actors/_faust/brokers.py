@@ -12,6 +12,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.tokens import is_provided
 from actors.errors import ConfigurationError
 
+SCHEMES = ("", "kafka", "aiokafka", "confluent")
 ENCRYPTED = {"PLAINTEXT": "SSL", "SASL_PLAINTEXT": "SASL_SSL"}
 
 
@@ -28,8 +29,10 @@ def reached(urls: Sequence[Any], credentials: Any, ssl_context: Any, *, client_i
         client_id: what the brokers' logs call us.
 
     Raises:
-        ConfigurationError: a URL has a password in it, which no client would use, or the credentials can't be used.
+        ConfigurationError: a URL isn't Kafka's, or has a password in it, which no client would use; or the credentials
+            can't be used.
     """
+    check_schemes(urls)
     if any(url.user is not None or url.password is not None for url in urls):
         raise ConfigurationError(
             "broker: a URL with user and password: they wouldn't be used. Set broker_credentials=faust.SASLCredentials("
@@ -41,6 +44,19 @@ def reached(urls: Sequence[Any], credentials: Any, ssl_context: Any, *, client_i
         security["security_protocol"] = ENCRYPTED.get(security["security_protocol"], security["security_protocol"])
     _check_mechanism(security)
     return Connection(bootstrap=tuple(server_list(urls, 9092)), security=security, client_id=client_id)
+
+
+def check_schemes(urls: Sequence[Any]) -> None:
+    """Refuse the URLs of something else than Kafka brokers.
+
+    Raises:
+        ConfigurationError: naming the first.
+    """
+    for url in urls:
+        if url.scheme not in SCHEMES:
+            raise ConfigurationError(
+                f"broker: {url}: the scheme of a broker's URL is kafka: kafka://{url.host or 'HOST'}:{url.port or 9092}"
+            )
 
 
 def _check_mechanism(security: Mapping[str, Any]) -> None:

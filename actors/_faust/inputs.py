@@ -15,7 +15,7 @@ from actors._kafka.admin.topics import Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.declare.names import changelog_topic
-from actors.declare.values.codecs import key_codec, topic_codecs
+from actors.declare.values.codecs import key_codec, one_form, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
@@ -24,6 +24,7 @@ from actors.runtime.requests.replies import Replies
 from actors.runtime.spec import InputSpec
 from actors.runtime.task.identity import give_up_parked
 from actors.runtime.task.task import Task
+from stores._core.printable import counted
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -150,8 +151,8 @@ async def check_parked(app: DeclaredApp, topics: Topics, inputs: Mapping[str, To
         count = inputs[actor.topic_name].partitions
         if info.partitions != count:
             raise ConfigurationError(
-                f"topic {actor.topic_name}, the input of actor {actor.name}, has {count} partitions, and had "
-                f"{info.partitions} before. {give_up_parked(actor.name, name)}"
+                f"topic {actor.topic_name}, the input of actor {actor.name}, has {counted(count, 'partition')}, and "
+                f"had {info.partitions} before. {give_up_parked(actor.name, name)}"
             )
 
 
@@ -194,11 +195,11 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
 
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:
     """Return one of an actor's inputs behind the first as the runtime needs it."""
-    name = str(topic.get_topic_name())
+    name, key = str(topic.get_topic_name()), key_codec(app, topic.schema)
     return InputSpec(
         topic=name,
         handler=input_handler(definition, topic, answers),
-        decode_key=key_codec(app, topic.schema).decode,
+        decode_key=one_form(key) if definition.places_by_key else key.decode,
         decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),

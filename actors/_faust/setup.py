@@ -47,7 +47,7 @@ from actors.declare.names import (
 from actors.declare.options import milliseconds
 from actors.declare.publishing import publication, published_stores
 from actors.declare.streams.feeds import feeds_of
-from actors.declare.values.codecs import by_value, key_codec, resolve, topic_codecs
+from actors.declare.values.codecs import by_value, key_codec, one_form, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -346,7 +346,7 @@ class Setup:
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
             handler=input_handler(definition, definition.topic, answers),
-            decode_key=key.decode,
+            decode_key=one_form(key) if definition.places_by_key else key.decode,
             decode_value=messages.decode,
             stores=definition.stores,
             changelogs=logs,
@@ -434,7 +434,7 @@ class Setup:
         configs = await topics.configs(existing)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
-        anything, published = resolve(None, None), published_stores(self)
+        anything, published = resolve(None, for_others=True), published_stores(self)
 
         def find(topic: Any) -> OutputTopic:
             if isinstance(topic, Recipient):

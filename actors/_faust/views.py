@@ -19,7 +19,7 @@ from actors._kafka.consume.views import KafkaTopicLogs
 from actors.declare.host import DeclaredApp
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
-from actors.declare.values.codecs import resolve, topic_codecs
+from actors.declare.values.codecs import resolve, resolve_key, topic_codecs
 from actors.errors import UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
@@ -79,7 +79,7 @@ class View(TopicView[K, V]):
         ssl_context: Any = None,
         clock_skew_margin: timedelta = _MARGIN,
     ) -> None:
-        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        key, value = resolve_key(key_type, key_serializer), resolve(value_type, value_serializer)
         codecs = ViewCodecs(key.encode, key.decode, value.decode)
         brokers = urllist(broker, default_scheme="kafka")
         there = reached(brokers, to_credentials(broker_credentials), ssl_context)

@@ -9,6 +9,9 @@ from typing import Any
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError
 
+from actors._core.logs import error_text
+from actors._core.outside import EXITS
+
 PROVIDER = "sasl_oauth_token_provider"
 TOKEN_S = 20.0
 """How long a provider may take."""
@@ -39,8 +42,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
                 return str(await self._provider.token())
         except TimeoutError as error:
             raise NoTokenError(f"no token within {TOKEN_S:g} s") from error
-        except Exception as error:
-            raise NoTokenError(f"{type(error).__name__}: {error}") from error
+        except (asyncio.CancelledError, *EXITS):
+            raise
+        except BaseException as error:
+            raise NoTokenError(error_text(error)) from error
 
     def extensions(self) -> dict[str, str]:
         """Return the provider's extensions."""

@@ -20,6 +20,7 @@ from actors.admin.backfill import chunks
 from actors.admin.host import Setup, require_stopped
 from actors.errors import ConfigurationError
 from actors.ports import CommitBatch, Logs, Output, TopicPartition
+from stores._core.printable import counted
 
 
 async def adopt(setup: Setup, store: str, actor: str, source: str, report: Callable[[int, int], None]) -> int:
@@ -64,8 +65,8 @@ def _check_source(source: str, found: TopicInfo | None, partitions: int) -> None
         raise ConfigurationError(f"topic {source} isn't on the broker: there is nothing to copy")
     if found.partitions != partitions:
         raise ConfigurationError(
-            f"topic {source} has {found.partitions} partitions, the actor's input has {partitions}: keys would lie in "
-            "the wrong ones"
+            f"topic {source} has {counted(found.partitions, 'partition')}, the actor's input has {partitions}: keys "
+            "would lie in the wrong ones"
         )
 
 

@@ -15,6 +15,7 @@ from actors.ports import TaskLog
 from actors.runtime.commands import CommandKey
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec
+from stores._core.printable import counted
 
 
 class Setup(AppTopics, Protocol):
@@ -61,5 +62,5 @@ async def require_stopped(setup: Setup, advice: str = "") -> None:
     """
     if members := await member_count(setup.connection, setup.group):
         raise ConfigurationError(
-            f"group {setup.group} has {members} members: stop all workers of the app first{advice}"
+            f"group {setup.group} has {counted(members, 'member')}: stop all workers of the app first{advice}"
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from actors._core.task.pauses import MAX_BY_CHARS, Pause
-from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import write_pause
 from actors.admin.host import Setup
 from actors.declare.arguments import say_unknown
 from actors.errors import BrokerUnavailableError, ConfigurationError
+from actors.ports import TopicPartition
 
 WRITE_S = 20.0
 """How long the brokers may take."""
@@ -46,10 +48,8 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
                     "checks and makes the app's topics"
                 )
             count = found[topic].partitions
-            if partition is not None and not 0 <= partition < count:
-                raise ConfigurationError(
-                    f"actor {actor} has no partition {partition}: its input {topic} has {count}, from 0 to {count - 1}"
-                )
+            if partition is not None:
+                check_partition(actor, TopicPartition(topic, partition), found)
             await write_pause(setup.connection, registry, pause)
     except TimeoutError:
         raise BrokerUnavailableError(
@@ -57,3 +57,16 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
             f"{'paused' if is_paused else 'resumed'}; the same command may be given again"
         ) from None
     return count if partition is None else 1
+
+
+def check_partition(actor: str, source: TopicPartition, found: Mapping[str, TopicInfo]) -> None:
+    """Refuse a partition that an actor's input doesn't have; `found` are the topics on the broker.
+
+    Raises:
+        ConfigurationError: it doesn't, or isn't on the broker.
+    """
+    topic, partition = source
+    count = found[topic].partitions if topic in found else 0
+    if not 0 <= partition < count:
+        has = f"has {count}, from 0 to {count - 1}" if count else "isn't on the broker"
+        raise ConfigurationError(f"actor {actor} has no partition {partition}: its input {topic} {has}")

@@ -17,6 +17,8 @@ Importing this package adds the commands to Faust's own. Every worker does so, t
 needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
+from importlib.metadata import version
+
 import click
 from faust.cli import base
 from faust.cli.faust import cli
@@ -37,6 +39,10 @@ from actors.cli.settings import settings
 from actors.cli.state import state
 from actors.cli.stopped import stopped
 
+cli.params = [option for option in cli.params if option.name != "version"]
+click.version_option(version("faust-actors"), message=f"faust-actors %(version)s, Faust {version('faust-streaming')}")(
+    cli
+)
 # Faust's group imports the app of `-A` before any command runs, and each command looks it up again.
 base.find_app = load_app
 

@@ -21,7 +21,7 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
     table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
         numeric = column.startswith("#")
-        table.add_column(column.removeprefix("#"), justify="right" if numeric else "left")
+        table.add_column(column.removeprefix("#"), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         # Names and keys aren't markup.
         table.add_row(*(Text(printable(cell)) for cell in row))

@@ -39,7 +39,13 @@ def _set(session: Session, where: str, *, is_paused: bool) -> None:
     if session.as_json:
         session.say_json({"actor": actor, "partition": partition, "partitions": count, "is_paused": is_paused})
         return
-    what = f"all {count} partitions" if partition is None else f"partition {partition}"
+    what = (
+        f"partition {partition}"
+        if partition is not None
+        else f"all {count} partitions"
+        if count > 1
+        else "its partition"
+    )
     if is_paused:
         session.say(f"actor {actor}, {what}: paused. Workers stop handling records within about a second")
     else:

@@ -22,6 +22,7 @@ from actors.admin.reset.scope import Scope, scope_of
 from actors.admin.reset.targets import FORMS, parse_target
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
+from stores._core.printable import counted
 from stores.folder import DataFolder
 
 _COLUMNS = ("actor", "input topic", "#partition", "#committed", "#becomes", "effect")
@@ -45,13 +46,13 @@ def reset(
     """Move the offsets of actors, with or without their state. All workers must be stopped.
 
     Without --to, only this machine's databases of stores, tables and views are deleted; workers rebuild them from the
-    changelogs, and nothing on the broker is changed. With --to, what would change is printed; --yes does it. If it is
+    changelogs, and nothing on the broker is changed. What would be done is printed; --yes does it. If it is
     interrupted, run it again: it finishes.
     """
     if target is None:
-        if names or state != "keep" or yes:
-            raise click.UsageError("--actor, --state and --yes are about offsets: say where they go with --to")
-        _delete_databases(session)
+        if names or state != "keep":
+            raise click.UsageError("--actor and --state are about offsets: say where they go with --to")
+        _delete_databases(session, is_done=yes)
         return
     where, scope = parse_target(target), scope_of(session.app, names)
     _refuse_locks(scope)
@@ -122,17 +123,22 @@ def _as_json(setup: Setup, scope: Scope, moves: Sequence[Move], state: str, *, i
     }
 
 
-def _delete_databases(session: Session) -> None:
-    app, setup = session.app, session.setup
-    if app.actors or app.views:
+def _delete_databases(session: Session, *, is_done: bool) -> None:
+    app, setup, verb = session.app, session.setup, "deleted" if is_done else "would be deleted"
+    if (app.actors or app.views) and (setup.folder.exists() or setup.views_folder.exists()):
+        # Opened in both cases: a folder that a worker uses is refused.
         with closing(DataFolder.open(setup.folder, app=str(app.conf.id))) as folder:
             for store in folder.stores_on_disk():
-                session.say(f"Removing the databases of store {store}...")
-                for partition in folder.partitions_on_disk(store):
+                partitions = folder.partitions_on_disk(store)
+                session.say(f"store {store}: {counted(len(partitions), 'database')} {verb}")
+                for partition in partitions if is_done else ():
                     folder.discard(store, partition)
             if setup.views_folder.exists():
-                session.say("Removing the databases of views...")
-                shutil.rmtree(setup.views_folder)
+                session.say(f"views: their databases {verb}")
+                if is_done:
+                    shutil.rmtree(setup.views_folder)
     for table in app.tables.values():
-        session.say(f"Removing database for table {table.name}...")
-        table.reset_state()
+        session.say(f"table {table.name}: its database {verb}")
+        if is_done:
+            table.reset_state()
+    session.say("done" if is_done else f"nothing was changed in {setup.folder.parent}: --yes does it")

@@ -61,24 +61,24 @@ class Session:
         """Return the app's store of that name.
 
         Raises:
-            click.UsageError: there is none; the text lists those there are.
+            ConfigurationError: there is none; the text lists those there are.
         """
         found = self.app.stores.get(name)
         if found is None:
             known = ", ".join(sorted(self.app.stores)) or "none"
-            raise click.UsageError(f"app {self.app.conf.id} has no store {name!r}. Its stores: {known}")
+            raise ConfigurationError(f"app {self.app.conf.id} has no store {name!r}. Its stores: {known}")
         return found
 
     def actor(self, name: str) -> ActorDefinition:
         """Return the app's actor of that name.
 
         Raises:
-            click.UsageError: there is none; the text lists those there are.
+            ConfigurationError: there is none; the text lists those there are.
         """
         found = self.app.actors.get(name)
         if found is None:
             known = ", ".join(sorted(self.app.actors)) or "none"
-            raise click.UsageError(f"app {self.app.conf.id} has no actor {name!r}. Its actors: {known}")
+            raise ConfigurationError(f"app {self.app.conf.id} has no actor {name!r}. Its actors: {known}")
         return found
 
     def owner_of(self, store: str) -> str:

@@ -9,6 +9,7 @@ import click
 
 from actors.admin.parked.commands import Addressed, send_commands
 from actors.admin.parked.reader import ParkedReader
+from actors.admin.pausing import check_partition
 from actors.cli.session import Session, with_session
 from actors.ports import TopicPartition
 from actors.runtime.commands import Command
@@ -41,7 +42,13 @@ def drop(session: Session, actor: str, partition: int, id: str) -> None:
 
 
 def _send(session: Session, actor: str, partition: int, command: Literal["retry", "drop"], id: str) -> None:
-    source = TopicPartition(session.actor(actor).topic_name, partition)
+    definition = session.actor(actor)
+    if not definition.obeys_commands:
+        raise click.UsageError(
+            f"actor {actor} has no timers, no effects and no on_close: nothing of it stops between messages. What "
+            "stopped it is an input record, and the error in the log says how to give that up"
+        )
+    source = TopicPartition(definition.topic_name, partition)
     offset = asyncio.run(_sent(session, source, Command(actor=actor, what="turn", command=command, id=id)))
     session.say(
         f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "
@@ -51,5 +58,6 @@ def _send(session: Session, actor: str, partition: int, command: Literal["retry"
 
 async def _sent(session: Session, source: TopicPartition, command: Command) -> int:
     async with ParkedReader.connect(session.setup) as reader:
+        check_partition(command.actor, source, await reader.control.topics([source.topic]))
         (offset,) = await send_commands(session.setup, reader.control, [Addressed(source, None, command)])
         return offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from actors.declare.values.codecs import key_codec, resolve
+from actors.declare.values.codecs import key_codec, resolve, use_keys
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import refusal, versioned
 from actors.errors import ConfigurationError
@@ -39,7 +39,7 @@ def state_store(app: Any, name: str, topic: Any, actor: Any, publish: Any) -> St
     app.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
     # The app's settings may not be there yet.
     keys = functools.cache(lambda: key_codec(app, topic.schema))
-    store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
+    use_keys(store, keys)
     if isinstance(store, PublishedStore):
         store.codecs = lambda: (keys(), value)
     return store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
+from actors.runtime.spec import obeys_commands
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 
@@ -90,6 +91,11 @@ class ActorDefinition:
         """Whether what it keeps belongs to keys; what is parked does in so far as others of the key wait, and goes."""
         extras = (self.timers, self.effects, self.answers, self.ids)
         return any(store.placement == "key" or store in extras for store in self.stores)
+
+    @property
+    def obeys_commands(self) -> bool:
+        """Whether it has something that an operator can have retried or dropped."""
+        return obeys_commands(self.parked, self.effects, self.timers, windows=self.windows)
 
     @property
     def buries(self) -> bool:
@@ -226,6 +232,19 @@ class ActorDefinition:
     def topic_names(self) -> list[str]:
         """The names of all inputs."""
         return [str(topic.get_topic_name()) for topic in self.topics]
+
+
+def messages_of(actors: Iterable[ActorDefinition], topic: Any) -> MessageCodec:
+    """Return how the messages of a topic become bytes: as the class actor that reads it says, else as the topic does.
+
+    Raises:
+        ConfigurationError: the topic and the class's handlers don't fit together.
+    """
+    name = str(topic.get_topic_name())
+    for actor in actors:
+        if isinstance(actor.declared, type) and name in (*actor.topic_names, *actor.sources.values()):
+            return actor.messages(topic)
+    return function_codec(topic)
 
 
 def check_name(kind: str, name: str) -> None:

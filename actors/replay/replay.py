@@ -277,7 +277,7 @@ class _Run:
         """Return what gives records the time of their values."""
         spec = self._spec
         sources = [TopicPartition(of.topic, self._partition) for of in spec.inputs]
-        return EventTimes(spec.event_times, sources, obeys_commands=spec.obeys_commands)
+        return EventTimes(spec.event_times, sources)
 
     def open(self, folder: Path, starts: Sequence[int], kept: Iterable[Kept]) -> None:
         """Make the stores, and put into them what was kept."""

@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
+from actors._core.outside import EXITS
+from actors.runtime.threads import for_future
+
 T = TypeVar("T")
 
 MAX_IDLE_TURNS = 200_000
@@ -136,17 +139,15 @@ class VirtualTime(asyncio.BaseEventLoop):
         return future
 
 
-def complete(
-    future: asyncio.Future[T], func: Callable[..., T], args: Any, also: tuple[type[BaseException], ...] = ()
-) -> None:
-    """Complete a future with what `func` returns or raises; exceptions of the types `also` are taken as well."""
+def complete(future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
+    """Complete a future with what `func` returns or raises."""
     try:
         result = func(*args)
+    except EXITS:
+        raise
     except BaseException as error:
-        if not isinstance(error, (Exception, *also)):
-            raise
         if not future.done():
-            future.set_exception(error)
+            future.set_exception(for_future(error))
             future.exception()
     else:
         if not future.done():

@@ -133,6 +133,11 @@ def control_of(record: InputRecord) -> bytes | None:
     return None
 
 
+def is_command(record: InputRecord) -> bool:
+    """Tell whether a record is a command, which is no message of any actor."""
+    return bool(record.headers) and control_of(record) is not None
+
+
 def written_by(metadata: WriteMetadata, home_offset: int | msgspec.UnsetType | None) -> int:
     """Return the offset of the actor's first input, to which commands go, behind which an entry was written.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -213,10 +213,8 @@ class ActorSpec:
 
     @property
     def obeys_commands(self) -> bool:
-        """Whether records with a command aren't messages: the actor has something that can be retried or dropped."""
-        if self.parked is not None or self.effects is not None or self.timers is not None:
-            return True
-        return any(store.on_close_function is not None for store in self.windows)
+        """Whether the actor has something that can be retried or dropped; if not, it skips commands."""
+        return obeys_commands(self.parked, self.effects, self.timers, windows=self.windows)
 
     @property
     def needs_key(self) -> bool:
@@ -226,6 +224,11 @@ class ActorSpec:
         """
         is_join = any(isinstance(store, JoinStore) for store in self.windows)
         return not is_join and any(store.placement == "key" for store in self.stores)
+
+
+def obeys_commands(*stores: Store[bytes, bytes] | None, windows: Iterable[TimedStore]) -> bool:
+    """Tell whether commands can be about an actor with these stores of parked messages, effects and timers."""
+    return any(store is not None for store in stores) or any(store.on_close_function is not None for store in windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,21 @@ class DaemonThreads(Executor):
                 try:
                     result = made()
                 except BaseException as error:
-                    future.set_exception(error)
+                    future.set_exception(for_future(error))
                 else:
                     future.set_result(result)
             del call, future, made
             self._idle.release()
+
+
+def for_future(error: BaseException) -> BaseException:
+    """Return what a function raised as an error that a future takes: as in coroutines, without `StopIteration`."""
+    if not isinstance(error, StopIteration):
+        return error
+    # A future of asyncio refuses it, and would never be done.
+    failure = RuntimeError("the function raised StopIteration")
+    failure.__cause__ = error
+    return failure
 
 
 def in_threads(count: int, name: str) -> Callable[[Callable[..., T]], Callable[..., Awaitable[T]]]:

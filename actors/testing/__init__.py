@@ -1,7 +1,8 @@
 """`ActorTestDriver`: tests of an app without a broker, in virtual time.
 
-driver.py         the driver: the app's actors on the product's worker and a Kafka cluster in memory
-driving.py        what it gives that worker beside the fakes of the ports: disk, consumer, topics
+driver.py         the driver: what a test calls
+machine.py        the product's worker on a Kafka cluster in memory: its life and its failures
+driving.py        what it gives that worker beside the fakes of the ports: disk, consumer, topics, the program's client
 looking.py        what a test sees: records, parked messages, answers of queries
 fixtures.py       a fixture for pytest
 fakes/cluster.py  the cluster: log.py (partitions), transactions.py and offsets.py (coordinators), direct.py (network)

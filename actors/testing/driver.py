@@ -6,46 +6,25 @@ The actors run on the product's own worker, commits and restores, with a broker,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal
 from uuid import uuid4
 
 from actors._core.group.members import TaskId
 from actors._core.windows.kinds import Window
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
-from actors._faust.views import copy_stores
+from actors.declare.definition import messages_of
 from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
-from actors.ports import ActorReply, ActorRequest, Headers, Identity, TopicPartition, Writer
-from actors.runtime.committer import Committer
+from actors.ports import ActorReply, ActorRequest, Headers, TopicPartition
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
-from actors.runtime.replicas.views import ViewParts
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
-from actors.runtime.spec import ActorSpec, TaskServices
-from actors.runtime.state.restore import Restorer
 from actors.runtime.windows.store import WindowStore
-from actors.runtime.worker import LateSource, Worker
-from actors.testing.driving import Disk, LoneSource, PatientSettings, SimTopics, make_topics
-from actors.testing.fakes.cluster import MemoryKafka
-from actors.testing.fakes.direct import DirectNetwork
-from actors.testing.fakes.ports import (
-    FakeClock,
-    FakeGroupView,
-    FakeLogs,
-    FakeOrderedWriter,
-    FakeOwners,
-    FakeWriter,
-    encode_owner,
-)
-from actors.testing.fakes.processes import Process, ProcessLoop
-from actors.testing.fakes.requests import FakeRequests
-from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import (
     ParkedHere,
     Place,
@@ -55,31 +34,35 @@ from actors.testing.looking import (
     commands_to_all,
     committed_windows,
     dead_letter,
+    decoder_of,
+    encoded,
+    parked_effects,
+    parked_kinds,
     parked_messages,
+    topic_of,
 )
+from actors.testing.machine import LOOK_S, Machine
 from stores._core.record import METADATA_BYTES, is_expired
 
-T = TypeVar("T")
-
-_LOOK_S = 0.01
-_PATIENCE_S = 3600.0
-_STOP_S = 5.0
 _MAX_RECORDS = 1 << 30
 
 
-class ActorTestDriver:
+class ActorTestDriver(Machine):
     """Runs the actors of an app; use it in a `with` block.
 
     Every call returns when all that it led to is committed. A message that can't be handled raises what a worker would
     log: `HandlerFailedError`, with the handler's exception as its cause, or `UndecodableRecordError`.
 
     Args:
-        app: the app; its topics exist, each with `partitions` partitions.
+        app: the app; its topics exist, each with `partitions` partitions. What the program itself does with `app.ask`,
+            `app.tell` and `topic.send`, in the routes of a web app for example, reaches its actors here.
         partitions: of each topic; more than one, so that a handler that reaches for a key of another partition fails
             here as it would on a broker.
         effects: by effect, the function that is called in its place, with the same arguments. A call of an effect that
             has none raises `UsageError`: a test must not act on the outside world by accident. An effect's own
             function is called with `effects={post: post}`.
+        now: when the clock begins, with a time zone. By default the machine's time, rounded down to the hour, so that
+            shorter windows begin alike in every run.
 
     Works in a plain test as well as in one that runs on an event loop: the actors have a loop of their own.
 
@@ -90,48 +73,15 @@ class ActorTestDriver:
     """
 
     def __init__(
-        self, app: App, *, partitions: int = 3, effects: Mapping[Effect, Callable[..., Any]] | None = None
+        self,
+        app: App,
+        *,
+        partitions: int = 3,
+        effects: Mapping[Effect, Callable[..., Any]] | None = None,
+        now: datetime | None = None,
     ) -> None:
-        self._app = app
-        self._effects = {
-            effect.name: function.function if isinstance(function, Effect) else function
-            for effect, function in (effects or {}).items()
-        }
-        self._partitions = partitions
-        self._setup = Setup(app)
-        self._loop = ProcessLoop()
-        self._clock = FakeClock(self._loop)
-        self._disk = Disk()
-        self._network = DirectNetwork()
-        self._cluster = MemoryKafka(self._setup.group)
-        self._worker: Worker | None = None
-        self._process: Process | None = None
-        self._dead: list[Process] = []
-        self._failures: list[BaseException] = []
-        self._lives = 0
+        super().__init__(app, partitions=partitions, effects=effects, now=now)
         self._read: dict[TopicPartition, int] = {}
-
-    def __enter__(self) -> Self:
-        try:
-            self._run(self._begin())
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it. May be called twice."""
-        if self._loop.is_closed():
-            return
-        self._kill()
-        for view in self._app.views:
-            view.forget()
-        self._loop.end()
-        for process in self._dead:
-            process.reap()
 
     # --- messages --------------------------------------------------------------------------------------------------
 
@@ -149,9 +99,9 @@ class ActorTestDriver:
         """Send a record to a topic of the app, and wait for all that it leads to.
 
         Args:
-            topic: a topic of `app.topic(...)`.
+            topic: a topic of `app.topic(...)`, or its name.
             key: encoded as the topic says.
-            value: likewise; None sends a tombstone.
+            value: likewise; a message where a class actor reads the topic. None sends a tombstone.
             headers: (name, bytes) pairs, or a mapping.
             partition: overrides the key's partition; without a key it is 0 by default.
             timestamp_ms: Unix milliseconds; the virtual time when left out.
@@ -175,13 +125,14 @@ class ActorTestDriver:
 
         What is posted before `settle` may be handled and committed together.
         """
+        topic, pairs = topic_of(self._app, topic), list(headers.items() if isinstance(headers, Mapping) else headers)
         if not raw:
-            key_codec, value_codec = topic_codecs(topic)
-            key = None if key is None else key_codec.encode(key)
-            value = None if value is None else value_codec.encode(value)
+            key = None if key is None else topic_codecs(topic)[0].encode(key)
+            value, type_headers = encoded(self._app, topic, value)
+            pairs += type_headers
         elif not isinstance(key, bytes | None) or not isinstance(value, bytes | None):
             raise UsageError(f"driver.send(raw=True): key and value are bytes or None, not {key!r} and {value!r}")
-        self._produce(str(topic.get_topic_name()), key, value, headers, partition, timestamp_ms)
+        self._produce(str(topic.get_topic_name()), key, value, pairs, partition, timestamp_ms)
 
     def settle(self) -> None:
         """Wait for all that earlier calls led to."""
@@ -195,14 +146,19 @@ class ActorTestDriver:
         *,
         timestamp_ms: int | None = None,
         headers: Headers | Mapping[str, bytes] = (),
+        settle: bool = True,
     ) -> None:
-        """Send a message to an actor, given by class, function or name, and wait for all that it leads to."""
+        """Send a message to an actor, given by class, function or name.
+
+        Waits for all that it leads to, unless `settle` is false.
+        """
         definition = self._app.definition_of(actor)
         value, type_headers = definition.messages().with_headers(message)
         raw_key = topic_codecs(definition.topic)[0].encode(key)
         pairs = [*checked_headers(headers, ()), *type_headers]
         self._produce(definition.topic_name, raw_key, value, pairs, None, timestamp_ms)
-        self.settle()
+        if settle:
+            self.settle()
 
     def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
         """Ask an actor as `App.ask` does, wait for all that it leads to, and give the answer.
@@ -231,15 +187,18 @@ class ActorTestDriver:
         return answer
 
     def outputs(self, topic: Any) -> list[Sent]:
-        """Return the committed records of a topic that no earlier call gave, by partition and offset."""
-        name = str(topic.get_topic_name())
-        key_codec, value_codec = topic_codecs(topic)
-        found = []
+        """Return the committed records of a topic that no earlier call gave, by partition and offset.
+
+        `topic` as in `send`.
+        """
+        topic = topic_of(self._app, topic)
+        name, decode_key = str(topic.get_topic_name()), topic_codecs(topic)[0].decode
+        messages, found = messages_of(self._app.actors.values(), topic), []
         for number in range(self._partitions):
             source = TopicPartition(name, number)
             records, end = self._cluster.fetch(source, self._read.get(source, 0), _MAX_RECORDS)
             self._read[source] = end
-            found += [Sent.of(record, key_codec.decode, value_codec.decode) for record in records]
+            found += [Sent.of(record, decode_key, decoder_of(messages, record.headers)) for record in records]
         return found
 
     def dead_letters(self, actor: Any = None) -> list[Sent]:
@@ -319,14 +278,19 @@ class ActorTestDriver:
         )
 
     def parked(self, actor: Any, key: Any = None) -> list[ParkedHere]:
-        """Return the parked messages of an actor, or of one of its keys, in the order in which they wait.
+        """Return the parked messages and effects of an actor, or of one of its keys, in the order in which they wait.
 
-        Messages that wait behind a parked one of their key have no `error`.
+        Those that wait behind a parked one of their key have no `error`.
         """
         definition = self._app.definition_of(actor)
-        if definition.parked is None:
-            raise UsageError(f'actor {definition.name} parks no messages: declare it with on_error="park"')
-        return [one for one in parked_messages(definition, self.items(definition.parked)) if key in (None, one.key)]
+        kinds, entries = parked_kinds(definition), list[ParkedHere]()
+        if definition.parked is not None and "message" in kinds:
+            entries += parked_messages(definition, self.items(definition.parked))
+        for files in self._disk.files():
+            if definition.effects is not None and files.store == definition.effects.name:
+                rows = {row: raw[METADATA_BYTES:] for row, raw in files.data.items()}
+                entries += parked_effects(definition, files.partition, rows)
+        return [entry for entry in entries if key in (None, entry.key)]
 
     def retry_parked(self, actor: Any, key: Any) -> None:
         """Hand the parked messages and effects of a key to the handler again, as `faust parked retry` does."""
@@ -363,7 +327,7 @@ class ActorTestDriver:
             raise UsageError(f"driver.advance_stream_time(): actor {definition.name} has no window store")
         tasks = () if self._worker is None else self._worker.tasks
         advance_windows((task for task in tasks if task.spec.name == definition.name), to_ms)
-        self.advance(_LOOK_S)
+        self.advance(LOOK_S)
 
     def crash(self, *, keep_disk: bool = True, settle: bool = True, down_s: float = 0.0) -> None:
         """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one.
@@ -378,177 +342,22 @@ class ActorTestDriver:
         self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:
-        """Restart the worker, with another version of the app if one is given: what is new in it begins empty."""
-        self._kill()
-        if app is not None:
-            self._app, self._setup = app, Setup(app)
-        self._run(self._begin())
-
-    # --- inside ----------------------------------------------------------------------------------------------------
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(coroutine)
-
-    async def _begin(self) -> None:
-        make_topics(self._cluster, self._setup, self._partitions)
-        await self._restart()
-
-    async def _restart(self, *, settle: bool = True) -> None:
-        topics: Any = SimTopics(self._cluster)
-        found = await self._setup.check_topics(topics)
-        self._outputs = await self._setup.outputs(topics)
-        changelogs = await topics.existing(self._setup.compacted(found))
-        self._specs = [self._replaced(spec) for spec in await self._setup.specs(found, changelogs, topics)]
-        self._failures.clear()
-        self._start()
-        if settle:
-            await self._settle()
-
-    def _replaced(self, spec: ActorSpec) -> ActorSpec:
-        functions = {
-            name: replace(effect, function=self._effects.get(name) or self._refusal(spec.name, name))
-            for name, effect in spec.effect_functions.items()
-        }
-        # What a test posts is all there is: a source at its end is idle.
-        feeds = None if spec.feeds is None else replace(spec.feeds, idle_after_s=0.0)
-        return replace(spec, effect_functions=functions, feeds=feeds)
-
-    def _refusal(self, actor: str, effect: str) -> Callable[..., Any]:
-        """Return a function that makes the test fail, for an effect that the test doesn't fake."""
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            error = UsageError(
-                f"actor {actor} calls effect {effect}, and the test has no function for it: "
-                f"ActorTestDriver(app, effects={{{effect}: function}}), or {{{effect}: {effect}}} to call it itself"
-            )
-            self._failures.append(error)
-            raise error
-
-        return refuse
-
-    def _start(self) -> None:
-        self._lives += 1
-        self._process = Process(self._loop, f"worker-{self._lives}")
-        self._process.spawn(self._main(), name="main").add_done_callback(self._ended)
-
-    def _kill(self) -> None:
-        process, self._process, self._worker = self._process, None, None
-        if process is not None:
-            process.kill()
-            self._dead.append(process)
-        for view in self._app.views:
-            view.forget()
-
-    def _ended(self, main: asyncio.Task[None]) -> None:
-        error = None if main.cancelled() else main.exception()
-        if error is not None:
-            self._failures.append(error)
-
-    async def _main(self) -> None:
-        await self._open_views()
-        stores, late = self._disk.cache(), LateSource()
-        logs = FakeLogs(self._cluster, self._network)
-        owners_topic = self._setup.owners_topic
-        committer = Committer(self._writer(), self._app.actor_options.commit_max_bytes)
-        self._worker = worker = Worker(
-            self._specs,
-            source=late,
-            services=TaskServices(
-                group=FakeGroupView(self._cluster, self._network),
-                logs=logs,
-                owners=FakeOwners(owners_topic, logs),
-                restorer=Restorer(logs, self._clock, clock_skew_margin_ms=0),
-                stores=stores,
-                sink=late,
-                clock=self._clock,
-                resolve_output=self._outputs,
-                encode_owner=lambda record: encode_owner(owners_topic, record),
-                asks=self._make_asks(),
-            ),
-            task_settings=self._setup.task_settings(),
-            settings=PatientSettings(_STOP_S, is_settled=self._is_settled),
-            member=committer.member,
-            task_log=committer.new_log,
-            on_failure=self._failures.append,
-        )
-        late.source = source = LoneSource(
-            self._cluster,
-            [topic for spec in self._specs for topic in spec.topics],
-            network=self._network,
-            reads_committed=self._setup.exactly_once,
-            room=worker.room,
-            lost=worker.lost,
-        )
-        worker.assigned(Identity("driver", self._lives), source.partitions)
-        await worker.run()
-
-    async def _open_views(self) -> None:
-        for view in self._app.views:
-            logs = FakeTopicLogs(self._cluster, self._network)
-            await view.open(ViewParts(logs, copy_stores(view.topic, None), self._clock, clock_skew_margin_ms=0))
-
-    def _writer(self) -> Writer:
-        name = f"{self._app.conf.id}:worker"
-        if self._setup.exactly_once:
-            return FakeWriter(self._cluster, self._network, transactional_id=name)
-        return FakeOrderedWriter(self._cluster, self._network, name=name)
-
-    async def _settle(self) -> None:
-        """Wait until every record is handled and committed, and event time has come as far as it can.
+        """Restart the worker, with another version of the app if one is given: what is new in it begins empty.
 
         Raises:
-            ActorsError: one can't be handled.
+            ConfigurationError, LostChangelogError: a worker of that version would refuse to start, such as where
+                messages are parked and it declares no parking. No worker runs then; another `restart` starts one.
         """
-        await self._handled()
-        while self._worker is not None and await self._worker.looks.moved():
-            await asyncio.sleep(_LOOK_S)
-            await self._handled()
-        for view in self._app.views:
-            await view.caught_up()
-            await view.callbacks_done()
-
-    async def _handled(self) -> None:
-        deadline_s = self._loop.time() + _PATIENCE_S
-        while not self._is_settled():
-            self._raise_failure()
-            if self._loop.time() > deadline_s:
-                raise ActorsError(f"nothing came of it in {_PATIENCE_S:.0f} virtual seconds: does a handler wait?")
-            await asyncio.sleep(_LOOK_S)
-        self._raise_failure()
-
-    def _is_settled(self) -> bool:
-        worker = self._worker
-        if worker is None or len(worker.tasks) < len(self._specs) * self._partitions:
-            return False
-        return all(task.is_settled(self._end_of) for task in worker.tasks)
-
-    async def _unless_failed(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the coroutine's result, or raise the error that stops a task or the worker meanwhile."""
-        task = asyncio.create_task(coroutine)
+        self._kill()
+        version = self._app if app is None else app
         try:
-            while not task.done():
-                self._raise_failure()
-                await asyncio.wait([task], timeout=_LOOK_S)
-        finally:
-            task.cancel()
-        return task.result()
+            self._run(self._begin(version, Setup(version)))
+        except ActorsError as error:
+            if self._process is None:
+                self._failures.append(error)
+            raise
 
-    def _make_asks(self) -> FakeRequests | None:
-        if not self._setup.answers:
-            return None
-        return FakeRequests(self._cluster, self._network, topic=self._setup.reply_topic)
-
-    def _end_of(self, source: TopicPartition) -> int:
-        """Return the offset behind a partition's last record, which may have markers behind it."""
-        history = self._cluster.log(source).history
-        return next((record.offset + 1 for record in reversed(history) if record.is_committed), 0)
-
-    def _raise_failure(self) -> None:
-        if self._failures:
-            raise self._failures[0]
-        for task in self._worker.tasks if self._worker is not None else ():
-            if task.halted_by is not None:
-                raise task.halted_by
+    # --- inside ----------------------------------------------------------------------------------------------------
 
     def _control(self, actor: Any, key: Any, command: Literal["retry", "drop"]) -> None:
         definition = self._app.definition_of(actor)
@@ -567,18 +376,13 @@ class ActorTestDriver:
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: Headers | Mapping[str, bytes],
+        headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-        if partition is None:
-            partition = 0 if key is None else self._app.partitioner_for(topic).home(key, self._partitions)
-
-        async def produce() -> None:
-            self._cluster.produce(TopicPartition(topic, partition), [(key, value, pairs, timestamp_ms)])
-
-        self._run(produce())
+        if self._client is None:
+            raise UsageError("use the driver in a block: with ActorTestDriver(app) as driver: …")
+        self._run(self._client.produce(topic, key, value, headers, partition, timestamp_ms))
 
     def _store(self, store: Any) -> Store[Any, Any]:
         if isinstance(store, Store):

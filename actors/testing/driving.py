@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
+from faust.types.tuples import TP, RecordMetadata
+
+from actors._faust.inputs import check_parked
 from actors._faust.setup import Setup
+from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.control import TopicInfo
+from actors._kafka.admin.owners import KafkaOwners, StoreRecord, encode_stores
 from actors.declare.publishing import published_stores
-from actors.ports import TopicPartition
-from actors.runtime.requests.requests import REPLY_PARTITIONS
+from actors.errors import UnknownTopicError
+from actors.ports import ActorReply, ActorRequest, Headers, TopicPartition
+from actors.runtime.requests.requests import DEADLINE, REPLY_PARTITIONS, deadline_header
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import WorkerSettings
 from actors.testing.fakes.cluster import MemoryKafka
 from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import OffsetOutOfRangeError
+from actors.testing.fakes.ports import FakeClock, FakeLogs
+from actors.testing.fakes.requests import FakeRequests
 from stores.memory import MemoryStore
 
 IDLE_S = 3600.0
@@ -47,12 +56,12 @@ class DiskStore(MemoryStore):
     def __init__(self, store: str, partition: int) -> None:
         super().__init__()
         self.store = store
-        self._partition = partition
+        self.partition = partition
 
     @property
     def path(self) -> Path:
         """A name as that of a folder; there is no such folder."""
-        return Path(f"{self.store}-{self._partition}")
+        return Path(f"{self.store}-{self.partition}")
 
     @property
     def data(self) -> dict[bytes, bytes]:
@@ -179,8 +188,154 @@ class SimTopics:
         return {name: dict(_TOPIC_CONFIG) for name in names}
 
 
+class _Registry(StoreRegistry):
+    """The product's checks of a start, over the simulated cluster."""
+
+    def __init__(self, setup: Setup, cluster: MemoryKafka, network: DirectNetwork, clock: FakeClock) -> None:
+        logs, topics = FakeLogs(cluster, network), SimTopics(cluster)
+        any_topics: Any = topics
+        super().__init__(setup, any_topics, logs, KafkaOwners(setup.owners_topic, logs), clock)
+        self._cluster = cluster
+
+    async def _write(self, records: Mapping[str, StoreRecord]) -> None:
+        written = [(key, value, ()) for key, value in encode_stores(records).items()]
+        self._cluster.produce(TopicPartition(self._setup.owners_topic, 0), written)
+
+
+async def claim_stores(
+    setup: Setup, inputs: Mapping[str, TopicInfo], cluster: MemoryKafka, network: DirectNetwork, clock: FakeClock
+) -> None:
+    """Check a program's stores as a worker does before it touches them, and make the changelogs that are missing.
+
+    Raises:
+        ConfigurationError, LostChangelogError: see `StoreRegistry.claim`.
+    """
+    registry, topics = _Registry(setup, cluster, network, clock), SimTopics(cluster)
+    any_topics: Any = topics
+    await registry.claim()
+    await check_parked(setup.app, any_topics, inputs)
+    changelogs = setup.compacted(inputs)
+    for name, count in changelogs.items():
+        if cluster.find_topic(name) is None:
+            cluster.make_topic(name, count, is_compacted=True)
+    await registry.confirm(await topics.existing(changelogs))
+
+
+class ProgramClient:
+    """Carries `App.ask`, `App.tell` and `topic.send` of the program under test to the simulated cluster.
+
+    It takes the places of `actors._kafka.requests.KafkaRequests` and of Faust's producer, until `withdraw`. The program
+    may call it on any event loop and thread.
+
+    Args:
+        setup: the program's.
+        on_loop: runs a coroutine on the driver's loop.
+        unless_failed: awaits a coroutine, and raises what stops the worker meanwhile.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        cluster: MemoryKafka,
+        network: DirectNetwork,
+        clock: FakeClock,
+        *,
+        on_loop: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]],
+        unless_failed: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]],
+    ) -> None:
+        self._setup = setup
+        self._app: Any = setup.app
+        self._cluster = cluster
+        self._network = network
+        self._clock = clock
+        self._on_loop = on_loop
+        self._unless_failed = unless_failed
+        self._requests: FakeRequests | None = None
+        app: Any = setup.app
+        app._asks = app.producer = self
+
+    def withdraw(self) -> None:
+        """Let the program reach brokers again."""
+        if self._app._asks is self:
+            self._app._asks = None
+        if self._app._producer is self:
+            self._app.producer = None
+
+    async def partitions_of(self, topic: str) -> int:
+        """See `KafkaRequests.partitions_of`."""
+        return self._partitions_of(topic)
+
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        """See `actors.ports.Requests.ask`. The time-out is virtual time."""
+        if self._requests is None:
+            self._requests = FakeRequests(self._cluster, self._network, topic=self._setup.reply_topic)
+        # The program's own clock made the deadline, and the actors compare it with the driver's.
+        headers = [header for header in question.headers if header[0] != DEADLINE]
+        headers.append(deadline_header(self._clock, timedelta(seconds=timeout_s)))
+        asked = self._requests.ask(replace(question, headers=headers), timeout_s)
+        reply: ActorReply = await self._on_loop(self._unless_failed(asked))
+        return reply
+
+    async def close(self) -> None:
+        """Stay: the next question would connect again."""
+        self._app._asks = self
+
+    async def maybe_start(self) -> None:
+        """See `faust.types.transports.ProducerT`; likewise the methods below."""
+
+    async def flush(self) -> None:
+        """Do nothing: what is sent is there."""
+
+    async def stop(self) -> None:
+        """Stay: the next `send` would start it again."""
+
+    async def send(self, topic: str, key: bytes | None, value: bytes | None, **options: Any) -> Any:
+        """Send a record, and return a future that is done."""
+        sent = asyncio.get_running_loop().create_future()
+        sent.set_result(await self.send_and_wait(topic, key, value, **options))
+        return sent
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: float | None = None,
+        headers: Any = None,
+    ) -> RecordMetadata:
+        """Send a record; `timestamp` in Unix seconds."""
+        sent_ms = None if timestamp is None else int(timestamp * 1000)
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        target, offset = await self._on_loop(self.produce(topic, key, value, pairs, partition, sent_ms))
+        return RecordMetadata(*target, TP(*target), offset, timestamp, 0)
+
+    async def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> tuple[TopicPartition, int]:
+        """Append a record, on the driver's loop; return where it is."""
+        count = self._partitions_of(topic)
+        if partition is None:
+            partition = 0 if key is None else self._app.partitioner_for(topic).home(key, count)
+        target = TopicPartition(topic, partition)
+        return target, self._cluster.produce(target, [(key, value, headers, timestamp_ms)])
+
+    def _partitions_of(self, topic: str) -> int:
+        log = self._cluster.find_topic(topic)
+        if log is None:
+            raise UnknownTopicError(f"topic {topic} isn't declared by the app of the test driver")
+        return len(log.partitions)
+
+
 def make_topics(cluster: MemoryKafka, setup: Setup, partitions: int) -> None:
-    """Make the topics of an app that aren't there, each with so many partitions."""
+    """Make the topics of an app that aren't there but for changelogs, each with so many partitions."""
 
     def make(name: str, count: int = partitions, *, is_compacted: bool = False) -> None:
         if cluster.find_topic(name) is None:
@@ -197,6 +352,3 @@ def make_topics(cluster: MemoryKafka, setup: Setup, partitions: int) -> None:
     if setup.answers:
         make(setup.reply_topic, REPLY_PARTITIONS)
     make(setup.owners_topic, 1, is_compacted=True)
-    for definition in app.actors.values():
-        for store in definition.stores:
-            make(setup.changelog_topic(store.name), is_compacted=True)

@@ -11,10 +11,12 @@ import msgspec
 
 from actors._core.keys import place_of
 from actors._core.windows.kinds import Window
-from actors.admin.parked.reader import kinds_of
-from actors.declare.definition import ActorDefinition
-from actors.declare.values.codecs import topic_codecs
+from actors.admin.parked.reader import What, kinds_of
+from actors.declare.definition import ActorDefinition, messages_of
+from actors.declare.host import DeclaredApp
+from actors.declare.values.codecs import CodecError, topic_codecs
 from actors.declare.values.decoder import as_json
+from actors.declare.values.messages import MessageCodec
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command
@@ -22,6 +24,7 @@ from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.query_methods import QueryTarget
 from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
+from actors.runtime.outbox import calls
 from actors.runtime.quarantine.entries import ENTRY, read_entry
 from actors.runtime.task.task import Task
 from actors.runtime.windows.committed import read_windows
@@ -58,13 +61,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class ParkedHere:
-    """A parked message, or one that waits behind a parked message of its key.
+    """A parked message or effect, or one that waits behind a parked one of its key.
 
     Attributes:
-        key, value: decoded as the actor's messages are; bytes where that fails.
-        headers, topic, partition, offset, timestamp_ms: as it came.
-        error: why it couldn't be handled; None if it only waits.
+        key, value: decoded as the actor's messages are; bytes where that fails. The value of an effect is its
+            arguments as JSON has them, `(args, kwargs)`.
+        headers, topic, partition, offset, timestamp_ms: as it came; of an effect the actor's first input, and -1.
+        error: why it couldn't be handled or called; None if it only waits.
         attempts: how often it was tried.
+        effect: the effect's name, None of a message.
     """
 
     key: Any
@@ -76,6 +81,7 @@ class ParkedHere:
     timestamp_ms: int
     error: str | None
     attempts: int
+    effect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,62 @@ def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> 
     reader = next((one for one in actors.values() if topic in one.topic_names), actors[name])
     decode_key, decode_value = _decoders(reader, topic, record.headers)
     return name, Sent.of(record, decode_key, decode_value)
+
+
+def topic_of(app: DeclaredApp, topic: Any) -> Any:
+    """Return a topic of the app that is given by itself or by its name.
+
+    Raises:
+        UsageError: the app has no such topic.
+    """
+    if isinstance(topic, str):
+        declared = [*(one for actor in app.actors.values() for one in actor.topics), *app.declared_topics]
+        topics = {str(one.get_topic_name()): one for one in reversed(declared) if one.topics}
+        if topic not in topics:
+            raise UsageError(f"{topic!r} is no topic of this app, which has: {', '.join(sorted(topics)) or 'none'}")
+        return topics[topic]
+    if not hasattr(topic, "get_topic_name"):
+        raise UsageError(
+            f"{topic!r} is no topic. To send to an actor: driver.tell(actor, key, message), without waiting with "
+            "driver.tell(actor, key, message, settle=False)"
+        )
+    return topic
+
+
+def encoded(app: DeclaredApp, topic: Any, value: Any) -> tuple[bytes | None, Headers]:
+    """Return a message for a topic as bytes, and the headers that it goes with.
+
+    Raises:
+        CodecError: the class actor that reads the topic, or else the topic, doesn't take it.
+    """
+    if value is None:
+        return None, []
+    try:
+        return messages_of(app.actors.values(), topic).with_headers(value)
+    except CodecError:
+        if topic.schema.value_type is not None or not isinstance(value, dict | list | str | int | float | bytes):
+            raise
+    # Data and bytes are what other programs send: right or not, the actor gets it.
+    return topic_codecs(topic)[1].encode(value), []
+
+
+def decoder_of(messages: MessageCodec, headers: Headers) -> Callable[[bytes], Any]:
+    """Return the decoder of a record's value."""
+    return messages.decode if messages.by_headers is None else partial(messages.by_headers, headers)
+
+
+def parked_effects(definition: ActorDefinition, partition: int, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
+    """Return an actor's parked effects of a partition and those that wait behind them, by key and place in line."""
+    places = sorted((place for place in items if place.startswith(calls.PREFIX)), key=place_of)
+    records = {place: record for place in places if (record := calls.decoded(items[place])) is not None}
+    stuck = {calls.line_of(place) for place, record in records.items() if record.parked}
+    key_codec, _ = topic_codecs(definition.topic)
+    for place, record in records.items():
+        raw_key = calls.line_of(place)
+        if raw_key is not None and raw_key in stuck:
+            key, value = _or_bytes(key_codec.decode)(raw_key), (tuple(record.args), record.kwargs)
+            error, attempts, topic = record.error, record.attempts, definition.topic_name
+            yield ParkedHere(key, value, (), topic, partition, -1, -1, error, attempts, record.name)
 
 
 def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
@@ -123,14 +185,23 @@ def commands_to_all(definition: ActorDefinition, command: Literal["retry", "drop
     Raises:
         UsageError: it parks nothing.
     """
+    told = [
+        Command(actor=definition.name, what=what, command=command, id=ALL if command == "drop" else None, before=before)
+        for what in parked_kinds(definition)
+    ]
+    return [msgspec.json.encode(one) for one in told]
+
+
+def parked_kinds(definition: ActorDefinition) -> list[What]:
+    """Return what an actor may park.
+
+    Raises:
+        UsageError: it parks nothing.
+    """
     kinds = kinds_of(definition)
     if not kinds:
         raise UsageError(f'actor {definition.name} parks nothing: declare it with on_error="park", or with effects')
-    told = [
-        Command(actor=definition.name, what=what, command=command, id=ALL if command == "drop" else None, before=before)
-        for what in kinds
-    ]
-    return [msgspec.json.encode(one) for one in told]
+    return kinds
 
 
 def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: Mapping[str, Any], place: Place) -> Any:
@@ -169,12 +240,8 @@ def _decoders(
 ) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
     """Return decoders of an actor's keys and values, which return the bytes if they can't be decoded."""
     input_ = definition.input_called(topic)
-    messages, (key_codec, _) = definition.messages(input_), topic_codecs(input_)
-
-    def decode_value(raw: bytes) -> Any:
-        return messages.decode(raw) if messages.by_headers is None else messages.by_headers(headers, raw)
-
-    return _or_bytes(key_codec.decode), _or_bytes(decode_value)
+    key_codec, _ = topic_codecs(input_)
+    return _or_bytes(key_codec.decode), _or_bytes(decoder_of(definition.messages(input_), headers))
 
 
 def _or_bytes(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -33,6 +33,7 @@ from aiohttp import web
 from actors._core.task.lifecycle import State
 from actors.runtime.task.task import Task
 from actors.web.host import Host
+from stores._core.printable import counted
 
 PREFIX = "/health"
 _STOPPED = frozenset((State.HALTED, State.REFUSED))
@@ -95,10 +96,12 @@ def what_is_missing(app: Host) -> list[str]:
     total = len(worker.tasks)
     missing = _what_is_silent(app, worker.tasks)
     missing += [
-        f"{count} of {total} partitions: {state.value}" for state, count in states.items() if state not in _SERVED
+        f"{count} of {counted(total, 'partition')}: {state.value}"
+        for state, count in states.items()
+        if state not in _SERVED
     ]
     if total and states.keys() <= _STOPPED:
-        missing.append(f"all {total} partitions stand still")
+        missing.append(f"all {total} partitions stand still" if total > 1 else "the only partition stands still")
     return missing
 
 
@@ -120,7 +123,9 @@ def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
     silent_s = [silent_s for silent_s in leaders_s if silent_s > session_s]
     if silent_s:
         count = sum(len(task.sources) for task in tasks)
-        found.append(f"{len(silent_s)} of {count} partitions: the leader hasn't answered for {max(silent_s):.0f} s")
+        found.append(
+            f"{len(silent_s)} of {counted(count, 'partition')}: the leader hasn't answered for {max(silent_s):.0f} s"
+        )
     return found
 
 

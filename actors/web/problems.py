@@ -101,7 +101,7 @@ def not_ready(detail: str) -> Problem:
     return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=RETRY_AFTER_MS)
 
 
-def answer_to(error: Exception, request: web.Request) -> web.Response:
+def answer_to(error: BaseException, request: web.Request) -> web.Response:
     """Return the answer to a request that failed.
 
     Raises:
@@ -110,7 +110,7 @@ def answer_to(error: Exception, request: web.Request) -> web.Response:
     return _problem_of(error, request).response_to(request)
 
 
-def _problem_of(error: Exception, request: web.Request) -> Problem:
+def _problem_of(error: BaseException, request: web.Request) -> Problem:
     match error:
         case Problem():
             return error

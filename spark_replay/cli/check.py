@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     """Check the invariants of a changelog, without any worker's state.
 
-    Epochs and input offsets only grow, each key is in its own partition, and each record has write metadata. With
-    --put-if-absent no key changes its value. With --outputs each output has an input of its key that isn't younger.
+    Epochs and input offsets only grow, each key is in its own partition, each record has write metadata, and an owner
+    of its partition can have written it. With --put-if-absent no key changes its value. With --outputs each output has
+    an input of its key that isn't younger.
 
     The last line on standard output is a JSON object: violations, and the count of each check.
 
@@ -57,16 +58,17 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     if bool(options["outputs"]) != bool(options["inputs"]):
         raise click.UsageError("--outputs and --input go together")
     with running(Given.of(options)) as run:
-        from spark_replay.comparison.invariants import find_violations
+        from spark_replay.comparison.invariants import find_violations, writers
+        from spark_replay.comparison.writers import find_foreign
         from spark_replay.report.plans import plan_reading
 
         source = run.source()
         if dry_run:
-            say_plan(plan_reading("check", source, also="would read it up to three times"), run.console)
+            say_plan(plan_reading("check", source, also="would read it up to four times"), run.console)
             return
         started = time.monotonic()
         with run.progress(f"check {source.topic}"):
-            found = find_violations(source, source.describe(), _asked(run, options))
+            found = (*find_violations(source, source.describe(), _asked(run, options)), writers(find_foreign(source)))
     from spark_replay.comparison.report import SCHEMA
     from spark_replay.report.tables import show_findings
 

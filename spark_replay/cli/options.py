@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import tempfile
@@ -142,13 +143,20 @@ def spark_options(command: _Command) -> _Command:
 def source_options(command: _Command) -> _Command:
     """Add the options that say which changelog, and where it is."""
     return _with(
-        spark_options(command),
-        click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
+        log_options(command),
         click.option(
             "--archive",
             metavar="DIR",
             help="What `spark_replay archive` wrote; with --brokers too, Kafka is read from the archive's end on.",
         ),
+    )
+
+
+def log_options(command: _Command) -> _Command:
+    """Add those of a command that reads brokers only."""
+    return _with(
+        spark_options(command),
+        click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
         click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP-STORE-changelog."),
     )
 
@@ -210,11 +218,18 @@ class Failure(click.ClickException):
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Tell our errors in one line, and end with 2."""
+    """Tell our errors and a full disk in one line, and end with 2."""
     try:
         yield
     except ReplayError as error:
         raise Failure(printable(str(error))) from error
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        folder = tempfile.gettempdir()
+        raise Failure(
+            printable(f"a disk is full: {error}. Temporary files are in {folder}, TMPDIR names another folder")
+        ) from error
 
 
 def make_console() -> Console:

@@ -14,9 +14,9 @@ from spark_replay.cli.options import (
     LocalFolder,
     Pair,
     dry_run_option,
+    log_options,
     running,
     say_plan,
-    source_options,
 )
 from spark_replay.errors import ReadError
 from spark_replay.printing import say
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@source_options
+@log_options
 @click.option("--app", required=True, metavar="ID", help="The app of the changelog; with --publish, of the new one.")
 @click.option(
     "--to",
@@ -69,9 +69,9 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         --to /mnt/snapshots
     STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
+    if options["brokers"] is None:
+        raise click.UsageError("a snapshot is made of what the brokers hold: say --brokers")
     given = Given.of(options)
-    if given.archive is not None or given.brokers is None:
-        raise click.UsageError("a snapshot is made of what the brokers hold: leave --archive out, and say --brokers")
     with running(given) as run:
         from spark_replay.report.plans import plan_reading
         from spark_replay.snapshot.snapshot import require_store, write_snapshot
@@ -79,7 +79,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         from spark_replay.sources.staging import require_replaceable
         from stores._core.snapshot import SNAPSHOT_MANIFEST
 
-        source = kafka(run.spark, given.brokers, given.changelog, given.client(run.spark))
+        source = kafka(run.spark, options["brokers"], given.changelog, given.client(run.spark))
         store = require_store(publish or source.topic, app)
         require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         if dry_run:

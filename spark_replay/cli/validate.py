@@ -84,7 +84,8 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
     --html also profiles the log for the page's charts, which reads the log two more times.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
-    codes: 0 equal, 1 mismatches, 2 the command failed, or fewer keys than --min-keys were compared.
+    codes: 0 equal, 1 mismatches, or records that no owner can have written, 2 the command failed, fewer keys than
+    --min-keys were compared, or a partition can't be read by --live.
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
@@ -109,6 +110,12 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
             with run.progress(f"profile {source.topic}"):
                 _write_page(html_file, found, source)
     click.echo(json.dumps(found.totals))
+    if found.is_clean and found.unanswered:
+        numbers = ", ".join(map(str, sorted(found.unanswered)))
+        raise Failure(
+            f"the state of {len(found.unanswered)} of {len(found.ends)} partitions of {found.changelog} couldn't be "
+            f"read and isn't compared: {numbers}. The others are equal"
+        )
     if found.is_clean and found.compared < min_keys:
         raise Failure(
             f"{found.compared} keys of {found.changelog} were compared with {found.against}, fewer than --min-keys "

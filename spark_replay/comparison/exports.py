@@ -247,6 +247,7 @@ def _part(copy: Copy) -> Part:
         where=str(copy.file),
         owner=f"worker {copy.manifest.worker}",
         rows=copy.part.keys,
+        transaction=position.transaction,
     )
 
 

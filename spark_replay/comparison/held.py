@@ -23,6 +23,7 @@ class Part:
         where: The file or folder, for errors.
         owner: Who holds it.
         rows: How many rows its file has, None if nothing says so.
+        transaction: The number of the owner's commit that it took last, 0 if that is unknown.
     """
 
     partition: int
@@ -33,6 +34,7 @@ class Part:
     where: str
     owner: str
     rows: int | None = None
+    transaction: int = 0
 
     def __str__(self) -> str:
         """Say who holds what."""

@@ -8,6 +8,8 @@
 * `partitioner`: murmur2 puts the key into the partition in which it lies (stores with placement by key); of a window
   store the key of the message.
 * `metadata`: every record has a key and write metadata of this release's version.
+* `writers`: an owner of its partition can have written each record, as far as the leader registry and the group's
+  offsets tell: see `spark_replay.comparison.writers`.
 * `put_if_absent`: a key doesn't change its value, unless it was deleted or had expired in between. Only for stores
   that are written by `put_if_absent` alone. On a compacted log only what compaction left can be seen.
 * `outputs`: every output has an input of its key that isn't younger. Outputs carry no offset of their input, so this is
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.comparison.writers import Foreign
 from spark_replay.fold.fold import expired
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog, newest_windows
 from spark_replay.printing import input_offset, printable
@@ -41,6 +44,7 @@ CHECKS = {
     "source_offsets": "inputs' offsets only grow while one owner writes",
     "partitioner": "each key lies in its own partition",
     "metadata": "each record has a key and write metadata",
+    "writers": "an owner of its partition can have written each record",
     "put_if_absent": "no key changes its value",
     "outputs": "each output has its input",
     "copies": "one copy of a partition is the owner's",
@@ -276,6 +280,11 @@ def finding(check: str, by_partition: Mapping[int, int], examples: Iterable[str]
         examples=tuple(examples),
         notes=tuple(notes),
     )
+
+
+def writers(foreign: Foreign) -> Finding:
+    """Return the finding of records that no owner can have written."""
+    return finding("writers", foreign.counts, foreign.examples, foreign.notes)
 
 
 def _firsts(rows: DataFrame) -> list[Row]:

@@ -26,7 +26,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEYS_AT_ONCE = 500
+_UNAVAILABLE = 503
 _TIMEOUT_S = 30.0
 _ATTEMPTS = 12
 _BACKOFF_S = 0.2
@@ -134,7 +135,7 @@ class Workers:
             status=_ATTEMPTS,
             other=0,
             allowed_methods=None,
-            status_forcelist=(429, 503),
+            status_forcelist=(429, _UNAVAILABLE),
             backoff_factor=_BACKOFF_S,
             backoff_max=_LONGEST_BACKOFF_S,
             raise_on_status=False,
@@ -176,7 +177,8 @@ class Workers:
                 failures.append(f"{url}: {first_line(error)}")
                 continue
             if response.status != 200:
-                raise LiveError(f"{address} answered {response.status}: {_problem(response.data)}")
+                text = f"{address} answered {response.status}: {_problem(response.data)}"
+                raise LiveError(text, is_unavailable=response.status == _UNAVAILABLE)
             return _decoded(address, response.data, keys)
         raise LiveError(f"no worker answers: {'; '.join(failures)}")
 
@@ -204,6 +206,9 @@ def validate_live(
         sample: How many keys to ask for, of the same log always the same; None: all.
         placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
 
+    Returns:
+        The report; `unanswered` names the partitions whose state couldn't be read, which aren't compared.
+
     Raises:
         LiveError: Workers don't answer, or not in the protocol.
         LogTooShortError: A position that is told lies beyond the log.
@@ -220,18 +225,22 @@ def validate_live(
             summary = summarise_judged(
                 judged, lambda: explain_rows(judged, source, topic, Known.of(topic), compared=CONTENT)
             )
-    held = _held(workers, store, topic, told)
-    return report(summary, topic=topic, held=held, seconds=time.monotonic() - started)
+    held, seconds = _held(workers, store, topic, told), time.monotonic() - started
+    return replace(report(summary, topic=topic, held=held, seconds=seconds), unanswered=told.unanswered)
 
 
 @dataclass(slots=True)
 class _Told:
-    """The answers, in a file, and of each partition the highest position and epoch among them."""
+    """The answers, in a file, and of each partition the highest position and epoch among them.
+
+    `unanswered` has why the state of a partition can't be read: it isn't asked for again.
+    """
 
     file: Path
     positions: dict[int, int] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     asked_ms: int = 0
+    unanswered: dict[int, str] = field(default_factory=dict)
 
     def add(self, answer: Answer) -> None:
         number = answer.partition
@@ -243,10 +252,7 @@ def _ask(batches: Iterable[_Batch], workers: Workers, store: str, *, to: Path) -
     """Ask for keys, and keep no more than a batch in memory."""
     told = _Told(to)
     with pq.ParquetWriter(to, _SCHEMA) as writer:
-        for batch in batches:
-            # before the question: an answer is younger than this
-            told.asked_ms = now_ms()
-            answers = workers.many(store, batch.keys, partition=batch.asked)
+        for batch, answers in _answered(batches, workers, store, told):
             for answer in answers:
                 told.add(answer)
             columns: list[list[Any]] = [
@@ -262,6 +268,28 @@ def _ask(batches: Iterable[_Batch], workers: Workers, store: str, *, to: Path) -
     return told
 
 
+def _answered(
+    batches: Iterable[_Batch], workers: Workers, store: str, told: _Told
+) -> Iterator[tuple[_Batch, list[Answer]]]:
+    """Return the batches with their answers. One that can't be answered is asked for by partition."""
+    for each in batches:
+        batch = each.of(number for number in each.partitions if number not in told.unanswered)
+        if not batch.keys:
+            continue
+        # before the question: an answer is younger than this
+        told.asked_ms = now_ms()
+        try:
+            yield batch, workers.many(store, batch.keys, partition=batch.asked)
+        except LiveError as error:
+            if not error.is_unavailable:
+                raise
+            numbers = sorted(set(batch.partitions))
+            if len(numbers) == 1:
+                told.unanswered[numbers[0]] = str(error)
+            else:
+                yield from _answered((batch.of([number]) for number in numbers), workers, store, told)
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Keys, the partition where the log has each, and the one to ask in, if it has to be said."""
@@ -269,6 +297,12 @@ class _Batch:
     partitions: list[int]
     keys: list[bytes]
     asked: int | None
+
+    def of(self, numbers: Iterable[int]) -> _Batch:
+        """Return the keys of some partitions."""
+        chosen = set(numbers)
+        pairs = [pair for pair in zip(self.partitions, self.keys, strict=True) if pair[0] in chosen]
+        return _Batch([number for number, _ in pairs], [key for _, key in pairs], self.asked)
 
 
 def _batches(source: Source, sample: int | None, placement: str) -> Iterator[_Batch]:

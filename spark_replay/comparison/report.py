@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 """The version of the JSON report: it grows when a field is taken away or means something else."""
 MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
-KINDS = ("equal", *MISMATCHES, "superseded")
+KINDS = ("equal", *MISMATCHES, "superseded", "behind_position")
 _FACTS = {
     "overlapping_owners": (
         "the log's write of epoch {log[epoch]} at offset {log[offset]} lies behind epoch {overlap[epoch]}, which began "
@@ -65,7 +65,8 @@ class Report:
         changelog: The topic.
         app: The app, empty if it isn't known.
         store: The store, empty if it isn't known.
-        counts: Keys by kind, see `spark_replay.comparison.validate`; `without_metadata` counts damaged records.
+        counts: Keys by kind, see `spark_replay.comparison.validate`; `without_metadata` counts damaged records, and
+            `behind_position` records that aren't compared.
         by_partition: The same for each partition that has keys.
         keys: How many keys the log holds at the positions.
         records: How many of the log's records were read.
@@ -81,6 +82,7 @@ class Report:
         partitions_without_export: Partitions that hold keys and that nobody holds.
         notes: What else has to be known.
         examples: By kind, up to 10 of each cause.
+        unanswered: Partitions that workers couldn't be asked for, each with the reason; not compared.
     """
 
     changelog: str
@@ -102,6 +104,7 @@ class Report:
     partitions_without_export: Sequence[int] = ()
     notes: Sequence[str] = ()
     examples: Mapping[str, Sequence[Example]] = field(default_factory=dict)
+    unanswered: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def mismatches(self) -> int:
@@ -166,8 +169,12 @@ def report(
     seconds: float,
     findings: Sequence[Finding] = (),
     has_windows: bool = False,
+    behind: Mapping[int, int] | None = None,
 ) -> Report:
-    """Make a report of what `spark_replay.comparison.validate.summarise_judged` gives."""
+    """Make a report of what `spark_replay.comparison.validate.summarise_judged` gives.
+
+    `behind` is the number of records behind the position of each partition.
+    """
     by_partition: dict[int, Counter[str]] = {}
     keys: Counter[int] = Counter()
     for row in summary.kinds:
@@ -176,6 +183,8 @@ def report(
         counts["without_metadata"] += row["damaged"]
         if row["kind"] in KINDS and row["kind"] != "without_metadata":
             counts[row["kind"]] += row["count"]
+    for number, count in (behind or {}).items():
+        by_partition.setdefault(number, Counter())["behind_position"] += count
     total = sum(by_partition.values(), Counter())
     causes = _causes(summary.causes)
     positions = held.positions

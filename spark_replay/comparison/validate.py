@@ -11,7 +11,11 @@ Each key of the log or of the held state gets one kind:
 * `superseded`: the log only has later writes of it. Compaction took the one that is held, so that
   nothing can be said; no mismatch.
 
-All but `equal`, `absent` and `superseded` are mismatches, and each has a cause, see `spark_replay.comparison.causes`.
+* `behind_position`: counts records, not keys: those that were committed behind the position. They aren't compared; that
+  an owner can have written them is checked, see `spark_replay.comparison.writers`.
+
+All but `equal`, `absent`, `superseded` and `behind_position` are mismatches, and each has a cause, see
+`spark_replay.comparison.causes`.
 
 What is held is to be validated within the topic's `delete.retention.ms`: after that compaction also removes the
 tombstones behind the position, and a key deleted since looks `extra`.
@@ -34,9 +38,10 @@ from pyspark.storagelevel import StorageLevel
 from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.invariants import Asked, Finding, find_violations
+from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
 from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, held_point, judge
 from spark_replay.comparison.report import Report, Summary, report
+from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.settled import settle
@@ -83,12 +88,22 @@ def validate_exports(
             found = _judged(source, described, held)
             summary = summarise_judged(found.rows, lambda: _explained(source, held, found))
         _require_read(summary, held)
-    findings: tuple[Finding, ...] = ()
+    owned = [part for part in held.parts if part.epoch is not None]
+    foreign = find_foreign(source, owned, only_behind=invariants is None)
+    findings: tuple[Finding, ...] = (
+        (writers(foreign),) if any(foreign.behind.values()) or invariants is not None else ()
+    )
     if invariants is not None:
-        findings = find_violations(source, found.topic, replace(invariants, placement=held.placement))
+        findings += find_violations(source, found.topic, replace(invariants, placement=held.placement))
     seconds = time.monotonic() - started
     return report(
-        summary, topic=found.topic, held=held, findings=findings, seconds=seconds, has_windows=bool(found.windows)
+        summary,
+        topic=found.topic,
+        held=held,
+        findings=findings,
+        seconds=seconds,
+        has_windows=bool(found.windows),
+        behind=foreign.behind,
     )
 
 

@@ -61,8 +61,8 @@ class WindowLog:
         return F.coalesce(is_before, F.lit(False))
 
     def entries(self) -> Column:
-        """Tell of a row with `key` whether it only says when a window of another row closes."""
-        return F.substring("key", 1, 1) == F.lit(b"e")
+        """Tell of a row with `key` whether it is there only as long as a close or a change waits."""
+        return F.substring("key", 1, 1).isin(b"e", b"c")
 
     def home(self, partition_count: int) -> Column:
         """Return the partition that a row's message belongs in, null of a row that is of no message."""

@@ -45,7 +45,7 @@ class Figure:
 
 def draw_counts(found: Report) -> list[Figure]:
     """Draw where a validation found mismatches."""
-    wrong = [kind for kind in found.counts if kind not in ("equal", "superseded")]
+    wrong = [kind for kind in found.counts if kind not in ("equal", "superseded", "behind_position")]
     by_partition = {number: sum(counts.get(kind, 0) for kind in wrong) for number, counts in found.by_partition.items()}
     hit = {number: count for number, count in by_partition.items() if count}
     if not hit:

@@ -194,7 +194,7 @@ def without_password(text: str) -> str:
 
 
 def _verdict(found: Report) -> tuple[str, str]:
-    judged = sum(count for kind, count in found.counts.items() if kind != "superseded")
+    judged = sum(count for kind, count in found.counts.items() if kind not in ("superseded", "behind_position"))
     if found.is_clean:
         if not judged:
             return "plain", "There are no keys on either side"

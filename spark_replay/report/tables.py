@@ -52,6 +52,7 @@ def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int,
 
 def _lines(found: Report) -> list[str]:
     lines = [f"nobody holds partition {number}, which has keys" for number in found.partitions_without_export]
+    lines += [f"not compared: partition {number}: {reason}" for number, reason in sorted(found.unanswered.items())]
     lines += [f"stale copy, not compared: {copy}" for copy in found.stale_copies]
     lines += found.notes
     if found.over:

@@ -16,6 +16,6 @@ def by_partition(values: Sequence[int | None]) -> Column:
     return F.get(F.array(*(F.lit(value).cast("bigint") for value in values)), F.col("partition"))
 
 
-def by_input(values: Sequence[Sequence[int]], place: Column) -> Column:
+def by_input(values: Sequence[Sequence[int | None]], place: Column) -> Column:
     """Return `by_partition` of the values at the index `place`."""
     return F.get(F.array(*(by_partition(one) for one in values)), place)

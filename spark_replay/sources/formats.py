@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ToolMissingError
+from spark_replay.jars import minor_release
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,8 @@ DELTA_SETTINGS = {
 """What a session needs to write Delta, besides the jars."""
 VERIFIED = {"parquet.page.verify-checksum.enabled": "true"}
 """Options of a reader that compares the checksums that Parquet's pages are written with."""
-_DELTA_JAR = "io.delta:delta-spark_2.13:4.0.0"
+_DELTA = "io.delta:delta-spark_{minor}_2.13:4.4.0"
+"""Each minor release of Spark has an artifact of its own."""
 
 
 def require_format(spark: SparkSession, file_format: str) -> None:
@@ -35,9 +37,14 @@ def require_format(spark: SparkSession, file_format: str) -> None:
     delta = jvm.io.delta.sql.DeltaSparkSessionExtension if jvm is not None else None
     if delta is None or isinstance(delta, JavaPackage):
         raise ToolMissingError(
-            f"this Spark has no Delta Lake: hand it over with --spark-option spark.jars.packages={_DELTA_JAR}, or its "
-            "jars with --spark-option spark.jars=…"
+            f"this Spark has no Delta Lake: hand it over with --spark-option spark.jars.packages="
+            f"{delta_package(spark.version)}, or its jars with --spark-option spark.jars=…"
         )
+
+
+def delta_package(spark_version: str) -> str:
+    """Return the package of Delta Lake for a release of Spark."""
+    return _DELTA.format(minor=minor_release(spark_version))
 
 
 def write_files(frame: DataFrame, folder: Path, file_format: str) -> None:

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from spark_replay.errors import AppError, ReadError
 from spark_replay.session import first_line
 
+NO_SPACE = "No space left on device"
 _LONGEST = 400
 _OURS = ("spark_replay", "actors", "stores")
 # the last lines of tracebacks of Spark's Python workers
@@ -27,6 +28,11 @@ def reading(what: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         _require_imports(str(error))
+        if NO_SPACE in str(error):
+            raise ReadError(
+                f"a disk is full: Spark read {what}, and could not write: {_reason(error)}. Its temporary files are in "
+                "spark.local.dir (/tmp by default), another folder is chosen by --spark-option spark.local.dir=DIR"
+            ) from error
         raise ReadError(f"Spark could not read {what}: {_reason(error)}") from error
 
 

@@ -48,3 +48,8 @@ def _escaped(text: str, keep: str, escape: Callable[[str], str]) -> str:
         return text
     # Texts may be long, and have few different characters.
     return text.translate({ord(char): escape(char) for char in set(text) if not (char.isprintable() or char in keep)})
+
+
+def counted(count: int, what: str) -> str:
+    """Return how many there are, as text: "1 member", "2 members"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -100,7 +100,8 @@ class Position:
 
     `source_offset` is the next offset to process of the first input, `changelog_offset` the next changelog offset to
     read, `wall_time_ms` when both were last known to be the truth, `epoch` the owner that wrote them, `changelog_id`
-    the changelog topic's id, and `more_offsets` are those of the other inputs.
+    the changelog topic's id, and `more_offsets` are those of the other inputs. `transaction` is the number of the
+    owner's commit that the store took last, 0 if it took none itself.
     """
 
     source_offset: Int64
@@ -109,6 +110,7 @@ class Position:
     epoch: Int64
     changelog_id: str
     more_offsets: tuple[Int64, ...] = ()
+    transaction: Int64 = 0
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -136,8 +138,8 @@ def encode_position(position: Position) -> bytes:
 
 
 def position_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a position for `asdict`; with one input as releases write it that know of one."""
-    return {name: value for name, value in fields if name != "more_offsets" or value}
+    """Return the fields of a position for `asdict`, without those that say nothing."""
+    return {name: value for name, value in fields if value or name not in ("more_offsets", "transaction")}
 
 
 def decode_position(raw: bytes) -> Position:

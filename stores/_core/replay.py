@@ -34,4 +34,5 @@ def advance(position: Position, newest: Iterable[bytes], next_offset: int) -> Po
             epoch, offsets = metadata.epoch, [0] * len(offsets)
         if metadata.epoch == epoch > 0:
             offsets[metadata.input] = max(offsets[metadata.input], metadata.source_offset + 1)
-    return replace(position.at(offsets), changelog_offset=next_offset, epoch=epoch)
+    transaction = position.transaction if epoch == position.epoch else 0
+    return replace(position.at(offsets), changelog_offset=next_offset, epoch=epoch, transaction=transaction)

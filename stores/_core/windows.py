@@ -23,7 +23,7 @@ CLOSE_KEY_AT = 1 + 2 * WORD
 SIDE_AT = KEY_AT
 CHUNK_KEY_AT = SIDE_AT + 1 + 4
 UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
-KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
+KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"c": KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
 """Where the message key begins in a row, by the row's first letter."""
 
 
@@ -33,7 +33,9 @@ class Progress(msgspec.Struct, frozen=True):
     Attributes:
         stream_ms: stream time, -1 before the first record.
         closed: the row of the last aligned window whose close was handled, empty before the first.
-        closed_end_ms: windows that end up to then are closed whatever the grace: it was shorter before.
+        closed_end_ms: windows that end up to then are closed by `closed_grace_ms`: the grace was shorter before. -1
+            before the first.
+        closed_grace_ms: see there, -1 where there are none.
         layout: the windows that the rows are made for, "" before the first.
         grace_ms: the grace period by which windows were closed so far, -1 before the first.
         has_entries: whether each list with a window to close has an entry for it.
@@ -48,19 +50,21 @@ class Progress(msgspec.Struct, frozen=True):
     grace_ms: int = -1
     has_entries: bool = False
     expired: bytes = b""
+    closed_grace_ms: int = -1
     latest_ms: int = -1
 
 
 class _Rest(msgspec.Struct, array_like=True, frozen=True):
-    """What follows stream time. Earlier releases write no `expired`, later ones may add to the end."""
+    """What follows stream time. Later releases may add to the end."""
 
     closed: bytes
     closed_end_ms: int
     layout: str
     grace_ms: int
     has_entries: bool
-    expired: bytes = b""
-    latest_ms: int = -1
+    expired: bytes
+    closed_grace_ms: int
+    latest_ms: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,6 +80,7 @@ def encode_progress(progress: Progress) -> bytes:
         progress.grace_ms,
         progress.has_entries,
         progress.expired,
+        progress.closed_grace_ms,
         progress.latest_ms,
     )
     return PROGRESS + progress.stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
@@ -94,4 +99,4 @@ def decode_progress(raw: bytes) -> Progress:
     if raw[:1] != PROGRESS or len(rest.expired) not in (0, KEY_AT):
         raise ValueError(f"not the stream time of windows: {raw[:50]!r}")
     stream_ms = int.from_bytes(raw[1:KEY_AT], signed=True)
-    return Progress(stream_ms, **msgspec.structs.asdict(rest))
+    return Progress(stream_ms, *msgspec.structs.astuple(rest))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors._core.windows.changes import Change
 from actors._core.windows.versions import History
 from actors.runtime.message.grouping import Grouping
 from actors.runtime.message.table import Table
@@ -95,19 +96,24 @@ def test_a_deleted_row_that_stays_is_found(judge: Judge, monkeypatch: pytest.Mon
 def test_a_row_that_stays_in_its_former_group_is_found(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, history_ms: int
 ) -> None:
-    """Changes have no former value."""
-    change = Grouping.change
-    monkeypatch.setattr(Grouping, "change", lambda groups, ctx, _, new: change(groups, ctx, None, new))
+    """No group hears that a row leaves it."""
+    send = Grouping._send
+
+    def comes(groups: Grouping, ctx: Any, raw_key: bytes, group: bytes, change: Change, **options: Any) -> None:
+        if change.new is not None:
+            send(groups, ctx, raw_key, group, change, **options)
+
+    monkeypatch.setattr(Grouping, "_send", comes)
     _planted(judge, GROUPS, history_ms)
 
 
-def test_a_row_that_comes_before_it_leaves_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change within a group is two, the new value first."""
+def test_a_row_that_leaves_before_it_comes_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change within a group is two."""
     change = Grouping.change
 
-    def twice(groups: Grouping, ctx: Any, former: Any, new: Any) -> None:
-        change(groups, ctx, None, new)
-        change(groups, ctx, former, None)
+    def twice(groups: Grouping, ctx: Any, state: Any, new: Any) -> None:
+        change(groups, ctx, state, None)
+        change(groups, ctx, state, new)
 
     monkeypatch.setattr(Grouping, "change", twice)
     _planted(judge, GROUPS, 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actors._core.windows.changes import GROUP_OF
 from actors.declare.streams.foreign_joins import _Left, _Right
 from actors.runtime.message.grouping import Grouping
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -90,9 +91,9 @@ def subscribe_once(patch: Patch) -> None:
     """A row that is replaced doesn't subscribe again."""
     change = Grouping.change
 
-    def once(groups: Grouping, ctx: Any, former: Any, new: Any) -> None:
-        if former is None or new is None:
-            change(groups, ctx, former, new)
+    def once(groups: Grouping, ctx: Any, state: Any, new: Any) -> None:
+        if new is None or state.overlays[groups.taken].get(GROUP_OF + ctx._raw_key) is None:
+            change(groups, ctx, state, new)
 
     patch.setattr(Grouping, "change", once)
 

@@ -11,6 +11,7 @@ import actors.runtime.windows.closes as closes
 import actors.runtime.windows.store as store_module
 from actors._core.windows.kinds import AlignedWindows
 from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
@@ -99,7 +100,7 @@ def make_no_window_behind_an_event(patch: Patch) -> None:
 def put_off_what_changed_again(patch: Patch) -> None:
     """A window that changes is emitted an interval later."""
     edit = ("self.every_ms + 1)", "self.every_ms + 2)")
-    patch.setattr(ChangeStore, "_row", rewritten(ChangeStore._row, edit))
+    patch.setattr(ChangeStore, "_until_ms", rewritten(ChangeStore._until_ms, edit))
 
 
 def emit_what_was_replaced(patch: Patch) -> None:
@@ -109,8 +110,8 @@ def emit_what_was_replaced(patch: Patch) -> None:
 
 def emit_again_after_a_crash(patch: Patch) -> None:
     """What was emitted stays in the store."""
-    edit = ("    overlay.delete(row)\n", "")
-    patch.setattr(closes._Changed, "take", rewritten(closes._Changed.take, edit))
+    edit = ("        overlay.delete(row)\n", "")
+    patch.setattr(ChangeStore, "take", rewritten(ChangeStore.take, edit))
 
 
 def forget_changes_at_a_takeover(patch: Patch) -> None:
@@ -122,6 +123,18 @@ def forget_changes_at_a_takeover(patch: Patch) -> None:
             original(self, closing)
 
     patch.setattr(TaskWindows, "_look_for_next", look)
+
+
+def count_what_is_left_as_handled(patch: Patch) -> None:
+    """A task that ends drops its closes before its last commit, which passes those that are past their retention."""
+    original = TaskProcessor._leave
+
+    async def leave(self: TaskProcessor) -> None:
+        for message in self._due:
+            message.handled()
+        await original(self)
+
+    patch.setattr(TaskProcessor, "_leave", leave)
 
 
 WINDOWS: dict[str, Any] = {"features": ("windows",)}
@@ -141,6 +154,8 @@ PLANTED = (
     Planted(emit_what_was_replaced, "windows", **WINDOWS),
     Planted(emit_again_after_a_crash, "windows", first_seed=1, **WINDOWS),
     Planted(forget_changes_at_a_takeover, "windows", first_seed=2, **WINDOWS),
+    Planted(count_what_is_left_as_handled, "windows", **WINDOWS),
+    Planted(count_what_is_left_as_handled, "joins", features=("joins",)),
 )
 
 

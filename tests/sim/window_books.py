@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from actors.testing.fakes.cluster import EPOCH_MS
@@ -44,22 +44,16 @@ class Slides:
     """The sliding windows of the keys of a partition: of all events of a key, those that are near enough.
 
     An event whose own window is closed goes into the windows that are there; which ones are there then depends on
-    earlier windows alone. Windows around such an event are unclear: nothing is said of them.
+    earlier windows alone. Windows around such an event are unclear: nothing is said of them. So are those around an
+    event whose own window is open for the longest grace and closed for the least one.
     """
 
-    def __init__(self, length_ms: int, grace_ms: int) -> None:
+    def __init__(self, length_ms: int, graces_ms: Sequence[int]) -> None:
         self._length_ms = length_ms
-        self._grace_ms = grace_ms
+        self._least_ms, self._most_ms = min(graces_ms), max(graces_ms)
         self._events: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
         self._unclear: defaultdict[bytes, list[int]] = defaultdict(list)
         self.windows: defaultdict[bytes, dict[Place, Held]] = defaultdict(dict)
-
-    def is_late(self, at_ms: int, stream_ms: int) -> bool:
-        """Tell whether no window that an event may be in is open."""
-        return self.closes_ms(at_ms + self._length_ms) <= stream_ms
-
-    def closes_ms(self, end_ms: int) -> int:
-        return end_ms + self._grace_ms + 1
 
     def is_clear(self, key: bytes, start_ms: int) -> bool:
         reach_ms = 2 * self._length_ms + 2
@@ -67,9 +61,9 @@ class Slides:
 
     def add(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> list[Held]:
         """Take an event, and give the windows that change."""
-        if self.is_late(at_ms, stream_ms):
+        if at_ms + self._length_ms + self._most_ms + 1 <= stream_ms:
             return []
-        if self.closes_ms(at_ms) <= stream_ms:
+        if at_ms + self._least_ms + 1 <= stream_ms:
             self._unclear[key].append(at_ms)
             return []
         length_ms, events, windows = self._length_ms, self._events[key], self.windows[key]
@@ -92,21 +86,33 @@ class Slides:
 
 
 class Emits:
-    """What is to be emitted of windows: each that changed in an interval once, as it was changed last in it."""
+    """What is to be emitted of windows: each that changed in an interval once, as it was changed last in it.
 
-    def __init__(self, every_ms: int) -> None:
-        self._every_ms = every_ms
+    A change goes into what waits for a later interval too, which there is when intervals were longer before.
+    """
+
+    def __init__(self) -> None:
+        self.every_ms = 0
         self._waiting: dict[tuple[int, str, bytes, Place], Held] = {}
         self._ends: dict[str, int] = {}
 
     def changed(self, store: str, key: bytes, held: Held, stream_ms: int) -> None:
-        self._waiting[end_of_interval(stream_ms, self._every_ms), store, key, held.place] = Held(
-            *held.place, held.count, held.total
-        )
+        until_ms = end_of_interval(stream_ms, self.every_ms)
+        for end_ms in {until_ms, *self._later(store, key, held.place[0], until_ms)}:
+            self._waiting[end_ms, store, key, held.place] = Held(*held.place, held.count, held.total)
+
+    def _later(self, store: str, key: bytes, start_ms: int, until_ms: int) -> list[int]:
+        """Give the ends of the intervals, from one on, that something which begins then waits for."""
+        return [
+            end_ms
+            for end_ms, *of, place in self._waiting
+            if end_ms >= until_ms and of == [store, key] and place[0] == start_ms
+        ]
 
     def replaced(self, store: str, key: bytes, place: Place, stream_ms: int) -> None:
-        """Forget a session that another one takes the place of, if it changed in the same interval."""
-        self._waiting.pop((end_of_interval(stream_ms, self._every_ms), store, key, place), None)
+        """Forget a session that another one takes the place of, if it changed in the same interval or waits longer."""
+        for end_ms in self._later(store, key, place[0], end_of_interval(stream_ms, self.every_ms)):
+            self._waiting.pop((end_ms, store, key, place), None)
 
     def emitted(self, store: str, key: bytes, held: Held, at_ms: int) -> Iterator[str]:
         """Take a window that was emitted with the time `at_ms`, and say what is wrong with that."""

@@ -4,6 +4,10 @@ Events come out of order, some too late. Each is added to aligned windows, to se
 of an aligned window adds its sum to a larger one: a result of results. Aligned windows and sessions that changed are
 emitted once in an interval. The handler says what it changed and when, and the oracle computes the windows anew from
 that: see `_Book`.
+
+In half of the runs each process has a grace, a retention and an interval of its own, so that they become longer and
+shorter with each takeover. What the least grace closes, and the longest one leaves open, is certain then; in between,
+what the handler says is taken, and a window that was closed stays closed.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import StoredRecord
 from stores._core.record import METADATA_BYTES
 from tests.sim import app
+from tests.sim.leaving import ClosingPart
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
 from tests.sim.window_books import Emits, Held, Place, Slides, end_of_interval
 
@@ -65,14 +70,18 @@ def _merged(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
 COUNT_AND_SUM: Aggregate[tuple[int, int]] = Aggregate((0, 0), _counted, _merged, tuple[int, int])
 
 
-class WindowsPart(Part):
+def _send_late(ctx: Context, value: str) -> None:
+    ctx.send(LATE, key=ctx.key, value=value, headers=ctx.headers)
+
+
+class WindowsPart(ClosingPart):
     """Inputs are events of some age; closes may fail, and where keys are handled side by side there are none."""
 
     name = "windows"
     stores = (*KINDS, *EMITTED.values())
     topics = (TOPIC, LATE)
     limits = (
-        (task_windows, "CLOSES_AT_ONCE", (1, 3, 100)),
+        (task_windows, "CLOSES_AT_ONCE", (1, 3, *5 * (100,))),
         (removal, "REMOVALS", (4, 1000)),
         (processor, "DUE_S", (0.0, 0.001)),
     )
@@ -88,8 +97,20 @@ class WindowsPart(Part):
         self._late = shape.choice(("handle", "drop", LATE))
         self.near_ms = shape.choice((200, 1_000, 3_000))
         self.every_ms = self.size_ms // shape.choice((1, 2, 4))
+        settings = Random(f"{seed} settings of windows")
+        self._changes_settings = settings.random() < 0.5
+        graces_ms = settings.sample((0, 300, 2_000, 10_000), 3)
+        self.graces_ms = tuple(graces_ms) if self._changes_settings else (self.grace_ms,)
         self._numbers = 0
         self._made: dict[Any, WindowStore[Any, Any]] = {}
+
+    def _settings(self, host: Host) -> tuple[int, int, int]:
+        """Give the grace, what is kept for longer than it is needed, and the interval of a process's program."""
+        if not self._changes_settings:
+            return self.grace_ms, 0, self.every_ms
+        drawn = Random(f"{self._seed} settings of {host.name}")
+        every_ms = self.size_ms // drawn.choice((1, 2, 4))
+        return drawn.choice(self.graces_ms), drawn.choice((0, 0, 5_000)), every_ms
 
     @property
     def closes(self) -> bool:
@@ -108,11 +129,12 @@ class WindowsPart(Part):
         return {"windows": timed(made), "max_ahead_ms": MAX_AHEAD_MS}
 
     def make_stores(self, host: Host) -> Stores:
-        made = {name: self._make_store(name) for name in KINDS}
+        grace_ms, more_ms, every_ms = self._settings(host)
+        made = {name: self._make_store(name, grace_ms, more_ms) for name in KINDS}
         changes = {name: raw_store(EMITTED[name]) for name in EMITTED}
         for name, rows in changes.items():
             rows.placement = "key"
-            emitting(made[name], rows, Every(milliseconds=self.every_ms))
+            emitting(made[name], rows, Every(milliseconds=every_ms))
         if self.closes:
             for store in made.values():
                 store.on_close(partial(self._close, store, made[ROLLUPS]))
@@ -120,16 +142,16 @@ class WindowsPart(Part):
                 made[name].on_emit(partial(self._emit, name))
         return (*(store.rows for store in made.values()), *changes.values())
 
-    def _make_store(self, name: str) -> WindowStore[Any, Any]:
+    def _make_store(self, name: str, grace_ms: int, more_ms: int) -> WindowStore[Any, Any]:
         rows, key, plain = raw_store(name), resolve(str), resolve(None)
         # As `app.window_store` has them.
         rows.placement = "key"
         made = window_store(
             rows,
             self._kind(name),
-            grace=timedelta(milliseconds=self.grace_ms),
-            retention=timedelta(milliseconds=self.retention_ms(name)),
-            key=key,
+            grace=timedelta(milliseconds=grace_ms),
+            retention=timedelta(milliseconds=self.retention_ms(name, grace_ms, more_ms)),
+            keys=lambda: key,
             value=plain,
             aggregate=COUNT_AND_SUM,
         )
@@ -148,17 +170,23 @@ class WindowsPart(Part):
             return Sliding(timedelta(milliseconds=self.near_ms))
         return Tumbling(size) if size == advance else Hopping(size, advance)
 
-    def retention_ms(self, name: str) -> int:
+    def retention_ms(self, name: str, grace_ms: int, more_ms: int = 0) -> int:
         """Give how long windows are kept: no longer than they are needed, where that can be told."""
         if not MOVED.isdisjoint(self.world.features):
             return LONG_MS
+        if name == VISITS:
+            # Their lists are as long as it says.
+            grace_ms, more_ms = max(self.graces_ms), 0
         length_ms = {SPANS: self.size_ms, VISITS: self.gap_ms + max(LAGS_MS) + DELAY_MS, ROLLUPS: self.rollup_ms}
-        return (length_ms | {NEAR: 2 * self.near_ms})[name] + self.grace_ms
+        return (length_ms | {NEAR: 2 * self.near_ms})[name] + grace_ms + more_ms
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
     def around(self, handler: Handler, stores: Stores) -> Handler:
-        always, in_time = windowed(handler, "handle"), windowed(handler, self._late)
+        always, in_time = (
+            windowed(handler, "handle"),
+            windowed(handler, self._late if self._late != LATE else _send_late),
+        )
 
         async def handle(ctx: Context, value: str) -> Any:
             is_own = value.partition(":")[0] == OPERATION
@@ -168,6 +196,7 @@ class WindowsPart(Part):
 
     def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
         spans, visits, _, near = (self._made[rows] for rows in stores[: len(KINDS)])
+        grace_ms, _, every_ms = self._settings(host)
 
         async def event(ctx: Context, argument: str) -> None:
             number, is_late = int(argument), ctx.late
@@ -175,13 +204,15 @@ class WindowsPart(Part):
             if number % 5 == 0 and self.is_first_attempt(ctx.partition, ctx.key, number):
                 self.fail_with_garbage(ctx)
             when = f"{ctx.timestamp_ms - EPOCH_MS} {ctx.stream_ms - EPOCH_MS} {int(is_late)}"
-            ctx.send(TOPIC, key=ctx.key, value=f"{OPERATION} {number} {ctx.offset} {when} {' '.join(changed)}")
+            told = f"{OPERATION} {number} {ctx.offset} {when} {' '.join(changed)} {grace_ms} {every_ms}"
+            ctx.send(TOPIC, key=ctx.key, value=told)
 
         return {OPERATION: event}
 
     async def _close(
         self, store: WindowStore[Any, Any], rollups: WindowStore[Any, Any], ctx: Context, window: Window, value: Any
     ) -> None:
+        await self.pass_close()
         count, total = value
         added = _told(rollups.add(ctx.key, total)) if store.name == SPANS else NONE
         may_fail = total % 3 == 0 and not self.is_parking
@@ -191,6 +222,7 @@ class WindowsPart(Part):
         ctx.send(TOPIC, key=ctx.key, value=f"closed {store.name} {place} {count} {total} {ctx.offset} {added}")
 
     async def _emit(self, store: str, ctx: Context, window: Window, value: Any) -> None:
+        await self.pass_close()
         count, total = value
         may_fail = total % 4 == 0 and not self.is_parking
         if may_fail and self.is_first_attempt("emit", store, ctx.partition, ctx.key, window, ctx.timestamp_ms):
@@ -203,17 +235,14 @@ class WindowsPart(Part):
 
     def may_lack(self, store: str, rows: Mapping[bytes, bytes]) -> Iterator[bytes]:
         """Give the rows that are past their retention; `rows` are committed, with metadata."""
-        name = next((of for of, changes in EMITTED.items() if changes == store), store)
-        stream_ms = stream_ms_of(rows) if name in KINDS else None
+        stream_ms = stream_ms_of(rows) if store in KINDS else None
         if stream_ms is None:
             return
-        retention_ms = self.retention_ms(name)
-        segment_ms = self.near_ms if name == NEAR else max(self.gap_ms, -(-retention_ms // SEGMENTS))
+        retention_ms = self.retention_ms(store, min(self.graces_ms))
+        segment_ms = self.near_ms if store == NEAR else max(self.gap_ms, -(-retention_ms // SEGMENTS))
         for row in rows:
             at = int.from_bytes(row[1 : 1 + _WORD])
-            # Changes wait for nothing where nothing is called.
-            ends = {b"e": at} if store != name else {b"w": at, b"k": (at + 1) * segment_ms}
-            end = ends.get(row[:1])
+            end = {b"w": at, b"k": (at + 1) * segment_ms}.get(row[:1])
             if end is not None and end <= stream_ms - retention_ms:
                 yield row
 
@@ -222,7 +251,7 @@ class WindowsPart(Part):
             return
         for number in range(self.world.partitions):
             if self.is_exact:
-                yield from self._replayed(number, None).missed()
+                yield from self._replayed(number, self._streams(number)).missed()
             else:
                 yield from self._lost(number)
                 yield from self._never_emitted(number)
@@ -234,9 +263,12 @@ class WindowsPart(Part):
             late = [record for record in self._log(LATE, number) if record.is_committed]
             self.world.audit.counted["window late"] += len(late)
             if self.is_exact:
-                streams = Streams(self, number) if UNTOLD.isdisjoint(self.world.features) else None
+                streams = self._streams(number)
                 yield from self._replayed(number, streams).wrong
                 yield from self._accounted(number, late, streams)
+
+    def _streams(self, partition: int) -> Streams | None:
+        return Streams(self, partition) if UNTOLD.isdisjoint(self.world.features) else None
 
     def _log(self, topic: str, partition: int) -> Sequence[StoredRecord]:
         return self.world.cluster.log(TopicPartition(topic, partition)).history
@@ -262,7 +294,7 @@ class WindowsPart(Part):
             self.count("window dropped" if number in missing else "window diverted")
             stream_ms = math.inf if streams is None else streams.at(record.offset)
             last_ms = max(self.rollup_end(record.timestamp), record.timestamp + self.near_ms + 1)
-            if last_ms + self.grace_ms > stream_ms:
+            if last_ms + min(self.graces_ms) > stream_ms:
                 yield f"windows: {record} of partition {partition} is no later than {stream_ms}, and wasn't handled"
 
     def rollup_end(self, at_ms: int) -> int:
@@ -293,7 +325,7 @@ class WindowsPart(Part):
             found = [
                 count for (start, end), count in closed[key, store].items() if start <= place[0] and end >= place[1]
             ]
-            if end_ms + idle_ms + self.grace_ms <= stream_ms and max(found, default=0) < len(numbers):
+            if end_ms + idle_ms + max(self.graces_ms) <= stream_ms and max(found, default=0) < len(numbers):
                 yield f"windows: {key!r} of partition {partition}: {store} {place} closed with {found}, not {numbers}"
 
     def _never_emitted(self, partition: int) -> Iterator[str]:
@@ -307,7 +339,8 @@ class WindowsPart(Part):
                 stream_ms = max(stream_ms, int(words[3]))
                 for place in _places(words[5]):
                     added[key, place].add(int(words[0]))
-                    over_ms[key, place] = end_of_interval(stream_ms, self.every_ms)
+                    until_ms = end_of_interval(stream_ms, int(words[9]))
+                    over_ms[key, place] = max(until_ms, over_ms.get((key, place), until_ms))
             elif what == "emitted" and words[0] == SPANS:
                 place = int(words[1]), int(words[2])
                 emitted[key, place] = max(emitted[key, place], int(words[3]))
@@ -358,6 +391,11 @@ class Streams:
                 self._offsets.append(record.offset)
                 self._times.append(max(record.timestamp, self._times[-1] if self._times else -1))
 
+    @property
+    def reached_ms(self) -> int:
+        """The time behind the last record."""
+        return self._times[-1] if self._times else -1
+
     def at(self, offset: int) -> int:
         """Give the time when the record at an offset was handled, or the last one before it."""
         place = bisect_right(self._offsets, offset)
@@ -375,11 +413,15 @@ class _Book:
         self._windows: defaultdict[tuple[str, bytes], dict[Place, Held]] = defaultdict(dict)
         # Sessions that another one took the place of after they were due.
         self._replaced: dict[tuple[bytes, Place], Held] = {}
+        # Those of them that were due only if the grace was shorter before.
+        self._unsure: set[tuple[bytes, Place]] = set()
         self._reached: dict[bytes, int] = {}
-        self._stream_ms = -1
+        self._stream_ms, self._grace_ms = -1, 0
         self._ends: dict[str, int] = {}
-        self._slides = Slides(part.near_ms, part.grace_ms)
-        self._emits = Emits(part.every_ms)
+        self._slides = Slides(part.near_ms, part.graces_ms)
+        self._emits = Emits()
+        # Windows that an event in time for some grace wasn't added to.
+        self._refused: set[tuple[str, bytes, Place]] = set()
 
     def event(self, key: bytes, words: list[str]) -> None:
         """Take an event that was handled."""
@@ -389,7 +431,9 @@ class _Book:
             self._say(
                 key, f"has the time {stream_ms} at {offset}: the inputs say {self._streams.at(offset) - EPOCH_MS}"
             )
-        spans, visit = self._into_spans(key, number, at_ms, stream_ms), self._into_visits(key, number, at_ms, stream_ms)
+        self._grace_ms, self._emits.every_ms = int(words[8]), int(words[9])
+        spans = self._into_spans(key, number, at_ms, stream_ms, _places(words[5]))
+        visit = self._into_visits(key, number, at_ms, stream_ms, is_told=words[6] != NONE)
         near = self._slides.add(key, number, at_ms, stream_ms)
         wanted = [_listed(spans), visit.told if visit else NONE, _listed(self._clear(key, near))]
         told = [words[5], words[6], _listed(self._clear(key, _helds(words[7])))]
@@ -397,12 +441,13 @@ class _Book:
             self._say(key, f"has {told} of event {number} at {at_ms}, stream time {stream_ms}, not {wanted}")
         for held in spans:
             self._emits.changed(SPANS, key, held, stream_ms)
-        end_ms = self._part.rollup_end(at_ms + EPOCH_MS) - EPOCH_MS
         # A join decides for itself what is late.
-        may_be_late = "joins" not in self._part.world.features
-        are_late = not spans and visit is None and self._slides.is_late(at_ms, stream_ms)
-        is_late = may_be_late and are_late and end_ms + self._part.grace_ms <= stream_ms
-        if bool(late) is not is_late:
+        may_be_late = "joins" not in self._part.world.features and not spans and visit is None
+        end_ms = max(self._part.rollup_end(at_ms + EPOCH_MS) - EPOCH_MS, at_ms + self._part.near_ms + 1)
+        is_late = may_be_late and end_ms + self._grace_ms <= stream_ms
+        # Whether what nothing was added to is open isn't known where it depends on the grace.
+        is_certain = not may_be_late or is_late or end_ms + min(self._part.graces_ms) > stream_ms
+        if is_certain and bool(late) is not is_late:
             self._say(key, f"is told that event {number} at {at_ms} is late: {bool(late)}")
 
     def _pass_time(self, key: bytes, at_ms: int, stream_ms: int) -> None:
@@ -413,23 +458,37 @@ class _Book:
         self._reached[of] = max(stream_ms, self._reached.get(of, stream_ms))
         self._stream_ms = max(self._stream_ms, stream_ms)
 
-    def _into_spans(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> list[Held]:
+    def _is_open(self, store: str, key: bytes, place: Place, stream_ms: int, *, is_told: bool) -> bool:
+        """Tell whether a window takes an event; where it depends on the grace, by what is told of it."""
+        # What the present grace closes is closed, however long an earlier one was.
+        if self._closes_ms(store, place[1], self._grace_ms) <= stream_ms:
+            return False
+        if self._closes_ms(store, place[1], min(self._part.graces_ms)) > stream_ms:
+            return True
+        if not is_told:
+            self._refused.add((store, key, place))
+        elif (store, key, place) in self._refused:
+            self._say(key, f"adds to the closed window {place} of {store} at {stream_ms}")
+        return is_told
+
+    def _into_spans(self, key: bytes, number: int, at_ms: int, stream_ms: int, told: Sequence[Place]) -> list[Held]:
         part, found = self._part, []
         at_ms += EPOCH_MS
         last = at_ms - at_ms % part.advance_ms
         for start in range(last - part.size_ms + part.advance_ms, last + 1, part.advance_ms):
             start_ms, end_ms = start - EPOCH_MS, start + part.size_ms - EPOCH_MS
-            if end_ms + part.grace_ms > stream_ms:
+            place = start_ms, end_ms
+            if self._is_open(SPANS, key, place, stream_ms, is_told=place in told):
                 held = self._windows[SPANS, key].setdefault((start_ms, end_ms), Held(start_ms, end_ms))
                 held.add(1, number)
                 found.append(held)
         return found
 
-    def _into_visits(self, key: bytes, number: int, at_ms: int, stream_ms: int) -> Held | None:
+    def _into_visits(self, key: bytes, number: int, at_ms: int, stream_ms: int, *, is_told: bool) -> Held | None:
         part, visits = self._part, self._windows[VISITS, key]
         near = [one for one in visits.values() if one.start_ms - part.gap_ms <= at_ms <= one.end_ms + part.gap_ms]
         visit = Held(min([at_ms, *(one.start_ms for one in near)]), max([at_ms, *(one.end_ms for one in near)]))
-        if self._closes_ms(VISITS, visit.end_ms) <= stream_ms:
+        if not self._is_open(VISITS, key, visit.place, stream_ms, is_told=is_told):
             return None
         visit.add(1, number)
         for one in near:
@@ -438,8 +497,11 @@ class _Book:
             place = one.place
             del visits[place]
             self._emits.replaced(VISITS, key, place, stream_ms)
-            if self._closes_ms(VISITS, one.end_ms) <= stream_ms and not one.is_closed:
+            least_ms = self._closes_ms(VISITS, one.end_ms, min(part.graces_ms))
+            if least_ms <= stream_ms and not one.is_closed and place != visit.place:
                 self._replaced[key, place] = one
+                if self._closes_ms(VISITS, one.end_ms, self._grace_ms) > stream_ms:
+                    self._unsure.add((key, place))
         visits[visit.place] = visit
         self._emits.changed(VISITS, key, visit, stream_ms)
         return visit
@@ -471,8 +533,9 @@ class _Book:
         if end_ms < self._ends.get(store, end_ms):
             self._say(key, f"closed {store} {place} after one that ends at {self._ends[store]}")
         self._ends[store] = end_ms
-        if self._streams is not None and self._closes_ms(store, end_ms) > self._streams.at(offset) - EPOCH_MS:
-            self._say(key, f"closed {store} {place} at {offset}, which is before {self._closes_ms(store, end_ms)}")
+        closes_ms = self._closes_ms(store, end_ms, min(self._part.graces_ms))
+        if self._streams is not None and closes_ms > self._streams.at(offset) - EPOCH_MS:
+            self._say(key, f"closed {store} {place} at {offset}, which is before {closes_ms}")
         if store == SPANS:
             self._roll_up(key, end_ms, total, words[6])
 
@@ -484,22 +547,26 @@ class _Book:
         if told != held.told:
             self._say(key, f"has {told} of the close of the span that ends at {end_ms}, not {held.told}")
 
-    def _closes_ms(self, store: str, end_ms: int) -> int:
-        if store == NEAR:
-            return self._slides.closes_ms(end_ms)
-        idle_ms = self._part.gap_ms + 1 if store == VISITS else 0
-        return end_ms + idle_ms + self._part.grace_ms
+    def _closes_ms(self, store: str, end_ms: int, grace_ms: int) -> int:
+        idle_ms = {VISITS: self._part.gap_ms + 1, NEAR: 1}.get(store, 0)
+        return end_ms + idle_ms + grace_ms
 
     def missed(self) -> Iterator[str]:
         """Say which windows are over and never closed."""
-        waiting = [(VISITS, key, held) for (key, _), held in self._replaced.items()]
+        if self._streams is not None:
+            # Events aren't all that moves it.
+            self._stream_ms = max(self._stream_ms, self._streams.reached_ms - EPOCH_MS)
+        waiting = [
+            (VISITS, key, held) for (key, place), held in self._replaced.items() if (key, place) not in self._unsure
+        ]
         waiting += [(store, key, held) for (store, key), all_ in self._windows.items() for held in all_.values()]
         for key, near in self._slides.windows.items():
             waiting += [(NEAR, key, held) for held in self._clear(key, [*near.values()])]
         for missed in self._emits.missed(self._stream_ms) if self._part.closes else ():
             yield f"windows: partition {self._partition}: {missed}"
         for store, key, held in waiting:
-            if not held.is_closed and self._closes_ms(store, held.end_ms) <= self._stream_ms:
+            closes_ms = self._closes_ms(store, held.end_ms, max(self._part.graces_ms))
+            if not held.is_closed and closes_ms <= self._stream_ms:
                 yield f"windows: {key!r} of partition {self._partition}: {store} {held} never closed"
 
     def _say(self, key: bytes, what: str) -> None:

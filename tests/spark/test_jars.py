@@ -87,6 +87,46 @@ def test_without_java_or_ivy_it_says_what_is_missing(machine: Path):
         ensure_jars()
 
 
+def put_java_of_a_repository(machine: Path, *releases: str) -> None:
+    """A `java` of an Ivy whose repository has these releases of the connector."""
+    put_java(
+        machine,
+        "version=${1#-Dconnector.version=}",
+        f'case " {" ".join(releases)} " in *" $version "*) ;; *)',
+        '  echo ":  module not found: org.apache.spark#spark-sql-kafka-0-10_2.13;$version"; exit 1;; esac',
+        "mkdir $to",
+        *(f"touch $to/{name.replace(VERSION, '$version')}" for name in JARS),
+    )
+
+
+def calls(machine: Path) -> list[str]:
+    return [call.partition(" ")[0].partition("=")[2] for call in (machine / "calls").read_text().splitlines()]
+
+
+def test_a_patch_release_without_a_connector_takes_the_one_before(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pyspark, "__version__", "4.2.2")
+    put_java_of_a_repository(machine, "4.1.1", "4.2.0")
+    assert [jar.name for jar in ensure_jars()] == sorted(name.replace(VERSION, "4.2.0") for name in JARS)
+    assert calls(machine) == ["4.2.2", "4.2.1", "4.2.0"]
+
+
+def test_no_connector_of_another_minor_release_is_taken(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pyspark, "__version__", "4.3.1")
+    put_java_of_a_repository(machine, "4.2.0")
+    text = r"4\.3\.1, nor of an earlier release down to 4\.3\.0: module not found.*the four jars of any 4\.3 release"
+    with pytest.raises(ReplayError, match=text):
+        ensure_jars()
+    assert calls(machine) == ["4.3.1", "4.3.0"]
+
+
+def test_a_repository_that_does_not_answer_is_asked_once(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pyspark, "__version__", "4.2.2")
+    put_java(machine, "echo '  Server access error at url x'", "echo 'module not found: y'", "exit 1")
+    with pytest.raises(ReplayError, match=r"could not fetch .*:4\.2\.2: Server access error"):
+        ensure_jars()
+    assert calls(machine) == ["4.2.2"]
+
+
 def test_jars_for_another_spark_are_refused(machine: Path):
     folder = machine / "connector"
     folder.mkdir()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from actors._core.task.completed import SPAN
 from actors._core.task.topic_ids import show_id
 from stores._core.printable import moment
-from stores._core.record import Position, decode_metadata
+from stores._core.record import Position, WriteMetadata, decode_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,25 @@ def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
         f"the changelog was rewritten before the checkpoint at {position.changelog_offset} of epoch {position.epoch}: "
         f"offset {offset} is of epoch {metadata.epoch}, input offset {metadata.source_offset}"
     )
+
+
+def why_foreign(metadata: WriteMetadata, position: Position, *, owner: int, transaction: int) -> str | None:
+    """Return why no owner can have written a record behind a store's position; None if one may have.
+
+    `owner` is the last owner's epoch and `transaction` the number of its last commit, 0 if that is unknown. All that an
+    owner writes is in the transaction of its mark, and no former owner writes behind it. A record of the last owner's
+    epoch can't be judged behind a store that lacks the last commit, or never took one itself.
+    """
+    if metadata.epoch > owner:
+        return f"it is of epoch {metadata.epoch}, and the partition's last owner has epoch {owner}"
+    if not position.transaction or position.epoch != owner:
+        return None
+    if metadata.epoch < owner:
+        what = f"is of epoch {metadata.epoch}" if metadata.epoch else "has no write metadata"
+        return f"it {what}, and lies behind the position of a store of epoch {owner}"
+    if position.transaction == transaction:
+        return f"the store has the last commit, number {transaction} of epoch {owner}, already"
+    return None
 
 
 def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int) -> bool:

@@ -1,28 +1,39 @@
-"""Changes of a table's rows on their way to the groups of an aggregate, and how far an aggregate has taken up a table.
+"""Changes of a table's rows on their way to the groups of an aggregate, and what both sides keep of a row.
 
-A change is MessagePack: `[former value or nil, new value or nil]`, both as they came in the table's topic.
+A change is MessagePack: `[key of the row, its new value or nil]`, the value as it came in the table's topic.
 
-How far: "a" if all rows of the partition are in their groups, else "n" and the key of the next one.
+The owner of the rows keeps a cursor, `m`: "a" if all rows of the partition are in their groups, else "n" and the key of
+the next one. Under `g` and a row's key it keeps the key of the group that has the row.
+
+The owner of a group keeps what was added of each row: "v" and a scalar in MessagePack, or "r" and the row's value.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from actors._core.outside import MALFORMED
 
+CURSOR, GROUP_OF = b"m", b"g"
 ALL, NEXT = b"a", b"n"
+_SCALAR, _ROW = b"v", b"r"
+_SCALARS = frozenset((int, float, str, bytes, bool, type(None)))
+"""What MessagePack gives back as it was."""
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What becomes of a group's rows: the former value leaves, the new one comes; None where there is none."""
+    """A row and its new value; None: it leaves the group."""
 
-    former: bytes | None
+    row: bytes
     new: bytes | None
 
 
-encode_change = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
 _decode_change = msgspec.msgpack.Decoder(Change).decode
+encode_change = _encode
 
 
 def decode_change(raw: bytes) -> Change:
@@ -35,3 +46,31 @@ def decode_change(raw: bytes) -> Change:
         return _decode_change(raw)
     except MALFORMED as error:
         raise ValueError(f"not a change of a table's row, {error}: {raw[:50]!r}") from error
+
+
+def encode_added(value: Any, row: bytes) -> bytes:
+    """Return what a group keeps of a row: the value that was added, or the row that the value is made of again."""
+    if type(value) in _SCALARS:
+        try:
+            return _SCALAR + _encode(value)
+        except (OverflowError, UnicodeEncodeError):
+            # An int beyond 64 bits, or a text with a lone surrogate.
+            return _ROW + row
+    return _ROW + row
+
+
+def decode_added(raw: bytes) -> tuple[Any, bytes | None]:
+    """Return the value that was added, or None and the row that it is made of.
+
+    Raises:
+        ValueError: `encode_added` didn't make it.
+    """
+    kind, content = raw[:1], raw[1:]
+    if kind == _ROW:
+        return None, content
+    try:
+        if kind == _SCALAR:
+            return _decode(content), None
+    except MALFORMED as error:
+        raise ValueError(f"not what a group keeps of a row, {error}: {raw[:50]!r}") from error
+    raise ValueError(f"not what a group keeps of a row: {raw[:50]!r}")

@@ -69,6 +69,6 @@ def digest(raw: bytes) -> bytes:
     return blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 
-def subscription_row(foreign_key: bytes, left_key: bytes) -> bytes:
-    """Return the row of a subscription; those of one foreign key lie together, in order of the left keys."""
-    return len(foreign_key).to_bytes(_LENGTH_BYTES) + foreign_key + left_key
+def within(outer: bytes, inner: bytes) -> bytes:
+    """Return the key of one of the rows that belong to `outer`; they lie together, in order of their own keys."""
+    return len(outer).to_bytes(_LENGTH_BYTES) + outer + inner

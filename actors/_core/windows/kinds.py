@@ -13,13 +13,18 @@ more than the grace period; a session's last millisecond is `gap` after its last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _MS = timedelta(milliseconds=1)
+LONGEST_SPAN = timedelta(days=36_525)
+"""Of a window, a grace period or an interval. Sums of some such spans and times stay within the calendar."""
+MOST_WINDOWS = 20_000
+"""How many hopping windows one record may be in: each is read and written for it."""
 _MONDAY = date(1970, 1, 5).toordinal()
 _DAY_MS = 86_400_000
 
@@ -81,6 +86,11 @@ class Hopping(AlignedWindows):
                 f"Hopping(size={size}, advance={advance}): records between two windows would be in none: "
                 "make advance at most the size"
             )
+        if (count := -(-self.longest_ms // self.advance_ms)) > MOST_WINDOWS:
+            raise ValueError(
+                f"Hopping(size={size}, advance={advance}): each record would be in {count} windows, {MOST_WINDOWS} is "
+                "the most: make advance longer"
+            )
 
     def __repr__(self) -> str:
         return f"Hopping({_shown(self.longest_ms)}, {_shown(self.advance_ms)})"
@@ -127,8 +137,8 @@ class Tumbling(AlignedWindows):
         milliseconds: float = 0,
         tz: str | None = None,
     ) -> None:
-        given = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
-        size_ms = checked_ms("Tumbling", "size", given + (size or timedelta(0)))
+        parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+        size_ms = checked_ms("Tumbling", "size", size or timedelta(0), parts)
         self.tz = tz
         self._zone: tzinfo = UTC
         self._days, rest = divmod(size_ms, _DAY_MS)
@@ -236,14 +246,20 @@ def _windows(first_ms: int, last_ms: int, advance_ms: int, size_ms: int) -> Sequ
     return tuple(Window(start, start + size_ms) for start in range(first_ms, last_ms + 1, advance_ms))
 
 
-def checked_ms(what: str, option: str, span: timedelta) -> int:
-    """Return a span in milliseconds.
+def checked_ms(what: str, option: str, span: timedelta, parts: Mapping[str, float] = MappingProxyType({})) -> int:
+    """Return a span, with `parts` of a `timedelta` added to it, in milliseconds.
 
     Raises:
-        ValueError: it isn't a `timedelta`, or shorter than a millisecond.
+        ValueError: it isn't a `timedelta`, shorter than a millisecond or longer than `LONGEST_SPAN`.
     """
     if not isinstance(span, timedelta):
         raise ValueError(f"{what}({option}={span!r}): give a timedelta")  # noqa: TRY004
+    try:
+        span += timedelta(**parts)
+    except OverflowError:
+        span = timedelta.max
+    if span > LONGEST_SPAN:
+        raise ValueError(f"{what}({option}={span}): it has to be {LONGEST_SPAN.days} days or shorter")
     if span < _MS:
         raise ValueError(f"{what}({option}={span}): it has to be a millisecond or longer")
     return span // _MS

@@ -3,7 +3,8 @@
     "w" start key            an aligned window: its value
     "k" segment key          other windows of a key, as a list: those that begin (sliding) or end (session) in a
                              segment of time
-    "e" close segment key    nothing: a window of that row closes at that stream time; where closes are asked for
+    "e" end segment key      nothing: a window of that list ends then and waits for its close; where closes are asked
+                             for. When it closes follows from the grace that is declared
     "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
 Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
@@ -50,7 +51,8 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
-VALUE, LIST = b"v", b"l"
+_decode_times = msgspec.msgpack.Decoder(list[int]).decode
+VALUE, LIST, TIMES = b"v", b"l", b"t"
 
 
 def encode_list(held: list[Held]) -> bytes:
@@ -70,6 +72,23 @@ def decode_list(raw: bytes) -> list[Held]:
         raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
 
 
+def encode_times(times_ms: list[int]) -> bytes:
+    """Return the value of a row that lists times."""
+    return TIMES + _encode(times_ms)
+
+
+def decode_times(raw: bytes) -> list[int]:
+    """Return what `encode_times` was given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _decode_times(raw[1:])
+    except MALFORMED as error:
+        raise ValueError(f"not a list of times, {error}: {raw[:50]!r}") from error
+
+
 @lru_cache(maxsize=1024)
 def aligned_prefix(start_ms: int) -> bytes:
     """Return how the rows of the aligned windows that begin then begin: all keys have the same windows."""
@@ -86,13 +105,18 @@ def list_key(segment: int, raw_key: bytes) -> bytes:
     return b"k" + segment.to_bytes(WORD) + raw_key
 
 
-def close_key(close_ms: int, segment: int, raw_key: bytes) -> bytes:
-    """Return the entry that says that a window of a list closes."""
-    return b"e" + close_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
+def close_key(end_ms: int, segment: int, raw_key: bytes) -> bytes:
+    """Return the entry of a window of a list that waits for its close."""
+    return b"e" + end_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
+
+
+def changes_key(start_ms: int, raw_key: bytes) -> bytes:
+    """Return the row of the intervals for which a window that changed waits."""
+    return b"c" + start_ms.to_bytes(WORD) + raw_key
 
 
 def time_of(row: bytes) -> int:
-    """Return the start, segment or close of a row."""
+    """Return the start, segment or end of a row."""
     return int.from_bytes(row[1:KEY_AT])
 
 
@@ -102,7 +126,7 @@ def key_of(row: bytes) -> bytes:
 
 
 def close_parts(row: bytes) -> tuple[int, int, bytes]:
-    """Return close, segment and message key of an entry."""
+    """Return end, segment and message key of an entry."""
     return time_of(row), int.from_bytes(row[KEY_AT:CLOSE_KEY_AT]), row[CLOSE_KEY_AT:]
 
 

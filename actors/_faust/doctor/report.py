@@ -39,11 +39,6 @@ class Result:
         return f"{self.level.value}: {self.check}: {self.what}{f'. {self.remedy}' if self.remedy else ''}"
 
 
-def counted(count: int, what: str) -> str:
-    """Return how many there are, as text: "1 member", "2 members"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def sort(results: Iterable[Result]) -> list[Result]:
     """Return the results, the worst first."""
     return sorted(results, key=lambda one: LEVELS.index(one.level))

@@ -17,6 +17,7 @@ from typing import Any
 
 from faust.types.settings import params
 
+from actors._core.logs import text_of
 from actors._faust.settings.values import OWN, Read, of_faust, path
 from actors.declare.arguments import say_unknown
 from actors.declare.options import SECRETS as SECRETS
@@ -198,7 +199,9 @@ def unusable(
         except Exception as error:
             place = f"{variable} in the environment" if told is not None else origins.get(name, ARGUMENT)
             shown = "…" if name in HIDDEN else one_line(repr(value), SHOWN_CHARACTERS)
-            return ConfigurationError(f"{place}: {name}={shown} can't be used: {_remedy(param, value) or error}")
+            return ConfigurationError(
+                f"{place}: {name}={shown} can't be used: {_remedy(param, value) or text_of(error)}"
+            )
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from faust.types.settings import params
 
+from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 
 Read = Callable[[Any], Any]
@@ -186,7 +187,7 @@ def of_faust(param: Any) -> Read:
                 param.prepare_set(None, found)
             except Exception as error:
                 kind = type(param.default)
-                words = f"write {' or '.join(one.value for one in kind)}" if issubclass(kind, Enum) else str(error)
+                words = f"write {' or '.join(one.value for one in kind)}" if issubclass(kind, Enum) else text_of(error)
                 raise ValueError(words) from error
         return found
 

@@ -20,6 +20,7 @@ from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource
 from actors.declare.publishing import published_stores, topic_config_of
 from actors.errors import ConfigurationError
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -189,7 +190,7 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
         # In front: the commands go on to the end of the line.
         problems.insert(
             0,
-            f"create_topics=False, and {len(absent)} topics aren't on the broker: {named}. `faust -A APP topics "
+            f"create_topics=False, and the broker lacks {counted(len(absent), 'topic')}: {named}. `faust -A APP topics "
             "--format kafka-topics` (or terraform, strimzi) prints what makes them",
         )
     if problems:

@@ -22,6 +22,7 @@ from actors._kafka.admin.owners import KafkaOwners, NoOwners, StoreRecord
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.errors import ConfigurationError, LostChangelogError
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -125,7 +126,7 @@ def _created(
         action=Action.CREATE,
         kind="topic",
         name=need.name,
-        text=f"{partitions} partitions{f', {settings}' if settings else ''} ({'; '.join(need.roles)})",
+        text=f"{counted(partitions, 'partition')}{f', {settings}' if settings else ''} ({'; '.join(need.roles)})",
         remedy="A worker makes it, or `topics create`" if is_workers else "`topics create` makes it",
         partitions=partitions,
         config=need.config,

@@ -162,10 +162,10 @@ def _values(what: str, aggregate: Aggregate[object] | None) -> str:
 
 def _timed(store: TimedStore) -> str:
     if isinstance(store, JoinStore):
-        return "records of a join"
+        return f"records of {store.layout}"
     if not isinstance(store, WindowStore):
-        return "windows that changed"
-    return _values("windows", store.aggregate)
+        return store.layout
+    return _values(f"windows of {store.layout}", store.aggregate)
 
 
 def _is_of_any(contents: str) -> bool:
@@ -184,9 +184,9 @@ def check_contents(record: StoreRecord, contents: str) -> None:
     """
     both = {record.contents, contents}
     # Of an aggregate without a name nobody knows which one it is.
-    is_alike = any(map(_is_of_any, both)) and len({one.partition(" of ")[:2] for one in both}) == 1
+    is_alike = any(map(_is_of_any, both)) and len({one.rpartition(" of ")[:2] for one in both}) == 1
     if record.contents and record.contents != contents and not is_alike:
         raise ConfigurationError(
             f"store {record.store}: topic {record.changelog} has {record.contents}, and this program would keep "
-            f"{contents} there: run the program as it was, or give the store another name"
+            f"{contents} there: run the program as it was, or give the store, or the join, another name"
         )

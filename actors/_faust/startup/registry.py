@@ -49,6 +49,7 @@ from actors.declare.values.versions import refusal
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import choice
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -502,7 +503,8 @@ class StoreRegistry:
             if topic in found and (keys := await self._live(topic, found[topic].partitions, left.letter)):
                 actor, count, messages = definition.name, len(keys), Counter(keys)
                 raise ConfigurationError(
-                    f"actor {actor}: {count} {left.what} of {len(messages)} keys wait in topic {topic}, and the "
+                    f"actor {actor}: {counted(count, left.what)} of {counted(len(messages), 'key')} "
+                    f"{'waits' if count == 1 else 'wait'} in topic {topic}, and the "
                     f"actor is declared without {left.declared}: {left.harm}. Start the workers with "
                     f"{left.declared} again and "
                     f"{left.remedy.format(actor=actor)}; or give them up: stop the workers and delete the topic with "
@@ -544,7 +546,7 @@ _LEFT = (
     _Left(
         "parked",
         b"p",
-        "parked messages",
+        "parked message",
         'on_error="park"',
         "nothing would deliver them, and later messages of their keys would overtake them",
         "resolve them with `faust -A … parked retry {actor} KEY` or `faust -A … parked drop {actor} KEY --all`",
@@ -552,7 +554,7 @@ _LEFT = (
     _Left(
         "timers",
         b"n",
-        "timers",
+        "timer",
         "timers=True",
         "none of them would fire",
         "let them fire, or cancel them with ctx.cancel",
@@ -560,7 +562,7 @@ _LEFT = (
     _Left(
         "effects",
         b"e",
-        "effects",
+        "effect",
         "its effects",
         "none of them would be called",
         "let them be called, or remove them with `faust -A … parked drop {actor} KEY --all`",

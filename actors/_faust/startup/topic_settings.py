@@ -20,6 +20,7 @@ from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import Operation
 from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup
@@ -236,7 +237,11 @@ def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], policy: str) -> l
     count, like = found[need.name].partitions, found.get(need.like)
     wanted = need.partitions if like is None else like.partitions
     if need.keeps and wanted is not None and count != wanted:
-        wrong.append(_wrong(need, f"{count} partitions, and not {wanted}", "keys would be looked for in the wrong one"))
+        wrong.append(
+            _wrong(
+                need, f"{counted(count, 'partition')}, and not {wanted}", "keys would be looked for in the wrong one"
+            )
+        )
     if need.config.get("cleanup.policy", policy) != policy:
         wrong.append(_wrong(need, f"cleanup.policy={policy}", "state would be deleted; it has to be compact"))
     return wrong

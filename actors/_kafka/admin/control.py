@@ -33,7 +33,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from actors._core.group.members import decode_member_data, left_open
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
-from actors._kafka.codes import UNSTABLE_OFFSET_COMMIT
+from actors._kafka.codes import FENCED_INSTANCE_ID, UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
@@ -48,7 +48,6 @@ LIST_S = 1.0
 """How long they may take for their open transactions, while a takeover waits."""
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-_FENCED_INSTANCE_ID = 82
 _NO_GENERATION = -2
 _STABLE = "Stable"
 _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
@@ -125,7 +124,7 @@ class ControlPlane(BrokerClient):
     async def _heartbeat(self, identity: Identity) -> type[KafkaError]:
         """Return the coordinator's answer to a heartbeat."""
         response = await self.ask_coordinator(HeartbeatRequest(self._group, identity.generation, identity.member_id))
-        is_fenced = response.error_code == _FENCED_INSTANCE_ID
+        is_fenced = response.error_code == FENCED_INSTANCE_ID
         error: type[KafkaError] = UnknownMemberIdError if is_fenced else for_code(response.error_code)
         return error
 

@@ -218,14 +218,18 @@ def _decode_store(key: bytes, raw: bytes) -> StoreRecord:
     return record
 
 
+def encode_stores(records: Mapping[str, StoreRecord]) -> dict[bytes, bytes]:
+    """Return the registry's records of stores, by key."""
+    return {_STORE + store.encode(): msgspec.json.encode(record) for store, record in records.items()}
+
+
 async def write_stores(connection: Connection, topic: str, records: Mapping[str, StoreRecord]) -> None:
     """Write the records of stores into the registry, by name. Returns when the brokers have them.
 
     Raises:
         BrokerUnavailableError: they may not have.
     """
-    values = {_STORE + store.encode(): msgspec.json.encode(record) for store, record in records.items()}
-    await _write(connection, topic, values)
+    await _write(connection, topic, encode_stores(records))
 
 
 async def write_owners(connection: Connection, topic: str, records: Iterable[OwnerRecord]) -> None:

@@ -23,6 +23,7 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.connection import Connection, broker_errors, words_of
 from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.ports import TopicPartition
+from stores._core.printable import counted
 
 VISIBLE_S = 30.0
 ADMIN_S = 60.0
@@ -313,9 +314,9 @@ def why_unfit(name: str, config: Mapping[str, str], kept_ms: int | None) -> tupl
 def _check_partitions(info: TopicInfo, partitions: int) -> None:
     if info.partitions != partitions:
         raise ConfigurationError(
-            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "
-            "looked for in the wrong partition. Stop all workers, then carry the state over to the new number of "
-            f"partitions (the documentation's page 'Snapshots'), make the input anew with {info.partitions} "
+            f"topic {info.name} has {counted(info.partitions, 'partition')}, its actor's input has {partitions}: keys "
+            "would be looked for in the wrong partition. Stop all workers, then carry the state over to the new number "
+            f"of partitions (the documentation's page 'Snapshots'), make the input anew with {info.partitions} "
             f"partitions, or delete {info.name} (kafka-topics.sh --bootstrap-server BROKER --delete --topic "
             f"{info.name}) and start once with LOST_CHANGELOG=rebuild: its state is lost. Only if the input has "
             "always had as many partitions, and the changelog was created again with another number, start with "

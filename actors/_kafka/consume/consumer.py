@@ -39,7 +39,9 @@ from actors._kafka.consume.membership import (
     forgotten_static,
     has_ended,
     keep_assignment,
+    know_fencing,
     prepare_join,
+    stop_joining,
 )
 from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.consume.silence import Silence
@@ -287,6 +289,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         coordinator = self._consumer._coordinator
         if prepare_join(coordinator):
             keep_assignment(coordinator, self._keeps, self._forgotten)
+            know_fencing(coordinator)
         self._note_generation()
 
     def _keeps(self) -> bool:
@@ -314,6 +317,8 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._drop()
         instance_id, session_s = self._settings.instance_id, self._settings.session_timeout_ms / 1000
         if was_member and instance_id is not None and time.monotonic() - self._retry_at_s > session_s:
+            # A join while the worker stops would take the id from the process that has it now.
+            stop_joining(self._consumer._coordinator)
             self._events.failed(forgotten_static(instance_id))
 
     async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:

@@ -18,6 +18,7 @@ from aiokafka.record.memory_records import MemoryRecords
 # The compiled one reads behind the end of a buffer, which can end the process.
 from aiokafka.record.util import decode_varint_py as decode_varint
 
+from actors._core.logs import error_text
 from actors.ports import Unreadable
 
 UNPACKED_BYTES = 128 * 1024 * 1024
@@ -110,7 +111,7 @@ def salvaged(raw: bytes, end: int) -> Flawed:
             records.append(record)
     except Exception as error:
         first = records[-1].offset + 1 if records else batch.base_offset
-        records.append(damage(first, max(first, end - 1), f"{type(error).__name__}: {error}"))
+        records.append(damage(first, max(first, end - 1), error_text(error)))
     return records or Flawed([damage(batch.base_offset, end - 1, "it has no records")])
 
 

@@ -6,6 +6,9 @@ fetches and handles on meanwhile:
 - `_on_join_prepare` begins no reassignment, in which `getmany` would wait, if the worker keeps its tasks.
 - `assign_from_subscribed` changes the assignment in place: partitions that stay keep positions and fetched records.
 - `reset_generation`, which aiokafka calls when the group has forgotten the member, reports that.
+- `ensure_active_group` joins no more after a static member was forgotten: the process that has its id now would be the
+  next one to be forgotten.
+- `_send_req` reports a static id that is another process's, an error unknown to aiokafka, as a forgotten member.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.consumer.subscription_state import Assignment, TopicPartitionState
+from aiokafka.errors import UnknownMemberIdError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._kafka.codes import FENCED_INSTANCE_ID
 from actors._kafka.consume.assignor import readable, readable_assignment
 from actors.errors import ActorsError, ConfigurationError
 
@@ -122,6 +127,28 @@ def keep_assignment(coordinator: Any, keeps: Callable[[], bool], forgotten: Call
 
     coordinator._on_join_prepare, coordinator.reset_generation = prepare_kept, reset_noted
     subscriptions.assign_from_subscribed = assign_in_place
+
+
+def know_fencing(coordinator: Any) -> None:
+    """Have a coordinator take the answer that its static id is another process's for that it is forgotten."""
+    ask = coordinator._send_req
+
+    async def ask_known(request: Any) -> Any:
+        response = await ask(request)
+        if getattr(response, "error_code", None) == FENCED_INSTANCE_ID:
+            response.error_code = UnknownMemberIdError.errno
+        return response
+
+    coordinator._send_req = ask_known
+
+
+def stop_joining(coordinator: Any) -> None:
+    """Have a coordinator never join again: it waits until it is closed."""
+
+    async def closing(*_: Any) -> None:
+        await asyncio.wait([coordinator._closing])
+
+    coordinator.ensure_active_group = closing
 
 
 def forgotten_static(instance_id: str) -> LostMembershipError:

@@ -17,6 +17,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from actors._core.logs import error_text
+from actors._core.outside import EXITS
 from actors._core.partitioner import Partitioner, partitions_for
 from actors.ports import ChangelogWrites, Headers, Output, TopicPartition
 from stores._core.record import METADATA_HEADER
@@ -48,9 +50,11 @@ def _packing(topic: str | None = None) -> Iterator[None]:
     """Turn errors that the records themselves cause into `UnpackableError`, apart from brokers' and clients' errors."""
     try:
         yield
-    except Exception as error:
+    except EXITS:
+        raise
+    except BaseException as error:
         where = "" if topic is None else f" to topic {topic}"
-        raise UnpackableError(f"a record can't be sent{where}: {type(error).__name__}: {error}") from error
+        raise UnpackableError(f"a record can't be sent{where}: {error_text(error)}") from error
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from actors._core.task.takeover import LogBounds, next_epoch
 from actors._core.task.topic_ids import TopicIds
 from actors.declare.definition import ActorDefinition
 from actors.ports import Committed, OwnerInput, OwnerRecord, TopicPartition
+from stores._core.printable import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,8 @@ class Move:
         """What becomes of records, for people."""
         at = self.bounds.start if self.before is None else max(self.before.offset, self.bounds.start)
         if self.offset < at:
-            return f"{at - self.offset} offsets again"
-        return f"{self.offset - at} offsets skipped" if self.offset > at else "-"
+            return f"{counted(at - self.offset, 'offset')} again"
+        return f"{counted(self.offset - at, 'offset')} skipped" if self.offset > at else "-"
 
 
 def marked(

@@ -37,6 +37,7 @@ from actors.declare.publishing import published_stores
 from actors.errors import ConfigurationError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.task.former_owners import settle_claims, settled_offset
+from stores._core.printable import counted
 
 MAX_QUESTIONS = 32
 """How many questions to the brokers are under way at a time."""
@@ -166,7 +167,7 @@ class Resetter:
                 )
             if source.partition >= inputs[source.topic].partitions:
                 raise ConfigurationError(
-                    f"{source}: the topic has {inputs[source.topic].partitions} partitions, which start at 0"
+                    f"{source}: the topic has {counted(inputs[source.topic].partitions, 'partition')}, from 0 on"
                 )
         partitions = {TopicPartition(name, number) for name in outer for number in range(inputs[name].partitions)}
         missing = sorted(map(str, partitions - stated.keys()))
@@ -182,10 +183,10 @@ class Resetter:
             count = inputs[actor.topic_name].partitions
             if info.partitions != count:
                 raise ConfigurationError(
-                    f"store {store.name}: topic {name}, its changelog, has {info.partitions} partitions, and topic "
-                    f"{actor.topic_name}, the input of actor {actor.name}, has {count}: keys would be looked for in "
-                    "the wrong partition. Delete the state too (--state delete), or carry it over to the new number "
-                    "(the documentation's page 'Snapshots')"
+                    f"store {store.name}: topic {name}, its changelog, has {counted(info.partitions, 'partition')}, "
+                    f"and topic {actor.topic_name}, the input of actor {actor.name}, has {count}: keys would be looked "
+                    "for in the wrong partition. Delete the state too (--state delete), or carry it over to the new "
+                    "number (the documentation's page 'Snapshots')"
                 )
 
     def _check_replaced(

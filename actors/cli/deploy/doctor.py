@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import click
 
 from actors._faust.doctor.examine import CHECKS, examine
-from actors._faust.doctor.report import Level, Result, counted, exit_code
+from actors._faust.doctor.report import Level, Result, exit_code
 from actors.cli.session import Session, with_session
+from stores._core.printable import counted
 
 
 def _count(level: Level, results: Sequence[Result]) -> str:

@@ -11,6 +11,7 @@ import click
 from actors._faust.startup.needs import GIVEN_PARTITIONS, TopicNeed, permissions, principal_of, topic_needs
 from actors._faust.startup.topic_settings import Finding, command, compare
 from actors.cli.session import Session, with_session
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from actors.cli.deploy.topics_as import Plan
@@ -110,11 +111,12 @@ def _check(session: Session, needs: Sequence[TopicNeed]) -> None:
     if session.as_json:
         session.say_json([_as_json(one, bootstrap) for one in [*wrong, *seen]])
     else:
+        warnings = len(wrong) + len(seen) - len(errors)
         for one in [*wrong, *seen]:
             level = "error" if one in errors else "warning"
             repair = f". {command(bootstrap, one.change, [one.topic])}" if one not in wrong else ""
             session.say(f"{level}: topic {one.topic}: {one.what}: {one.why}{repair}")
-        session.say(f"{len(needs)} topics, {len(errors)} errors, {len(wrong) + len(seen) - len(errors)} warnings")
+        session.say(f"{counted(len(needs), 'topic')}, {counted(len(errors), 'error')}, {counted(warnings, 'warning')}")
     if errors:
         raise click.exceptions.Exit(1)
 

@@ -15,7 +15,7 @@ def known_actor(session: Session, name: str) -> ActorDefinition:
     """Return an actor that parks.
 
     Raises:
-        click.UsageError: the app has none of that name.
+        ConfigurationError: the app has none of that name.
         ParkedError: it parks nothing.
     """
     return actor_of(session.app, session.actor(name).name)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Concatenate, ParamSpec
@@ -28,6 +29,7 @@ from actors.admin.parked.reader import (
 )
 from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session
+from stores._core.printable import counted
 
 P = ParamSpec("P")
 
@@ -134,8 +136,8 @@ async def carry_out_for_all(
     async with ParkedReader.connect(session.setup) as reader:
         lines = [line for line in await reader.lines(definitions) if choice.which.takes(line)]
         if asks and lines:
-            count = sum(len(line.entries) for line in lines)
-            click.confirm(f"Drop {count} messages and effects of {len(lines)} keys?", abort=True, err=True)
+            entries = _counted_entries((line.what, len(line.entries)) for line in lines)
+            click.confirm(f"Drop {entries} of {counted(len(lines), 'key')}?", abort=True, err=True)
         admin_commands = [AdminCommand(actors[line.actor], line, session.setup, reader, 0.0) for line in lines]
         many = Many(admin_commands, choice.timeout, {})
         await carry_out(many)
@@ -154,6 +156,16 @@ def _one(lines: Sequence[ParkedQueue], what: What | None, partition: int | None)
     return found[0]
 
 
+def _counted_entries(entries: Iterable[tuple[What, int]]) -> str:
+    """Return how many messages and effects there are, as text; of kinds that there are none of, nothing."""
+    counts = Counter[What]()
+    for what, count in entries:
+        counts[what] += count
+    return (
+        " and ".join(counted(count, what) for what, count in sorted(counts.items(), reverse=True) if count) or "nothing"
+    )
+
+
 def tell_all(session: Session, command: str, many: Many) -> None:
     """Print the outcome for many keys.
 
@@ -168,9 +180,9 @@ def tell_all(session: Session, command: str, many: Many) -> None:
             ]
         )
     else:
-        gone = sum(len(admin_command.gone) for admin_command in many.admin_commands)
-        done = "dropped" if command == "drop" else "handled"
-        session.say(f"{done}: {gone} messages and effects of {len(many.admin_commands) - len(many.failures)} keys")
+        gone = _counted_entries((one.line.what, len(one.gone)) for one in many.admin_commands)
+        keys = counted(len(many.admin_commands) - len(many.failures), "key")
+        session.say(f"{'dropped' if command == 'drop' else 'handled'}: {gone} of {keys}")
         for place, failure in list(many.failures.items())[:SHOWN_FAILURES]:
             line = many.admin_commands[place].line
             session.remark(f"{line.actor} {line.shown_key}: {' '.join(failure.split())}")

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,10 +17,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from yarl import URL
 
+from actors._faust.brokers import check_schemes
 from actors.cli.project import name_app
 from actors.cli.run.reload import changed, look
 from actors.cli.run.spawned import Spawned, ending, say, signalled
+from actors.cli.session import one_line_errors
 from actors.runtime.cancellation import end
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 BROKER_PORT = 9092
 WEB_PORT = 6066
+CONNECT_S = 3.0
 _LOOK_S = 1.0
 
 
@@ -78,7 +83,9 @@ def dev(context: click.Context, broker: str | None, port: int | None, web_port: 
     try:
         with _folder(plan.keep) as folder:
             _require_free(plan.web_port)
-            if broker is None:
+            if broker is not None:
+                _require_broker(broker)
+            else:
                 _fetch_jars()
             asyncio.run(_run(plan, folder))
     except LocalKafkaError as error:
@@ -122,6 +129,26 @@ def _require_free(web_port: int) -> None:
         raise click.ClickException(
             f"port {web_port} is taken: choose another one for the dashboard with --web-port PORT"
         )
+
+
+def _require_broker(addresses: str) -> None:
+    """Refuse addresses at which nothing listens: a worker's end there would wait for a change of a file."""
+    why = ""
+    for url in _urls(addresses):
+        with one_line_errors():
+            check_schemes([url])
+        try:
+            socket.create_connection((url.host, url.port or BROKER_PORT), timeout=CONNECT_S).close()
+        except OSError as error:
+            why = str(error)
+        else:
+            return
+    raise click.ClickException(f"no broker answers at {addresses}: {why}. Start it, or leave --broker out to start one")
+
+
+def _urls(addresses: str) -> list[URL]:
+    """Return addresses, separated by commas, as URLs."""
+    return [URL(one if "://" in one else f"kafka://{one}") for one in map(str.strip, addresses.split(","))]
 
 
 def _fetch_jars() -> None:
@@ -192,7 +219,7 @@ async def _end_of(cluster: Cluster | None, stopping: asyncio.Event) -> str:
 
 async def _work(plan: Plan, folder: Path, bootstrap: str, stopping: asyncio.Event) -> None:
     """Run the worker, and again whenever a file changes, until a signal comes."""
-    url = ";".join(f"kafka://{one.strip().removeprefix('kafka://')}" for one in bootstrap.split(","))
+    url = ";".join(map(str, _urls(bootstrap)))
     say(f"the broker is at {bootstrap}. In another terminal of this folder:")
     if bootstrap != f"127.0.0.1:{BROKER_PORT}":
         say(f"    export BROKER_URL={url}")

@@ -15,7 +15,10 @@ from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors.cli.project import name_app
 from actors.cli.session import one_line_errors
+from actors.declare.definition import messages_of
 from actors.declare.values.codecs import Codec, CodecError, topic_codecs
+from actors.declare.values.messages import MessageCodec
+from actors.errors import ConfigurationError, NewerVersionError
 
 _FAUSTS = ("key_type", "value_type", "key_serializer", "value_serializer")
 
@@ -57,8 +60,13 @@ class send(FaustSend):  # type: ignore[misc]  # noqa: N801  the class has the co
         info = self._existing(name)
         declared = [one for one in self.app.declared_topics if one.topics and one.get_topic_name() == name]
         if declared and not any(self.ctx.params.get(option) for option in _FAUSTS):
-            key_codec, value_codec = topic_codecs(declared[0])
-            self.kwargs["value"] = None if value is None else _encoded(value, value_codec, f"topic {name}: value")
+            (key_codec, _), messages = topic_codecs(declared[0]), messages_of(self.app.actors.values(), declared[0])
+            if messages.by_headers is not None:
+                raise ConfigurationError(
+                    f"topic {name}: the header fa-type of each record names the type of its message, and `send` writes "
+                    "no headers: use app.tell(actor, key, message), or give the types tags, Struct(tag=…)"
+                )
+            self.kwargs["value"] = None if value is None else _encoded(value, messages, f"topic {name}: value")
             if self.kwargs["key"] is not None:
                 self.kwargs["key"] = _encoded(self.kwargs["key"], key_codec, f"topic {name}: key")
         self._place(name, info)
@@ -66,7 +74,7 @@ class send(FaustSend):  # type: ignore[misc]  # noqa: N801  the class has the co
     def _place(self, name: str, info: TopicInfo) -> None:
         key, partition = self.kwargs["key"], self.kwargs["partition"]
         if partition is not None and not 0 <= partition < info.partitions:
-            raise click.UsageError(f"--partition {partition}: topic {name} has partitions 0 to {info.partitions - 1}")
+            raise ConfigurationError(f"--partition {partition}: topic {name} has partitions 0 to {info.partitions - 1}")
         if partition is None and key is not None and self.ctx.params.get("key_type") is None:
             raw = key if isinstance(key, bytes) else os.fsencode(key)
             self.kwargs["partition"] = self.app.partitioner_for(name).home(raw, info.partitions)
@@ -81,14 +89,14 @@ class send(FaustSend):  # type: ignore[misc]  # noqa: N801  the class has the co
         found = asyncio.run(ask())
         if name not in found:
             known = sorted({str(one.get_topic_name()) for one in self.app.declared_topics if one.topics})
-            raise click.UsageError(
+            raise ConfigurationError(
                 f"topic {name} isn't on the broker {','.join(setup.connection.bootstrap)}. The app declares: "
                 f"{', '.join(known) or 'none'}"
             )
         return found[name]
 
 
-def _encoded(text: str, codec: Codec, what: str) -> bytes:
+def _encoded(text: str, codec: Codec | MessageCodec, what: str) -> bytes:
     """Return a text as the codec's bytes: the text is what the codec writes, or else a string.
 
     Raises:
@@ -98,6 +106,6 @@ def _encoded(text: str, codec: Codec, what: str) -> bytes:
     for raw in (given, json.dumps(text).encode()) if text.isprintable() else (given,):
         try:
             return codec.encode(codec.decode(raw))
-        except CodecError as error:
+        except (CodecError, NewerVersionError) as error:
             reasons.append(str(error))
     raise click.UsageError(f"{what} {text!r} doesn't fit its type: {reasons[0]}")

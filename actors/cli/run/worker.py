@@ -14,10 +14,13 @@ from faust.cli.base import option
 from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has the command's name
 from faust.exceptions import AlreadyConfiguredWarning
 
+from actors._faust.brokers import check_schemes
 from actors._faust.startup.json_logs import JSON, log_as_json
+from actors._faust.startup.refusal import refuse
 from actors.cli.project import name_app
 from actors.cli.run.child import Assignment, apply, take_assignment
 from actors.cli.session import one_line_errors
+from actors.errors import ConfigurationError
 
 
 class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has the command's name
@@ -82,12 +85,26 @@ class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has th
             super()._init_worker_options(*args, with_web=with_web, **options)
 
     def on_worker_created(self, worker: Any) -> None:
-        """Print the banner, once for all processes, unless all that is printed has to be JSON."""
+        """Print the banner, once for all processes, unless all that is printed has to be JSON.
+
+        A log that isn't a terminal's gets no spinner, which would hide and show the cursor.
+        """
+        if not self.stdout.isatty():
+            worker.spinner = None
+        self._check_brokers()
         if self._logs_json():
             log_as_json(worker, self.app)
             return
         if self._assignment is None or self._assignment.index == 0:
             super().on_worker_created(worker)
+
+    def _check_brokers(self) -> None:
+        """Refuse URLs for which Faust, which the banner asks, has no driver."""
+        try:
+            check_schemes(self.app.conf.broker_consumer)
+            check_schemes(self.app.conf.broker_producer)
+        except ConfigurationError as error:
+            refuse(self.app, error)
 
     def _banner_title(self) -> str:
         if getattr(self.app, "actor_options", None) is None:

@@ -15,6 +15,7 @@ from actors.cli.state.keys import key_bytes, value_json
 from actors.cli.state.placement import Placement, ask_placement, warn_if_stale
 from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_as_of, read_key_windows, with_history
 from actors.cli.state.windows import span_of, span_options, window_json, window_line, windows_of
+from actors.errors import ConfigurationError
 from actors.runtime.message.store import Store
 from actors.runtime.windows.store import WindowStore
 from stores._core.printable import moment
@@ -91,7 +92,7 @@ def _candidates(question: Question, partition: int | None) -> list[int]:
     """Return the partitions that may have the key; all of them are on this disk."""
     placement, store = question.placement, question.store
     if placement is not None and partition is not None and partition >= placement.partition_count:
-        raise click.UsageError(f"store {store.name} has partitions 0 to {placement.partition_count - 1}")
+        raise ConfigurationError(f"store {store.name} has partitions 0 to {placement.partition_count - 1}")
     if partition is None and placement is not None and store.placement == "key":
         partition = placement.partitioner.home(question.raw_key, placement.partition_count)
     on_disk = question.on_disk

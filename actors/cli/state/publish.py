@@ -7,6 +7,7 @@ import asyncio
 import click
 
 from actors.cli.session import Session, with_session
+from actors.errors import ConfigurationError
 from actors.runtime.message.publishing import PublishedStore
 
 
@@ -21,7 +22,9 @@ def publish(session: Session, name: str) -> None:
     """
     store = session.store(name)
     if not isinstance(store, PublishedStore):
-        raise click.UsageError(f"store {name} isn't published: give app.store(...), or @app.actor of a class, publish=")
+        raise ConfigurationError(
+            f"store {name} isn't published: give app.store(...), or @app.actor of a class, publish="
+        )
     topic, partitions, keys = asyncio.run(_publish(session, name, session.owner_of(name)))
     session.say_json({"store": name, "topic": topic, "partitions": partitions, "keys": keys})
 

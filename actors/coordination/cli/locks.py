@@ -14,7 +14,7 @@ from actors.cli.session import Session, with_session
 from actors.coordination.cli.reading import Found, Reading, read
 from actors.coordination.cli.service import NameType, UnknownNameError
 from actors.coordination.cli.text import duration, left, quoted, short
-from stores._core.printable import moment, printable
+from stores._core.printable import counted, moment, printable
 
 _COLUMNS = ("name", "kind", "holder", "#token", "#left", "as", "data", "#waiting", "#last token")
 
@@ -167,7 +167,7 @@ def _lines(one: Found) -> Iterable[str]:
     if node.data is not None:
         yield f"  data    {quoted(node.data)}"
     if "group" in one.uses:
-        yield f"group     {len(found.group.members)} members"
+        yield f"group     {counted(len(found.group.members), 'member')}"
     for member in found.group.members:
         yield f"  member  {printable(member.name)}, left {left(member.expires_ms, now_ms)}{_shown_data(member.data)}"
     if "barrier" in one.uses:

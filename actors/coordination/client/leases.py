@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
 from actors.coordination import messages as m
 from actors.coordination.client.transport import Transport
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError, error_of
@@ -132,7 +132,7 @@ class Lease:
                 self._lose(f"no renewal was answered within its {self._ttl_s:g} s ({error})")
                 return
             except Exception as error:
-                self._lose(str(error))
+                self._lose(text_of(error))
                 return
 
     def _lose(self, why: str) -> None:

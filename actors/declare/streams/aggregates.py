@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors._core.aggregates import Aggregate
+from actors._core.aggregates import Aggregate, count, of_rows
 from actors._core.task.policy import OnError, Then
-from actors._core.windows.changes import Change, decode_change
+from actors._core.windows.changes import Change, decode_added, decode_change, encode_added
+from actors._core.windows.foreign_keys import within
 from actors.declare.declared import as_coroutine
 from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, repartition_topic
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.declare.values.messages import function_codec
 from actors.declare.values.stored import check_aggregate
-from actors.errors import ConfigurationError
+from actors.errors import ConfigurationError, show_bytes
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
 from actors.runtime.message.grouping import Grouping
@@ -34,10 +35,13 @@ Fold = Callable[[Any, Any], Any]
 class _Groups:
     """What the actor of an aggregate does with changes.
 
-    `encode` and `decode` are those of what a group has, `initial` is encoded: a function may change what it is given.
+    `rows` has, by group and row, what was added of the row. A row takes that out of its group, whatever became of the
+    changes between. `encode` and `decode` are those of what a group has, `initial` is encoded: a function may change
+    what it is given.
     """
 
     store: Store[Any, Any]
+    rows: Store[bytes, bytes]
     decode_row: Callable[[bytes], Any]
     of: Callable[[Any], Any] | None
     add: Fold
@@ -49,19 +53,26 @@ class _Groups:
     on_change: Callable[[Context, Any], Awaitable[Any]] | None
 
     async def fold(self, ctx: Context, raw: bytes) -> None:
-        """Take the former value of a row out of the message's group, and put the new one in.
+        """Take what the message's group has of a row out of it, and put the row's new value in.
 
         Raises:
             RecordError: the record is no change of a row, or the value of the row doesn't decode.
         """
-        change = self._change(ctx, raw)
-        overlay, key = self.store.own_place(ctx)
-        row = overlay.get(key)
-        held = None if row is None else self.decode(row)
-        if change.former is not None and held is not None:
-            held = self.remove(held, self._value(ctx, change.former))
-        if change.new is not None:
-            held = self.add(self._initial() if held is None else held, self._value(ctx, change.new))
+        change, (overlay, key) = self._change(ctx, raw), self.store.own_place(ctx)
+        rows, place = self.rows.own_place(ctx)[0], within(key, change.row)
+        former, group = rows.get(place), overlay.get(key)
+        if former is None and change.new is None:
+            return
+        held = self._initial() if group is None else self.decode(group)
+        if former is not None:
+            held = self.remove(held, self._former(ctx, change.row, former))
+        if change.new is None:
+            rows.delete(place)
+        else:
+            value = self._value(ctx, change.new)
+            added = encode_added(value, change.new)
+            held = self.add(self._initial() if held is None else held, value)
+            self.rows.write_raw(ctx._working("aggregate"), place, added)
         if held is not None:
             self.store.write_own(ctx, self.encode(held))
         elif not self.store.delete_own(ctx):
@@ -76,8 +87,20 @@ class _Groups:
         except ValueError as error:
             raise ctx.undecodable(error) from error
 
+    def _former(self, ctx: Context, row: bytes, added: bytes) -> Any:
+        """Return what was added of a row."""
+        try:
+            value, raw = decode_added(added)
+            if raw is None:
+                return value
+            value = self.decode_row(raw)
+        except ValueError as error:
+            text = f"the value that its group has of row {show_bytes(row)} can't be taken out: {error}"
+            raise ctx.undecodable(ValueError(text)) from error
+        return value if self.of is None else self.of(value)
+
     def _value(self, ctx: Context, raw: bytes) -> Any:
-        """Return what is added or removed of a row."""
+        """Return what is added of a row."""
         try:
             value = self.decode_row(raw)
         except ValueError as error:
@@ -112,7 +135,7 @@ def aggregate_table(
             f"aggregate {name}: actor {owner.name} has table {table.name} already: declare the aggregate before the "
             "actor, which sends it the changes of the table's rows"
         )
-    group_of = key_function(name, table.topic_name, by, table.topic.schema.value_type)
+    group_of = key_function(name, table.topic_name, by, table.topic.schema.value_type, key_type=key_type)
     target = _changes_topic(app, name, table)
     handler = None if on_change is None else _checked_handler(name, on_change)
     groups = _groups(app, table, name, key_type=key_type, on_change=handler, **folding)
@@ -128,7 +151,7 @@ def aggregate_table(
         taken=app.store(f"{name}-taken", key_type=bytes, value_type=bytes, placement="task"),
         stops=lambda: app.owner_of_store(table.name).on_error.then == "stop",
     )
-    app.actor(changes, stores=[groups.store, *stores], name=name, on_error=on_error)(groups.fold)
+    app.actor(changes, stores=[groups.store, groups.rows, *stores], name=name, on_error=on_error)(groups.fold)
     app.actors[name] = replace(app.actors[name], sources={target: table.topic_name})
     table.groupings.append(grouping)
     return groups.store
@@ -149,6 +172,9 @@ def _groups(
     """Declare the store of an aggregate, and return what its actor does."""
     values = table.topic.schema.value_type
     of_value = None if of is None else key_function(name, table.topic_name, of, values, option="of")
+    if of is None and aggregate is count():
+        # It needs nothing of a row, so nothing of it has to be kept.
+        of_value = _nothing
     if aggregate is None:
         folds, remove = _own(name, **functions)
     else:
@@ -161,6 +187,7 @@ def _groups(
     codec = functools.cache(lambda: function_codec(table.topic))
     return _Groups(
         store=store,
+        rows=app.store(f"{name}-rows", key_type=bytes, value_type=bytes, placement="task"),
         decode_row=lambda raw: codec().decode(raw),
         of=of_value,
         add=folds.add,
@@ -173,6 +200,10 @@ def _groups(
     )
 
 
+def _nothing(_: Any) -> None:
+    """Return what a count needs of a row."""
+
+
 def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[Aggregate[Any], Fold]:
     """Return an aggregate with its function that takes a value out.
 
@@ -180,6 +211,7 @@ def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[A
         ConfigurationError: it has none, or one of the arguments is given that it takes the place of.
     """
     check_aggregate(f"aggregate {name}", aggregate, **others)
+    aggregate = of_rows(aggregate)
     if aggregate.remove is None:
         raise ConfigurationError(
             f"aggregate {name}: its aggregate= can't take a value out again, and rows of a table change: give "

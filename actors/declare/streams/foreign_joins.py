@@ -24,7 +24,7 @@ from actors._core.windows.foreign_keys import (
     decode_subscription,
     digest,
     encode_message,
-    subscription_row,
+    within,
 )
 from actors.declare.definition import check_name
 from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like, repartition_topic
@@ -148,7 +148,7 @@ class _Right:
                 self._answer_from(ctx, told.left_key, row)
             return
         overlay, foreign_key = self._subscribers.own_place(ctx)
-        place = subscription_row(foreign_key, told.left_key)
+        place = within(foreign_key, told.left_key)
         if told.digest is None:
             overlay.delete(place)
             return
@@ -159,7 +159,7 @@ class _Right:
     def _answer_from(self, ctx: Context, first: bytes, row: bytes | None) -> None:
         """Answer a page of subscriptions, from that left key on, and have the next page sent to the row's owner."""
         overlay, foreign_key = self._subscribers.own_place(ctx)
-        prefix, size = subscription_row(foreign_key, b""), 0
+        prefix, size = within(foreign_key, b""), 0
         for count, (place, wanted) in enumerate(overlay.items(prefix + first, after_prefix(prefix))):
             left_key = place[len(prefix) :]
             if count == grouping.PAGE_ROWS or size >= grouping.PAGE_BYTES:
@@ -209,7 +209,8 @@ def join_by_foreign_key(
         right_name = f"{called}-right"
         check_name("join", right_name)
         check_callable(function, f"the handler of join {called}", takes=3, line=JOIN_LINE.format(name_of(function)))
-        key_of = key_function(called, left.topic_name, on, left.topic.schema.value_type, option="on")
+        key_type = right.topic.schema.key_type
+        key_of = key_function(called, left.topic_name, on, left.topic.schema.value_type, key_type=key_type, option="on")
         # Subscriptions are the left rows by the right table's keys, answers the right ones by the left table's.
         subscriptions = _topics(app, called, of=left, like=right)
         answers = _topics(app, called, of=right, like=left)

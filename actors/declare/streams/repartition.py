@@ -7,14 +7,21 @@ by different keys share it.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
+from uuid import UUID
 
+from actors._core.logs import error_text
+from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
+from actors._core.unions import arms_of
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
-from actors.declare.values.codecs import CodecError
+from actors.declare.values.codecs import CodecError, topic_codecs
 from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -24,6 +31,10 @@ LONGEST_TOPIC = 249
 LONGEST_SOURCE = 88
 """So that the name of the actor that forwards it has up to 100 characters."""
 By = str | Callable[[Any], Any]
+_KINDS = frozenset((bool, bytes, float, int, str, UUID))
+"""Types of fields and of keys that can be compared where an actor is declared."""
+Forward = Callable[[Context, Any], None]
+"""Sends the record that is handled to another topic; called with its value."""
 
 
 class NoKeyError(ActorsError):
@@ -48,8 +59,10 @@ class Route:
             raise NoKeyError(f"its value is null, of which by= of actor {self.actor} makes no key")
         try:
             key = self.by(value)
-        except Exception as error:
-            raise NoKeyError(f"by= of actor {self.actor} raised {type(error).__name__}: {error}") from error
+        except EXITS:
+            raise
+        except BaseException as error:
+            raise NoKeyError(f"by= of actor {self.actor} raised {error_text(error)}") from error
         if key is None:
             raise NoKeyError(f"by= of actor {self.actor} gives no key for it")
         try:
@@ -84,12 +97,73 @@ class Repartition:
             raise PartlyFailedError(failures, outputs[sent:]) from next(iter(failures.values()))
 
 
-def key_function(actor: str, topic: str, by: By, value_type: Any, *, option: str = "by") -> Callable[[Any], Any]:
+def forwarder(app: Any, inputs: Sequence[Any], late: Any) -> Any:
+    """Return what `late=` stands for: "drop" and "handle" as they are, a topic as a function that sends a record there.
+
+    Key and value are the record's own bytes, so that they keep what their types don't know. Where the topic has another
+    serializer than the input, what was decoded is encoded again.
+    """
+    if isinstance(late, str):
+        return late
+    raw = app.topic(late.get_topic_name(), key_type=bytes, value_type=bytes)
+
+    @functools.cache
+    def serializers(topic: Any) -> list[Any]:
+        # Codecs follow the app's settings, which aren't there when an actor is declared.
+        return [bytes if codec.origin[0] is bytes else codec.origin[2] for codec in topic_codecs(topic)]
+
+    def forward(ctx: Context, value: Any) -> None:
+        source = next(topic for topic in inputs if topic.get_topic_name() == ctx.topic)
+        pairs = zip(serializers(source), serializers(late), strict=True)
+        if all(theirs in (ours, bytes) for ours, theirs in pairs):
+            ctx.send(raw, key=ctx._record.key, value=ctx._record.value, headers=ctx.headers)
+        else:
+            ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
+
+    return forward
+
+
+def key_function(
+    actor: str, topic: str, by: By, value_type: Any, *, key_type: Any = None, option: str = "by"
+) -> Callable[[Any], Any]:
     """Return the function that gives a value's key; a name stands for the field, or the JSON object's entry.
 
+    Integers become text where the keys, of type `key_type`, are `str`: both have the same bytes.
+
     Raises:
-        ConfigurationError: it can't be called with a value, or the values have no such field.
+        ConfigurationError: it can't be called with a value, or the values have no such field, or the field's type is no
+            key type.
     """
+    function = _function_of(actor, topic, by, value_type, option)
+    kind = field_type(value_type, by)
+    if {kind, key_type} <= _KINDS and kind is not key_type and (kind, key_type) != (int, str):
+        raise ConfigurationError(
+            f"actor {actor}: {option}={by!r} of topic {topic} gives {kind.__name__}, and the keys are "
+            f"{key_type.__name__}: give a function that returns {key_type.__name__}, or declare the keys with "
+            f"key_type={kind.__name__}"
+        )
+    if key_type is not str or kind is str:
+        return function
+
+    def text_or_else(value: Any) -> Any:
+        key = function(value)
+        return str(key) if type(key) is int else key
+
+    return text_or_else
+
+
+def field_type(value_type: Any, by: By) -> Any:
+    """Return the type of the field that a key is, without None; None if that isn't known."""
+    try:
+        hint = typing.get_type_hints(value_type).get(by) if isinstance(by, str) else None
+    except Exception:
+        # Names that only a type checker imports, for example; or no type with fields.
+        return None
+    kinds = [kind for kind in arms_of(hint) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _function_of(actor: str, topic: str, by: By, value_type: Any, option: str) -> Callable[[Any], Any]:
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
         check_callable(by, f"actor {actor}: {option}= of topic {topic}", takes=1, line=line)
@@ -112,7 +186,8 @@ def rekeyed(
 ) -> list[Any]:
     """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
 
-    The new keys are those of the first input that keeps its own, or else of the topic `like`, or text.
+    The new keys are those of the first input that keeps its own, or else of the topic `like`, or of the field if that
+    is an int, or text.
 
     Raises:
         ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
@@ -121,7 +196,7 @@ def rekeyed(
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
     like = next((topic for topic in topics if topic.get_topic_name() not in keys), like)
-    key_options = {"key_type": str} if like is None else keys_like(app, like)
+    key_options = keys_like(app, like) if like is not None else {"key_type": _key_type(topics, keys)}
     found = []
     for topic in topics:
         name, schema = str(topic.get_topic_name()), topic.schema
@@ -136,11 +211,18 @@ def rekeyed(
             )
         raw = app.topic(target, **key_options, value_type=bytes)
         _reader(app, name, topic, on_error).routes.append(
-            Route(actor, key_function(actor, name, keys[name], schema.value_type), raw)
+            Route(actor, key_function(actor, name, keys[name], schema.value_type, key_type=raw.schema.key_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
         found.append(app.topic(target, **key_options, **values))
     return found
+
+
+def _key_type(topics: list[Any], keys: Mapping[str, By]) -> Any:
+    """Return the type of the new keys where no input keeps its own: that of the fields, or else text."""
+    kinds = {field_type(topic.schema.value_type, keys[str(topic.get_topic_name())]) for topic in topics}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    return int if kind is int else str
 
 
 def keys_like(app: Any, topic: Any) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from actors._core.aggregates import Aggregate
-from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
-from actors.declare.values.codecs import Codec, resolve
+from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
+from actors.declare.streams.repartition import Forward
+from actors.declare.values.codecs import Codec, resolve, use_keys
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, state_type
 from actors.errors import ConfigurationError
@@ -30,8 +31,8 @@ class Every:
     __slots__ = ("every_ms",)
 
     def __init__(self, *, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0) -> None:
-        given = timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
-        self.every_ms = checked_ms("Every", "interval", given)
+        parts = {"hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+        self.every_ms = checked_ms("Every", "interval", timedelta(0), parts)
 
     def __repr__(self) -> str:
         return f"Every({timedelta(milliseconds=self.every_ms)})"
@@ -44,7 +45,7 @@ def make_window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
-    key: Codec,
+    keys: Callable[[], Codec],
     value_type: Any,
     value_serializer: str | None,
     aggregate: Aggregate[Any] | None,
@@ -64,7 +65,7 @@ def make_window_store(
         app.value_types[name] = state_type(aggregate)
     elif value.is_json:
         app.value_types[name] = ValueType(value_type, 1)
-    made = window_store(rows, windows, grace=grace, retention=retention, key=key, value=value, aggregate=aggregate)
+    made = window_store(rows, windows, grace=grace, retention=retention, keys=keys, value=value, aggregate=aggregate)
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
@@ -77,7 +78,7 @@ def window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
-    key: Codec,
+    keys: Callable[[], Codec],
     value: Codec,
     aggregate: Aggregate[Any] | None,
 ) -> WindowStore[Any, Any]:
@@ -91,8 +92,10 @@ def window_store(
         raise ConfigurationError(
             f"window store {name}: {windows!r}: give Tumbling(…), Hopping(…), Sliding(…) or Session(…)"
         )
-    if not isinstance(grace, timedelta) or grace < timedelta(0):
-        raise ConfigurationError(f"window store {name}: grace={grace!r}: give a timedelta of 0 or more")
+    if not isinstance(grace, timedelta) or not timedelta(0) <= grace <= LONGEST_SPAN:
+        raise ConfigurationError(
+            f"window store {name}: grace={grace!r}: give a timedelta of 0 or more, up to {LONGEST_SPAN.days} days"
+        )
     # What a record does to sliding windows follows from those that end up to a length before it.
     lengths = 2 if isinstance(windows, Sliding) else 1
     length = lengths * timedelta(milliseconds=windows.longest_ms) + grace
@@ -112,17 +115,18 @@ def window_store(
         rows,
         grace_ms=grace // timedelta(milliseconds=1),
         retention_ms=kept // timedelta(milliseconds=1),
-        encode_key=key.encode,
-        decode_key=key.decode,
+        encode_key=lambda key: keys().encode(key),
+        decode_key=lambda raw: keys().decode(raw),
         encode_value=value.encode if aggregate is None else aggregate.encoder(),
         decode_value=value.decode if aggregate is None else aggregate.decoder(),
         aggregate=aggregate,
     )
+    use_keys(store, keys)
     rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
     return store
 
 
-def windowed(handler: Handler, late: Late) -> Handler:
+def windowed(handler: Handler, late: Literal["drop", "handle"] | Forward) -> Handler:
     """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
     if late == "handle":
 
@@ -138,8 +142,8 @@ def windowed(handler: Handler, late: Late) -> Handler:
         if not windows.is_late(ctx):
             return await handler(ctx, value)
         windows.count_late()
-        if late != "drop":
-            ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
+        if not isinstance(late, str):
+            late(ctx, value)
         return None
 
     return divert

@@ -7,12 +7,13 @@ itself is written in the bytes that Faust writes, so agents and actors share top
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NoReturn, Union
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union
 from uuid import UUID
 
 import faust
@@ -23,17 +24,25 @@ from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
 
+from actors._core.logs import text_of
 from actors._core.unions import is_union
+from actors._core.values.key_forms import decimal_form, float_form, ordered
+from actors._core.values.read_back import difference, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
 _SCALARS = (int, float, bool, Decimal, UUID)
+_EXACT = (bytes, str, int, bool, Decimal, UUID)
+"""Types all of whose values are read back as they are."""
 _UNTYPED = (None, Any, object)
+_FORMS = {float: float_form, Decimal: decimal_form}
+"""By type of key, what returns the same value for equal ones."""
 # The options of Faust's own JSON codec.
 _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 _Decode = Callable[[bytes], Any]
 _Encode = Callable[[Any], bytes]
+_Keyed = TypeVar("_Keyed")
 
 
 class CodecError(ActorsError, ValueError):
@@ -55,8 +64,15 @@ class Codec:
     origin: Any = None
 
 
-def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], None] | None = None) -> Codec:
-    """Return the codec of `type_`.
+def resolve(
+    type_: Any,
+    serializer: Any = None,
+    *,
+    refuse: Callable[[bytes], None] | None = None,
+    for_others: bool = False,
+    in_order: bool = False,
+) -> Codec:
+    """Return the codec of `type_`. It refuses to write what it wouldn't read back as the same value.
 
     Args:
         type_: a `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`, or any type that msgspec knows;
@@ -64,6 +80,9 @@ def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], Non
         serializer: a name or codec of Faust's registry. By default the Record's own, `raw` for `bytes` and
             `str`, and `json` for the rest.
         refuse: called with bytes that aren't JSON of the type, to raise a better error than `CodecError`.
+        for_others: whether values without a type are written for readers that take JSON for what it is. Then what JSON
+            lacks, such as times and models, may become text and objects. It still has no NaN, and keys are text.
+        in_order: whether JSON has the entries of dicts in the order of their keys.
 
     Raises:
         ConfigurationError: the serializer is unknown, or can't carry the type.
@@ -75,16 +94,18 @@ def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], Non
     if type(faust_codec) is registry.raw and not faust_codec.children:
         decode, encode = _raw(plain)
     elif type(faust_codec) is registry.json and not faust_codec.children:
-        decode, encode = _json(plain)
+        decode, encode = _json(plain, in_order)
         decode = _null_as_none(decode) if optional else decode
         is_json = plain is not bytes
     else:
         decode, encode = _layered(plain, faust_codec, optional)
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
+    is_exact = (is_json and is_record(plain)) or (plain in _EXACT and not faust_codec.children)
+    is_free = for_others and plain in (*_UNTYPED, dict, list)
     return Codec(
         _guard_decode(decode, label, refuse if is_json else None),
-        _guard_encode(encode, plain, label),
+        _guard_encode(encode, plain, label, None if is_exact or is_free else decode),
         f"{label} as {name}",
         is_json,
         origin,
@@ -126,11 +147,92 @@ def key_codec(app: Any, schema: Any) -> Codec:
         ConfigurationError: see `check_schema`.
     """
     check_schema("a topic", schema)
-    default = app.serializers.key_serializer
-    if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
-        # Faust's default for keys can't carry structured ones.
-        default = None
-    return _pass_bytes(resolve(schema.key_type, schema.key_serializer or default), schema.key_type)
+    codec = resolve_key(schema.key_type, schema.key_serializer, default=app.serializers.key_serializer)
+    return _pass_bytes(codec, schema.key_type)
+
+
+def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> Codec:
+    """Return the codec of keys, the same wherever there are keys of the type. Equal keys have equal bytes.
+
+    Args:
+        type_: as of `resolve`.
+        serializer: likewise; `default`, the app's setting `key_serializer`, when left out.
+        default: "raw" stands for JSON where it can't carry the type.
+
+    Raises:
+        ConfigurationError: as `resolve`.
+    """
+    plain, _ = _strip_optional(type_)
+    if serializer is None and (default != "raw" or _fits_raw(plain)):
+        serializer = default
+    codec = resolve(type_, serializer, for_others=True, in_order=True)
+    decode, encode, form = codec.decode, codec.encode, _FORMS.get(plain)
+    if form is not None:
+
+        def encode_form(key: Any) -> bytes:
+            try:
+                return encode(form(key))
+            except ValueError as error:
+                raise CodecError(str(error)) from error
+
+        return replace(codec, encode=encode_form)
+    if codec.is_json and _holds(plain, "FloatType("):
+        # 3 and 3.0 are one key.
+        return replace(codec, encode=lambda key: encode(decode(encode(key))))
+    return codec
+
+
+def one_form(codec: Codec) -> Callable[[bytes], Any]:
+    """Return a decoder of keys that refuses bytes which `codec` wouldn't write.
+
+    Such a record lies where the bytes belong, while sends and questions to the key go to another partition.
+    """
+    plain, _, serializer = codec.origin
+    if plain is bytes or (plain in (str, *_UNTYPED) and type(serializer) is registry.raw and not serializer.children):
+        return codec.decode
+    decode, encode = codec.decode, codec.encode
+
+    def decode_form(raw: bytes) -> Any:
+        key = decode(raw)
+        form = encode(key)
+        if form != raw:
+            raise CodecError(
+                f"the key {show_bytes(raw)} is another spelling of {show_bytes(form)}, and would have a state of its "
+                "own: have its producers write the latter, or declare key_type=bytes"
+            )
+        return key
+
+    return decode_form
+
+
+def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
+    """Return what returns the codec of a store's keys: that of a topic with the same type and serializer.
+
+    It goes by the app's settings, which may not be there yet.
+
+    Raises:
+        ConfigurationError: as `resolve`.
+    """
+    # As `app.topic` and Faust's schemas have it.
+    own = "raw" if type_ in (bytes, str) else type_._options.serializer if is_record(type_) else None
+    serializer = serializer or own
+    key = resolve_key(type_, serializer)
+    if serializer is not None:
+        return lambda: key
+    return functools.cache(lambda: resolve_key(type_, default=app.serializers.key_serializer))
+
+
+def use_keys(store: _Keyed, keys: Callable[[], Codec]) -> _Keyed:
+    """Have a store take the codec of its keys from `keys` when it first needs one."""
+    handle: Any = store
+
+    def encode_key(key: Any) -> bytes:
+        # Hot: without a detour from now on.
+        handle.encode_key = encode = keys().encode
+        return encode(key)
+
+    handle.encode_key, handle.decode_key = encode_key, lambda raw: keys().decode(raw)
+    return store
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
@@ -143,7 +245,7 @@ def value_codec(app: Any, schema: Any) -> Codec:
     """
     check_schema("a topic", schema)
     serializer = schema.value_serializer or app.serializers.value_serializer
-    return _pass_bytes(resolve(schema.value_type, serializer), schema.value_type)
+    return _pass_bytes(resolve(schema.value_type, serializer, for_others=True), schema.value_type)
 
 
 def _pass_bytes(codec: Codec, type_: Any) -> Codec:
@@ -217,20 +319,22 @@ def _text_or_bytes(value: Any) -> bytes:
     raise TypeError(f"expected bytes or str, got {type(value).__name__}")
 
 
-def _json(type_: Any) -> tuple[_Decode, _Encode]:
+def _json(type_: Any, in_order: bool = False) -> tuple[_Decode, _Encode]:
     if type_ is bytes:
         # Faust writes bytes as they are, whatever the serializer.
         return _identity, _identity
     if is_record(type_):
-        return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), _dump_record
+        dump = _dump_record_in_order if in_order else _dump_record
+        return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), dump
     if type_ is None:
-        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_untyped
+        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _in_order(_dump_untyped, in_order)
     if type_ in _UNTYPED:
-        return orjson.loads, _dump_untyped
+        return orjson.loads, _in_order(_dump_untyped, in_order)
     decoder = _decoder(type_)
     if type_ in (dict, list):
-        return decoder.decode, _dump_json
-    return decoder.decode, msgspec.json.Encoder(enc_hook=on_default, order=_order(type_)).encode
+        return decoder.decode, _in_order(_dump_json, in_order)
+    order = "deterministic" if in_order else _order(type_)
+    return decoder.decode, msgspec.json.Encoder(enc_hook=on_default, order=order).encode
 
 
 def _order(type_: Any) -> Literal["deterministic"] | None:
@@ -239,8 +343,12 @@ def _order(type_: Any) -> Literal["deterministic"] | None:
     The order of a set differs from process to process, and equal messages have to have equal bytes. msgspec can't order
     sets where there are dicts whose keys aren't text.
     """
-    shape = repr(msgspec.inspect.type_info(type_))
-    return "deterministic" if "SetType(" in shape and "DictType(" not in shape else None
+    return "deterministic" if _holds(type_, "SetType(") and not _holds(type_, "DictType(") else None
+
+
+def _holds(type_: Any, kind: str) -> bool:
+    """Return whether values of a type that msgspec knows have parts of a kind, as `FloatType(`."""
+    return not is_record(type_) and type_ not in _UNTYPED and kind in repr(msgspec.inspect.type_info(type_))
 
 
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
@@ -269,7 +377,18 @@ def _revive_record(type_: Any, data: Any) -> Any:
 
 
 def _dump_json(value: Any) -> bytes:
-    return orjson.dumps(value, default=on_default, option=_JSON_OPTIONS)
+    try:
+        raw = orjson.dumps(value, default=on_default, option=orjson.OPT_UTC_Z)
+    except TypeError:
+        # Texts of other classes, such as StrEnum, may be keys too.
+        reason = no_text_key(value)
+        if reason is not None:
+            raise ValueError(reason) from None
+        raw = orjson.dumps(value, default=on_default, option=_JSON_OPTIONS)
+    # It writes NaN and infinity so.
+    if raw.find(b"null") >= 0 and (reason := unfit(value)) is not None:
+        raise ValueError(reason)
+    return raw
 
 
 def _dump_untyped(value: Any) -> bytes:
@@ -280,7 +399,15 @@ def _dump_untyped(value: Any) -> bytes:
 
 
 def _dump_record(record: Any) -> bytes:
-    return orjson.dumps(record.to_representation(), default=on_default, option=_JSON_OPTIONS)
+    return _dump_json(record.to_representation())
+
+
+def _dump_record_in_order(record: Any) -> bytes:
+    return _dump_json({name: ordered(part) for name, part in record.to_representation().items()})
+
+
+def _in_order(dump: _Encode, in_order: bool) -> _Encode:
+    return (lambda value: dump(ordered(value))) if in_order else dump
 
 
 def _null_as_none(decode: _Decode) -> _Decode:
@@ -333,13 +460,14 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
         except Exception as error:
             if refuse is not None:
                 refuse(raw)
-            reason = str(error) or type(error).__name__
+            reason = text_of(error) or type(error).__name__
             raise CodecError(f"not a valid {label}: {reason}: {show_bytes(raw)}") from error
 
     return guarded
 
 
-def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
+def _guard_encode(encode: _Encode, type_: Any, label: str, back: _Decode | None) -> _Encode:
+    """Return an encoder that raises `CodecError`, for what `back` doesn't return from the bytes too."""
     expected = _classes(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
@@ -349,14 +477,24 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
         if type(value) not in exact and (not isinstance(value, expected) or isinstance(value, refused)):
             raise CodecError(f"expected {label}, got {type(value).__name__}")
         try:
-            return encode(value)
+            raw = encode(value)
+            if back is not None and back(raw) != value:
+                _check_same(value, back(raw))
         except MemoryError:
             raise
         except Exception as error:
-            raise CodecError(f"can't encode {label}: {error or type(error).__name__}") from error
+            reason = None if back is None else unfit(value)
+            raise CodecError(f"can't encode {label}: {reason or text_of(error) or type(error).__name__}") from error
+        return raw
 
     # Bytes as they are need no more than a look at their type.
     return guarded if encode is not _identity else lambda value: value if type(value) is bytes else guarded(value)
+
+
+def _check_same(value: Any, back: Any) -> None:
+    reason = difference(value, back)
+    if reason is not None:
+        raise ValueError(reason)
 
 
 def _classes(type_: Any) -> tuple[type, ...]:
@@ -366,6 +504,9 @@ def _classes(type_: Any) -> tuple[type, ...]:
     if type_ is float:
         return (float, int)
     origin = typing.get_origin(type_)
+    if hasattr(origin or type_, "__total__"):
+        # A TypedDict, of which nothing can be an instance.
+        return (dict,)
     if is_union(type_):
         return tuple(found for arm in typing.get_args(type_) for found in _classes(arm))
     # A class up to Python 3.12, a special form after it.

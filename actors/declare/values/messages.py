@@ -17,7 +17,7 @@ import msgspec
 from actors._core.outside import MALFORMED
 from actors._core.unions import arms_of
 from actors.declare.values.codecs import Codec, CodecError, resolve, value_codec
-from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, show_bytes
+from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, UsageError, show_bytes
 from actors.ports import Headers
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.message.context import Context
@@ -43,7 +43,7 @@ class MessageCodec:
         """Return a message's bytes and the headers that it goes with.
 
         Raises:
-            CodecError: the actor doesn't take such messages.
+            UsageError: the actor doesn't take such messages.
         """
         return self.encode(message), [] if self.type_headers is None else self.type_headers(message)
 
@@ -68,12 +68,15 @@ class MessageCodec:
 
 def function_codec(topic: Any) -> MessageCodec:
     """Return the codec of a function actor's messages: its topic's."""
-    codec = value_codec(topic.app, topic.schema)
+    codec, name = value_codec(topic.app, topic.schema), topic.get_topic_name()
     types = _without_none(arms_of(topic.schema.value_type))
+    encode = _refusing(
+        codec.encode, f"the messages of its actor are what topic {name} declares with value_type=: add the type there"
+    )
     if not _are_tagged(types):
-        return MessageCodec(codec.decode, codec.encode)
+        return MessageCodec(codec.decode, encode)
     known = ", ".join(str(type_.__struct_config__.tag) for type_ in types)
-    return MessageCodec(_explaining(codec, types, f"topic {topic.get_topic_name()} carries {known}"), codec.encode)
+    return MessageCodec(_explaining(codec, types, f"topic {name} carries {known}"), encode)
 
 
 def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
@@ -93,7 +96,20 @@ def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
     else:
         return _by_header(actor, topic.schema.value_serializer)
     known = ", ".join(sorted(actor.type_names.values()))
-    return MessageCodec(_explaining(codec, types, f"{actor.__name__} takes {known}"), codec.encode)
+    encode = _refusing(codec.encode, f"{actor.__name__} takes {known}: give it a method for the type, marked @receive")
+    return MessageCodec(_explaining(codec, types, f"{actor.__name__} takes {known}"), encode)
+
+
+def _refusing(encode: Callable[[Any], bytes], remedy: str) -> Callable[[Any], bytes]:
+    """Return an encoder that names a message which an actor doesn't take, and says what to do."""
+
+    def encode_or_refuse(message: Any) -> bytes:
+        try:
+            return encode(message)
+        except CodecError as error:
+            raise UsageError(f"{type(message).__name__} can't be sent: {error}; {remedy}") from error
+
+    return encode_or_refuse
 
 
 def _check_declared(actor: type[Actor[Any]], topic: Any, arms: Sequence[Any]) -> None:
@@ -195,4 +211,7 @@ class _Types:
         for base in type(message).__mro__:
             if base in self._names:
                 return base
-        raise CodecError(f"{self._actor} takes {self._known}, not {type(message).__name__}")
+        raise UsageError(
+            f"{type(message).__name__} can't be sent: {self._actor} takes {self._known}: give it a method for the "
+            "type, marked @receive"
+        )

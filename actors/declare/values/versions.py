@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 from faust.utils.json import on_default
 
-from actors._core.outside import MALFORMED
+from actors._core.logs import error_text
+from actors._core.outside import EXITS, MALFORMED
 from actors.declare.values.codecs import Codec, CodecError
 from actors.errors import ConfigurationError, NewerVersionError, show_bytes
 
@@ -99,9 +100,11 @@ def _upgraded(body: bytes, found: int, version: int, upgrades: Upgrades, owner: 
     for number in range(found, version):
         try:
             data = upgrades[number](data)
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             raise CodecError(
-                f"{owner}: the upgrade from version {number} raised {type(error).__name__}: {error}: {show_bytes(body)}"
+                f"{owner}: the upgrade from version {number} raised {error_text(error)}: {show_bytes(body)}"
             ) from error
     try:
         return orjson.dumps(data, default=on_default, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)

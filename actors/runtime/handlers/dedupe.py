@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors._core.keys import sized
+from actors._core.logs import text_of
 from actors.errors import UsageError
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
@@ -45,7 +46,9 @@ def deduplicated(handler: Handler, store: Store[Any, Any], identify: Identify) -
             return await handler(ctx, message)
         raw = found.encode() if isinstance(found, str) else found
         if not isinstance(raw, bytes):
-            raise UsageError(f"dedupe_by gave {found!r}: an id is text or bytes, None for a message that has none")
+            raise UsageError(
+                f"dedupe_by gave {text_of(found, repr)}: an id is text or bytes, None for a message that has none"
+            )
         if store.put_if_absent(sized(ctx._raw_key) + raw, _SEEN) is not None:
             return None
         return await handler(ctx, message)

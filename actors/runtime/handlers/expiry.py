@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from actors._core.logs import escaping, reason_of
+from actors._core.logs import error_text, escaping
+from actors._core.outside import EXITS
 from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
 from actors.runtime.cancellation import is_cancelled
@@ -152,8 +153,7 @@ async def remove_own(ctx: Context, store: Store[Any, Any], *, stops: bool) -> No
         return
     if stops:
         raise HandlerFailedError(
-            f"on_expire of store {store.name} raised {type(error).__name__}: {reason_of(error)} for the expired key, "
-            "ahead of this message",
+            f"on_expire of store {store.name} raised {error_text(error)} for the expired key, ahead of this message",
             topic=ctx.topic,
             partition=ctx.partition,
             offset=ctx.offset,
@@ -208,7 +208,7 @@ def _is_hooks(error: BaseException) -> bool:
     """Tell whether the hook failed, and not the store or the task, which may have been cancelled."""
     if isinstance(error, asyncio.CancelledError):
         return not is_cancelled()
-    return isinstance(error, Exception) and not isinstance(error, StoreError)
+    return not isinstance(error, (StoreError, *EXITS))
 
 
 def _id_of(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> str:

@@ -244,9 +244,6 @@ class _CommittedWindows:
     def closed_ms(self, store: Any) -> int:
         _refuse("it writes")
 
-    def was_closed(self, store: Any, end_ms: int) -> bool:
-        _refuse("it writes")
-
     def handled(self, store: Any) -> bytes:
         _refuse("it writes")
 
@@ -256,7 +253,7 @@ class _CommittedWindows:
     def count_late(self) -> None:
         _refuse("it writes")
 
-    def expect(self, store: Any, close_ms: int, row: bytes) -> None:
+    def expect(self, store: Any, row: bytes) -> None:
         _refuse("it writes")
 
     def arrived(self, ctx: Context) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from actors._core.event_time import EventTime, NoTimeError
 from actors.errors import RecordError
 from actors.ports import InputRecord, TopicPartition, Unreadable
-from actors.runtime.commands import CONTROL_HEADER
+from actors.runtime.commands import is_command
 from actors.runtime.message.failures import undecodable, wrong_timestamp
 from actors.runtime.message.internal_messages import InternalRecord
 
@@ -51,11 +51,8 @@ class MistimedRecord:
 class EventTimes:
     """The times of a task's inputs, some of which go by the records' own timestamps."""
 
-    def __init__(
-        self, times: Mapping[str, EventTime], sources: Sequence[TopicPartition], *, obeys_commands: bool
-    ) -> None:
+    def __init__(self, times: Mapping[str, EventTime], sources: Sequence[TopicPartition]) -> None:
         self._inputs = [(source, times.get(source.topic)) for source in sources]
-        self._obeys_commands = obeys_commands
 
     def timed(self, index: int, records: Sequence[InputRecord]) -> Sequence[InputRecord]:
         """Return records of an input with the times of their values."""
@@ -63,9 +60,7 @@ class EventTimes:
         return records if time is None else [self._timed(source, time, record) for record in records]
 
     def _timed(self, source: TopicPartition, time: EventTime, record: InputRecord) -> InputRecord:
-        if record.value is None or isinstance(record, Unreadable):
-            return record
-        if self._obeys_commands and any(name == CONTROL_HEADER for name, _ in record.headers):
+        if record.value is None or isinstance(record, Unreadable) or is_command(record):
             return record
         own_ms = record.timestamp
         try:
@@ -85,7 +80,7 @@ def time_of(time: EventTime, source: TopicPartition, record: InputRecord) -> int
         return time.of(record.value or b"")
     except NoTimeError as error:
         raise wrong_timestamp(source, record, str(error)) from error
-    except Exception as error:
+    except BaseException as error:
         raise undecodable(source, record, error) from error
 
 

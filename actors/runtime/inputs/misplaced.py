@@ -14,11 +14,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from actors._core.logs import Reminders, escaping
+from actors._core.logs import Reminders, error_text, escaping
+from actors._core.outside import EXITS
 from actors._core.partitioner import CRC32, MURMUR2
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import Clock, InputRecord
-from actors.runtime.commands import CONTROL_HEADER
+from actors.runtime.commands import is_command
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec
@@ -61,8 +62,8 @@ class PlacedRecords:
             record = records[place]
             if record.offset < self._completed.next_offset or record.offset in self._completed.finished:
                 continue
-            if self._spec.obeys_commands and any(name == CONTROL_HEADER for name, _ in record.headers):
-                # Sent to where the parked message is. Of other actors it is a message like any.
+            if is_command(record):
+                # Sent to where the parked message is.
                 continue
             self._meters.misplaced += 1
             if self._spec.misplaced == "stop":
@@ -71,7 +72,7 @@ class PlacedRecords:
             self._warn(record, home)
         return records
 
-    def _misplaced(self, records: Sequence[InputRecord]) -> list[tuple[int, int | Exception]]:
+    def _misplaced(self, records: Sequence[InputRecord]) -> list[tuple[int, int | BaseException]]:
         """Return place and right partition of what is in a wrong one, or why the partitioner can't tell."""
         partitioner, count, here = self._partitioner, self._spec.partition_count, self._source.partition
         keys = [record.key or b"" for record in records]
@@ -81,7 +82,9 @@ class PlacedRecords:
             keys = [keys[place] for place in places]
         try:
             homes = partitioner.homes(keys, count)
-        except Exception:
+        except EXITS:
+            raise
+        except BaseException:
             return self._one_by_one(zip(places, keys, strict=True))
         if homes.count(here) == len(homes):
             return []
@@ -91,19 +94,21 @@ class PlacedRecords:
         """Whether producers put a record without a key, or with an empty one, into a certain partition."""
         return record.key is not None and self._partitioner.places_empty
 
-    def _one_by_one(self, keyed: Iterable[tuple[int, bytes]]) -> list[tuple[int, int | Exception]]:
-        found: list[tuple[int, int | Exception]] = []
+    def _one_by_one(self, keyed: Iterable[tuple[int, bytes]]) -> list[tuple[int, int | BaseException]]:
+        found: list[tuple[int, int | BaseException]] = []
         for place, key in keyed:
-            home: int | Exception
+            home: int | BaseException
             try:
                 home = self._partitioner.home(key, self._spec.partition_count)
-            except Exception as error:
+            except EXITS:
+                raise
+            except BaseException as error:
                 home = error
             if home != self._source.partition:
                 found.append((place, home))
         return found
 
-    def _error(self, record: InputRecord, home: int | Exception) -> MisplacedRecordError:
+    def _error(self, record: InputRecord, home: int | BaseException) -> MisplacedRecordError:
         key, source = record.key or b"", self._source
         failed = MisplacedRecordError.about(record, source, self._reason(key, home))
         fitting = [one for one in (MURMUR2, CRC32) if one.home(key, self._spec.partition_count) == source.partition]
@@ -116,16 +121,16 @@ class PlacedRecords:
         )
         return failed
 
-    def _reason(self, key: bytes, home: int | Exception) -> str:
+    def _reason(self, key: bytes, home: int | BaseException) -> str:
         name, count = self._partitioner.name, self._spec.partition_count
-        if isinstance(home, Exception):
-            return f"the topic's partitioner {name} raised {type(home).__name__}: {home}"
+        if isinstance(home, BaseException):
+            return f"the topic's partitioner {name} raised {error_text(home)}"
         return (
             f"it is in partition {self._source.partition}, and its key belongs in partition {home}: there puts it "
             f"{name}, the topic's partitioner, with {count} partitions. The key would have state in both"
         )
 
-    def _warn(self, record: InputRecord, home: int | Exception) -> None:
+    def _warn(self, record: InputRecord, home: int | BaseException) -> None:
         if self._reminders.is_due(self._clock.monotonic()):
             logger.warning(
                 "%s offset %d key %s: %s; %d such records were found so far, and handled",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from actors._core.logs import Reminders, reason_of
+from actors._core.logs import Reminders, error_text, text_of
+from actors._core.outside import EXITS
 from actors.errors import (
     ActorsError,
     AskTimeoutError,
@@ -49,7 +50,7 @@ class PartlyFailedError(ActorsError):
     def __init__(self, failures: Mapping[str, Exception], kept: Sequence[Output]) -> None:
         self.failures = failures
         self.kept = kept
-        super().__init__("; ".join(map(str, failures.values())))
+        super().__init__("; ".join(map(text_of, failures.values())))
 
 
 def as_record_error(
@@ -59,7 +60,7 @@ def as_record_error(
 
     Raises:
         TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.
-        BaseException: `error` itself, if it is the store's, or the end of the task.
+        BaseException: `error` itself, if it is the store's, or the end of the task or of the process.
     """
     if isinstance(error, RecordError):
         return error
@@ -69,13 +70,17 @@ def as_record_error(
     unanswered = error.__cause__ if isinstance(error, AskTimeoutError) else error
     if isinstance(unanswered, TaskError) and unanswered.missing:
         raise unanswered
-    is_handlers = isinstance(error, Exception) and not isinstance(error, StoreError)
+    is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, *EXITS))
     if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
         raise error
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"
     called = f", called by {by}," if by else ""
-    reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {reason_of(error)}"
+    if isinstance(error, PartlyFailedError):
+        # What failed is named by the actors that the user wrote, not by the one that reads the topic for them.
+        reason = text_of(error)
+    else:
+        reason = f"the handler of actor {actor}{called} raised {error_text(error)}"
     failed = HandlerFailedError.about(record, source, reason)
     failed.__cause__ = error
     return failed
@@ -88,7 +93,7 @@ def failures_of(actor: str, failed: RecordError, source: TopicPartition, record:
         return {actor: failed}
     found: dict[str, RecordError] = {}
     for name, error in cause.failures.items():
-        found[name] = HandlerFailedError.about(record, source, str(error))
+        found[name] = HandlerFailedError.about(record, source, text_of(error))
         found[name].__cause__ = error
     return found
 
@@ -127,20 +132,25 @@ def newer_in(error: BaseException) -> NewerVersionError | None:
 
 def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersionError) -> NewerProgramError:
     """Return the error for a record that leads to data of a newer program."""
-    failed = NewerProgramError.about(record, source, reason_of(error))
+    failed = NewerProgramError.about(record, source, text_of(error))
     failed.is_message = isinstance(error, UnknownTypeError)
     failed.__cause__ = error
     return failed
 
 
-def undecodable(source: TopicPartition, record: InputRecord, error: Exception | str) -> RecordError:
+def undecodable(source: TopicPartition, record: InputRecord, error: BaseException | str) -> RecordError:
     """Return the error for a record that isn't what its topic declares; `error` is what was raised, or the reason.
 
     A message of a type that only a newer program knows isn't the record's fault: see `NewerProgramError`.
+
+    Raises:
+        BaseException: `error` itself, if it is the end of the process.
     """
+    if isinstance(error, EXITS):
+        raise error
     if isinstance(error, NewerVersionError):
         return newer_program(source, record, error)
-    reason = error if isinstance(error, str) else f"it doesn't decode: {reason_of(error)}"
+    reason = error if isinstance(error, str) else f"it doesn't decode: {text_of(error)}"
     return UndecodableRecordError.about(record, source, reason)
 
 
@@ -154,7 +164,7 @@ def refused(
 ) -> RefusedRecordError:
     """Give the error for a record whose effects the broker refuses; `is_final`, that it was given up is refused too."""
     what = "that its on_error policy gave it up" if is_final else f"what the handler of actor {actor} wrote or sent"
-    failed = RefusedRecordError.about(record, source, f"the broker refuses {what}: {error}")
+    failed = RefusedRecordError.about(record, source, f"the broker refuses {what}: {text_of(error)}")
     failed.is_final = is_final
     return failed
 

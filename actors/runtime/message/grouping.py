@@ -1,8 +1,9 @@
 """How changes of a table's rows reach the groups of an aggregate, in the commit of the row.
 
-The owner of the rows sends each change to a topic of the app by the key of the group: one record takes the former value
-out of its group, and one puts the new value into its own; where both are the same group it is a single record. An
-aggregate that is declared over a table which has rows takes these up in pages, a page with each record of the table.
+The owner of the rows sends each change to a topic of the app by the key of the group: one record takes the row out of
+its former group, and one puts the new value into its own; where both are the same group it is a single record. It keeps
+the group that it sent each row to, so a former value doesn't have to be read, or grouped, a second time. An aggregate
+that is declared over a table which has rows takes these up in pages, a page with each record of the table.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from actors._core.logs import escaping
-from actors._core.windows.changes import ALL, NEXT, Change, encode_change
+from actors._core.logs import escaping, text_of
+from actors._core.outside import EXITS
+from actors._core.windows.changes import ALL, CURSOR, GROUP_OF, NEXT, Change, encode_change
 from actors.errors import ActorsError, NewerVersionError, RecordTooLargeError, show_bytes
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
@@ -22,7 +24,6 @@ from stores._core.overlay import Overlay
 logger = escaping(logging.getLogger(__name__))
 
 TIME_BYTES = 8
-TAKEN_KEY = b"m"
 PAGE_ROWS = 256
 PAGE_BYTES = 1 << 20
 """How many earlier rows, and about how many bytes of them, one record of the table brings into their groups."""
@@ -46,7 +47,7 @@ class Grouping:
 
     Attributes:
         aggregate: its name.
-        taken: the store that says which rows are in their groups, of those that were there before the aggregate.
+        taken: the store of the group that each row was sent to, and of how far earlier rows are taken up.
     """
 
     # How errors name them.
@@ -81,23 +82,23 @@ class Grouping:
             NoGroupError: `by=` raises for a row, or gives a key of another type, and the table's actor stops then.
             RecordTooLargeError, ValueError: likewise, a row's change doesn't fit, or it doesn't decode.
         """
-        held = state.overlays[self.taken].get(TAKEN_KEY)
+        held = state.overlays[self.taken].get(CURSOR)
         if held == ALL:
             return None
         start, size = None if held is None else held[len(NEXT) :], 0
         for count, (raw_key, row) in enumerate(rows.items(start)):
             if count == PAGE_ROWS or size >= PAGE_BYTES:
-                self.taken.write_raw(state, TAKEN_KEY, NEXT + raw_key)
+                self.taken.write_raw(state, CURSOR, NEXT + raw_key)
                 return raw_key
-            self._take_up_row(ctx, raw_key, row)
+            self._take_up_row(ctx, state, raw_key, row)
             size += len(row)
-        self.taken.write_raw(state, TAKEN_KEY, ALL)
+        self.taken.write_raw(state, CURSOR, ALL)
         return None
 
-    def _take_up_row(self, ctx: Context, raw_key: bytes, row: bytes) -> None:
+    def _take_up_row(self, ctx: Context, state: TaskState, raw_key: bytes, row: bytes) -> None:
         """Put an earlier row into its group. Another row's message doesn't fail, or wait, for one that is in none."""
         try:
-            group, at_ms = self._group(self._decode_row(row), raw_key), int.from_bytes(row[:TIME_BYTES])
+            group, at_ms = self._group(self._decoded(row, raw_key), raw_key), int.from_bytes(row[:TIME_BYTES])
             self._take_row(ctx, raw_key, group, raw=row[TIME_BYTES:], timestamp_ms=at_ms or None)
         except (NoGroupError, RecordTooLargeError, ValueError) as error:
             if self._stops() or isinstance(error, NewerVersionError):
@@ -110,31 +111,36 @@ class Grouping:
                 show_bytes(raw_key),
                 error,
             )
+        else:
+            if group is not None:
+                self.taken.write_raw(state, GROUP_OF + raw_key, group)
 
-    def change(self, ctx: Context, former: Row | None, new: Row | None) -> None:
+    def change(self, ctx: Context, state: TaskState, new: Row | None) -> None:
         """Send the change of the message's row to the groups that it is about.
 
         Raises:
-            NoGroupError: `by=` raises for a value, or gives a key of another type.
+            NoGroupError: `by=` raises for the new value, or gives a key of another type.
             RecordTooLargeError: the change is larger than the topic of changes allows.
         """
-        old_group = None if former is None else self._former_group(former.value, ctx._raw_key)
-        new_group = None if new is None else self._group(new.value, ctx._raw_key)
-        before, after = (None if one is None else one.raw for one in (former, new))
-        if old_group is not None and old_group == new_group:
-            self._send(ctx, ctx._raw_key, old_group, Change(before, after))
-            return
-        if old_group is not None:
-            self._send(ctx, ctx._raw_key, old_group, Change(before, None))
-        if new_group is not None:
-            self._send(ctx, ctx._raw_key, new_group, Change(None, after))
+        raw_key, groups = ctx._raw_key, state.overlays[self.taken]
+        place = GROUP_OF + raw_key
+        old_group = groups.get(place)
+        new_group = None if new is None else self._group(new.value, raw_key)
+        if old_group is not None and old_group != new_group:
+            self._send(ctx, raw_key, old_group, Change(raw_key, None))
+            if new_group is None:
+                groups.delete(place)
+        if new is not None and new_group is not None:
+            self._send(ctx, raw_key, new_group, Change(raw_key, new.raw))
+            if old_group != new_group:
+                self.taken.write_raw(state, place, new_group)
 
     def _take_row(
         self, ctx: Context, raw_key: bytes, group: bytes | None, *, raw: bytes, timestamp_ms: int | None
     ) -> None:
         """Put a row that was there before into its group, None if it is in none."""
         if group is not None:
-            self._send(ctx, raw_key, group, Change(None, raw), timestamp_ms=timestamp_ms)
+            self._send(ctx, raw_key, group, Change(raw_key, raw), timestamp_ms=timestamp_ms)
 
     def _send(
         self, ctx: Context, raw_key: bytes, group: bytes, change: Change, *, timestamp_ms: int | None = None
@@ -142,24 +148,29 @@ class Grouping:
         """Send the change of the row `raw_key` to one group."""
         ctx.send(self._to, key=group, value=encode_change(change), timestamp_ms=timestamp_ms)
 
-    def _former_group(self, value: Any, raw_key: bytes) -> bytes | None:
-        """Return the key of the group that a row is in: none if it was left out."""
+    def _decoded(self, row: bytes, raw_key: bytes) -> Any:
         try:
-            return self._group(value, raw_key)
-        except NoGroupError:
-            if self._stops():
-                raise
-            return None
+            return self._decode_row(row)
+        except NewerVersionError:
+            raise
+        except ValueError as error:
+            raise NoGroupError(
+                f"{self._OPTION} {self.aggregate} can't be applied to the row of key {show_bytes(raw_key)}, which was "
+                f"there before: its value doesn't decode: {error}. Make the type of the table's topic read it, or send "
+                "the topic a record of that key"
+            ) from error
 
     def _group(self, value: Any, raw_key: bytes) -> bytes | None:
         """Return the key of a value's group, None if it is in none."""
         try:
             group = self._by(value)
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             raise NoGroupError(
                 f"{self._OPTION} {self.aggregate} raised {type(error).__name__} for the row of key "
-                f"{show_bytes(raw_key)}: {error}. Make it take all values of the table's topic; None is for a row that "
-                f"{self._NONE}"
+                f"{show_bytes(raw_key)}: {text_of(error)}. Make it take all values of the table's "
+                f"topic; None is for a row that {self._NONE}"
             ) from error
         if group is None:
             return None
@@ -167,6 +178,6 @@ class Grouping:
             return self._encode_key(group)
         except ValueError as error:
             raise NoGroupError(
-                f"{self._OPTION} {self.aggregate} gives {group!r} for the row of key {show_bytes(raw_key)}, which "
-                f"isn't a key of {self._KEYS}: {error}. {self._REMEDY}"
+                f"{self._OPTION} {self.aggregate} gives {text_of(group, repr)} for the row of key "
+                f"{show_bytes(raw_key)}, which isn't a key of {self._KEYS}: {error}. {self._REMEDY}"
             ) from error

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
 from actors.errors import UsageError, show_bytes
 from actors.ports import ChangelogWrites, Output
 from actors.runtime.message.outputs import NO_HEADERS, RECORD_OVERHEAD_BYTES, OutputTopic, new_tuple, too_large
@@ -53,7 +53,8 @@ class Publication:
         except Exception as error:
             raise UsageError(
                 f"store {self.store} is published to topic {self.topic.name}, which can't hold what was written for "
-                f"key {show_bytes(raw_key)}: {error}: declare key_type and value_type of the topic like the store's"
+                f"key {show_bytes(raw_key)}: {text_of(error)}: declare key_type and value_type of the topic like the "
+                "store's"
             ) from error
         size, limit = len(key) + len(value), self.topic.max_record_bytes
         if size + RECORD_OVERHEAD_BYTES > limit:

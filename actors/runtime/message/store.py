@@ -75,7 +75,7 @@ class Store(Generic[K, V]):
         self.placement: Placement = placement
         self.refuse_newer = refuse_newer
         self.aggregation = aggregate
-        self._states = None if aggregate is None else (aggregate.encoder(), aggregate.decoder())
+        self._states = None if aggregate is None else (aggregate.encoder(), aggregate.decoder(), aggregate.starter())
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode_value = encode_value
@@ -149,8 +149,8 @@ class Store(Generic[K, V]):
         if aggregate is None or states is None:
             raise UsageError(f"store {self.name}: add() needs aggregate=…, as in aggregate=aggregates.sum()")
         overlay, state, raw_key = self._place(key)
-        (encode, decode), raw = states, overlay.get(raw_key)
-        encoded = encode(aggregate.add(aggregate.initial if raw is None else decode(raw), value))
+        (encode, decode, start), raw = states, overlay.get(raw_key)
+        encoded = encode(aggregate.add(start() if raw is None else decode(raw), value))
         self._write(overlay, state, raw_key, encoded, self.ttl_ms)
         return self.decode_value(encoded)
 

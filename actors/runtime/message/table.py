@@ -279,16 +279,14 @@ class Table(Store[K, V]):
             return self._put(ctx, value)
         _, rows, state = self._reach(ctx)
         bounds = [grouping.take_up(ctx, state, rows) for grouping in self.groupings]
-        row = rows.get(ctx._raw_key)
         if not self._put(ctx, value):
             return False
-        former = None if row is None else Row(row[TIME_BYTES:], self._decoded(row, state))
         raw = ctx._record.value
         new = None if raw is None or value is None else Row(raw, value)
         for grouping, bound in zip(self.groupings, bounds, strict=True):
             # A row from there on is taken up later, with the value that it has then.
             if bound is None or ctx._raw_key < bound:
-                grouping.change(ctx, former, new)
+                grouping.change(ctx, state, new)
         return True
 
     def _put(self, ctx: Context, value: Any) -> bool:

@@ -107,16 +107,13 @@ class WindowTime(Protocol):
         """Tell whether a window still takes records."""
 
     def closed_ms(self, store: Any) -> int:
-        """Return up to which end tumbling and hopping windows take no records any more."""
-
-    def was_closed(self, store: Any, end_ms: int) -> bool:
-        """Tell whether a window that ends then was closed when the grace was shorter."""
+        """Return the end at or before which windows are closed."""
 
     def handled(self, store: Any) -> bytes:
         """Return the row of the last aligned window that was closed, while a close is handled."""
 
     def visible_ms(self, store: Any) -> int:
-        """Return the start up to which windows are past their retention."""
+        """Return the start (sessions: end) at or before which windows are past their retention."""
 
     def time_of(self, ctx: Any) -> int:
         """Return the time by which a message belongs to windows."""
@@ -130,8 +127,8 @@ class WindowTime(Protocol):
     def count_late(self) -> None:
         """Count a message that is too late for all window stores."""
 
-    def expect(self, store: Any, close_ms: int, row: bytes) -> None:
-        """Count on a window that closes at that stream time."""
+    def expect(self, store: Any, row: bytes) -> None:
+        """Count on the close of a row."""
 
     def arrived(self, ctx: Any) -> None:
         """Move stream time on to a record that is going to be handled."""

@@ -10,6 +10,7 @@ gets a span of its own.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from opentelemetry import propagate, trace
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from actors._core.logs import escaping
+from actors._core.logs import error_text, escaping, text_of, traceback_text
+from actors._core.outside import EXITS
 from actors.errors import Rejected
 from actors.ports import ActorReply, ActorRequest, Headers, Requests
 from actors.runtime.handlers.effect import Outcome
@@ -154,7 +156,7 @@ class Tracing:
             outcome = await attempt
             if outcome.error is not None:
                 if outcome.cause is not None:
-                    span.record_exception(outcome.cause)
+                    _record(span, outcome.cause)
                 span.set_status(Status(StatusCode.ERROR, outcome.error))
             return outcome
 
@@ -165,13 +167,22 @@ def _told(span: Span) -> Iterator[None]:
     try:
         yield
     except Rejected as error:
-        span.set_attribute("faust_actors.rejected", str(error))
+        span.set_attribute("faust_actors.rejected", text_of(error))
         raise
-    except Exception as error:
+    except (asyncio.CancelledError, *EXITS):
+        raise
+    except BaseException as error:
         span.set_attribute("error.type", type(error).__qualname__)
-        span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        _record(span, error)
+        span.set_status(Status(StatusCode.ERROR, error_text(error)))
         raise
+
+
+def _record(span: Span, error: BaseException) -> None:
+    """Note an error as `Span.record_exception` does, which fails where the error's text can't be made."""
+    stack = traceback_text(error)
+    attributes = {"type": type(error).__qualname__, "message": text_of(error), "stacktrace": stack, "escaped": "False"}
+    span.add_event("exception", {f"exception.{name}": value for name, value in attributes.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,9 @@ import msgspec
 
 from actors._core import keys
 from actors._core.keys import make_place, place_of
+from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
+from actors._core.values.read_back import difference
 from actors.errors import UsageError
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
@@ -39,6 +42,8 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
         next_ms: the next attempt isn't made before, Unix milliseconds.
         error: why the last attempt failed.
         parked: it isn't tried again until somebody says so.
+        result: value and headers of the message that it returned, where an owner left before it was handled: no call is
+            made any more; left out before.
         trace: the context of the span that recorded it; left out where messages aren't traced.
         home_offset: as in `ParkedMessage`; left out where the first input wrote this.
     """
@@ -51,6 +56,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int = 0
     error: str | None = None
     parked: bool = False
+    result: tuple[bytes, list[tuple[str, bytes]]] | msgspec.UnsetType = msgspec.UNSET
     trace: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     home_offset: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -72,7 +78,7 @@ def not_json(effect: Effect, error: Exception) -> UsageError:
     """Return the error for arguments that can't be recorded."""
     return UsageError(
         f"ctx.effect({effect.name}): the arguments have to become JSON, and to come back from it as what the "
-        f"function takes after its call: {error}"
+        f"function takes after its call: {text_of(error)}"
     )
 
 
@@ -118,6 +124,19 @@ class Arguments:
         names = list(self._signature.parameters)[1:]
         self._types = {name: hints[name] for name in names if name in hints and _is_known(hints[name])}
 
+    def check(self, record: EffectRecord, back: EffectRecord) -> None:
+        """Refuse a call of which `back`, read from its JSON, has other arguments; those without a type as plain data.
+
+        Raises:
+            ValueError: naming the argument.
+            TypeError, msgspec.ValidationError: as of `bind`.
+        """
+        arguments, read = self._arguments(record, {}), self._arguments(back, self._types)
+        for name, value in arguments.items():
+            reason = difference(value if name in self._types else msgspec.to_builtins(value), read[name], name)
+            if reason is not None:
+                raise ValueError(reason)
+
     def bind(self, record: EffectRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments, without the call.
 
@@ -127,18 +146,25 @@ class Arguments:
         """
         if self._signature is None:
             return tuple(record.args), record.kwargs
-        bound = self._signature.bind(None, *record.args, **record.kwargs)
-        for name, hint in self._types.items():
-            if name not in bound.arguments:
-                continue
-            value, kind = bound.arguments[name], self._signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(_converted(one, hint) for one in value)
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[name] = {key: _converted(one, hint) for key, one in value.items()}
-            else:
-                bound.arguments[name] = _converted(value, hint)
+        bound = inspect.BoundArguments(self._signature, self._arguments(record, self._types))
         return bound.args[1:], bound.kwargs
+
+    def _arguments(self, record: EffectRecord, types: Mapping[str, Any]) -> OrderedDict[str, Any]:
+        """Return the arguments by the names of the parameters, those in `types` as what these say."""
+        if self._signature is None:
+            return OrderedDict(args=record.args, kwargs=record.kwargs)
+        arguments = OrderedDict(self._signature.bind(None, *record.args, **record.kwargs).arguments)
+        for name, hint in types.items():
+            if name not in arguments:
+                continue
+            value, kind = arguments[name], self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                arguments[name] = tuple(_converted(one, hint) for one in value)
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                arguments[name] = {key: _converted(one, hint) for key, one in value.items()}
+            else:
+                arguments[name] = _converted(value, hint)
+        return arguments
 
 
 def _converted(value: Any, hint: Any) -> Any:

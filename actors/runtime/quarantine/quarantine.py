@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
-from actors._core.logs import Reminders, escaping
+from actors._core.logs import Reminders, error_text, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.commands import (
@@ -34,6 +34,7 @@ from actors.runtime.commands import (
 )
 from actors.runtime.inputs.event_times import retime
 from actors.runtime.message.context import Context
+from actors.runtime.message.failures import PartlyFailedError
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
     ACTOR_HEADER,
@@ -375,9 +376,7 @@ class Parked:
             remove_entry(state.overlays[store], key, sequence, raw)
             return True
 
-        what = f"parked message {message.message_id}"
-        # The command that retries it is handled as a whole.
-        internal = InternalMessage(internal_record, remove, lambda: None, lambda: None, what)
+        internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
             retime(self._spec.event_times, state.source, internal_record)
             await handling.once(state, internal_record, internal)
@@ -520,8 +519,8 @@ def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) 
 
 
 def describe(failed: RecordError) -> str:
-    """Return the error as one text, without what can't be written as UTF-8, not too long."""
+    """Return the error as one text, not too long."""
     cause = failed.__cause__
-    text = failed.reason if cause is None else f"{type(cause).__name__}: {cause}"
-    text = f"{type(failed).__name__}: {text}".encode(errors="backslashreplace").decode()
+    is_partial = isinstance(cause, PartlyFailedError)
+    text = f"{type(failed).__name__}: {failed.reason if cause is None or is_partial else error_text(cause)}"
     return text if len(text) <= ERROR_CHARS else text[: ERROR_CHARS - 1] + "…"

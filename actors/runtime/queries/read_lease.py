@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from actors._core.logs import text_of
 from actors.errors import NotReadyError
 from actors.ports import Identity
 from actors.runtime.cancellation import end
@@ -114,7 +115,9 @@ class ReadLease:
                 async with asyncio.timeout(ANSWER_S):
                     is_member = await self._confirm(member)
             except Exception as error:
-                raise NotReadyError(f"the group's coordinator doesn't say who owns what: {error!r}") from error
+                raise NotReadyError(
+                    f"the group's coordinator doesn't say who owns what: {text_of(error, repr)}"
+                ) from error
             if not is_member:
                 raise NotReadyError("the group is changing, or doesn't know this worker any more")
             self._member_id, self._asked_s = member.member_id, asked_s

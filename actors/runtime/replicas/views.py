@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
 from actors._core.logs import escaping
+from actors._core.outside import EXITS
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
@@ -287,7 +288,9 @@ class TopicView(Generic[K, V]):
             result = callback(key, before, after)
             if inspect.isawaitable(result):
                 await result
-        except Exception:
+        except (asyncio.CancelledError, *EXITS):
+            raise
+        except BaseException:
             logger.exception(
                 "%s[%d]: the callback for key %s failed; the view goes on", self.topic, partition, show_bytes(raw_key)
             )

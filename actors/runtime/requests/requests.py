@@ -214,7 +214,7 @@ class EncodedRequest:
                 raise AskFailedError(f"{self.what}: it was handled, but its answer doesn't decode: {error}") from error
         reason = (answer.value or b"").decode(errors="replace")
         if answer.status == REJECTED:
-            raise AskRejectedError(f"{self.what}: rejected: {reason}")
+            raise AskRejectedError(f"{self.what}: rejected: {reason}", reason=reason)
         raise AskFailedError(f"{self.what}: failed: {reason}")
 
 

@@ -34,10 +34,11 @@ from actors._core.task.takeover import (
     Retention,
     missed_tombstones,
     plan_restore,
+    why_foreign,
     why_not_followed,
     why_rewritten,
 )
-from actors.errors import LostChangelogError, RestoreError
+from actors.errors import LostChangelogError, RestoreError, show_bytes
 from actors.ports import Clock, LogRecord, Logs, Snapshot, Snapshots, TopicPartition
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.threads import finish_in_thread
@@ -101,12 +102,16 @@ class LastCommit:
         reached: for each input the offset behind the last record that is committed.
         is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
             owner took over. Brokers delete the offsets of an input with the input.
+        owner: the highest epoch that an owner had; 0 if that is unknown, or its commits were no transactions.
+        transaction: the commit's number in that epoch, 0 if that is unknown.
     """
 
     epoch: int | None = None
     changelog_id: str = ""
     reached: tuple[int, ...] = ()
     is_marked: bool = True
+    owner: int = 0
+    transaction: int = 0
 
 
 NO_COMMIT = LastCommit()
@@ -175,34 +180,41 @@ class Restorer:
             The store at the log's end; `is_ahead` if it has records that the changelog lost and wasn't touched.
 
         Raises:
-            LostChangelogError: the changelog lost records, and no operator has chosen what to do.
+            LostChangelogError: the changelog lost records, or has some that no owner can have written, and no operator
+                has chosen what to do.
             RestoreError: the log changed under the read, or reading took longer than deletes are kept.
         """
         source = TopicPartition(changelog.topic, partition)
         meter = RestoreMeter() if meter is None else meter
         asked_ms = self._clock.wall_ms()
         position, bounds = store.position(), await self._logs.bounds(source)
+        if (
+            last.changelog_id != changelog.topic_id
+            or not self._are_owners_fenced
+            or self._lost is LostChangelog.REBUILD
+        ):
+            last = replace(last, owner=0)
         plan, position = await self._plan(store, changelog, source, position, bounds, last)
         if position is None and plan.lost is None and self._snapshots is not None:
             position = await self.begin_from_snapshot(store, changelog, partition, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
         if position is None:
             begin = begin_position(None, plan, asked_ms, changelog)
-            restored = await self._read(store, source, plan, begin, meter, plan.start)
+            restored = await self._read(store, source, plan, begin, meter, plan.start, last)
         else:
             is_own = position.epoch == last.epoch and plan.start == plan.end
             start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
-            found = await self._read_on(store, source, plan, position, meter, start, doubt)
+            found = await self._read_on(store, source, plan, position, meter, start, doubt, last)
             if found is not None and found.is_ahead:
                 return found
             if found is None:
                 asked_ms, position = self._clock.wall_ms(), None
-                found, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+                found, plan = await self._read_all(store, changelog, source, asked_ms, meter, last)
             restored = found
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
             await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
             asked_ms, position = self._clock.wall_ms(), None
-            restored, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+            restored, plan = await self._read_all(store, changelog, source, asked_ms, meter, last)
         if position is None and self._missed(plan, changelog, asked_ms, 0):
             raise RestoreError(
                 f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
@@ -247,6 +259,7 @@ class Restorer:
         meter: RestoreMeter,
         start: int,
         doubt: str | None,
+        last: LastCommit,
     ) -> Restored | None:
         """Read what is behind the store's position, None if the store was emptied because it has to be rebuilt.
 
@@ -256,7 +269,7 @@ class Restorer:
         try:
             lost = plan.lost or doubt
             if lost is None:
-                return await self._read(store, source, plan, position, meter, start)
+                return await self._read(store, source, plan, position, meter, start, last)
         except _RewrittenError as error:
             lost = str(error)
             if not self._are_owners_fenced:
@@ -318,12 +331,18 @@ class Restorer:
         await self._wipe(store, source, lost)
 
     async def _read_all(
-        self, store: PartitionStore, changelog: Changelog, source: TopicPartition, asked_ms: int, meter: RestoreMeter
+        self,
+        store: PartitionStore,
+        changelog: Changelog,
+        source: TopicPartition,
+        asked_ms: int,
+        meter: RestoreMeter,
+        last: LastCommit,
     ) -> tuple[Restored, Restore]:
         """Read the whole log into an empty store."""
         plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
         begin = begin_position(None, plan, asked_ms, changelog)
-        return await self._read(store, source, plan, begin, meter, plan.start), plan
+        return await self._read(store, source, plan, begin, meter, plan.start, last), plan
 
     async def why_lost(
         self, position: Position, source: TopicPartition, bounds: LogBounds, replaced: str | None = None
@@ -411,12 +430,18 @@ class Restorer:
         begin: Position,
         meter: RestoreMeter,
         start: int,
+        last: LastCommit,
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
 
         Only records of the position's topic: the store never gets those of another one with its name. What lies between
         `start` and where the plan starts is only looked at.
+
+        Raises:
+            LostChangelogError: no owner can have written a record; the store doesn't get its chunk.
         """
+        if last.owner and begin.epoch > last.owner:
+            raise _foreign(f"{source}: the store took records of epoch {begin.epoch}, the last owner's is {last.owner}")
         meter.begins(plan.start, plan.end)
         async with self._turn(is_long=plan.end - plan.start > LONG_READ):
             position, count = begin, 0
@@ -432,6 +457,9 @@ class Restorer:
                     if next_offset <= plan.start:
                         continue
                 writes, newest = stored_writes(records)
+                is_after_own = position.transaction and position.epoch == last.owner
+                if last.owner and (is_after_own or max(decode_metadata(raw).epoch for raw in newest) > last.owner):
+                    _require_own(source, records, position, last)
                 position = advance(position, newest, next_offset)
                 store.load(writes, _unfinished(position, plan))
                 count += len(records)
@@ -489,6 +517,23 @@ def _why_rewritten(position: Position, records: Iterable[LogRecord]) -> str | No
         if why is not None:
             return why
     return None
+
+
+def _require_own(source: TopicPartition, records: Iterable[LogRecord], position: Position, last: LastCommit) -> None:
+    for record in records:
+        metadata = decode_metadata(metadata_of(record.headers))
+        why = why_foreign(metadata, position, owner=last.owner, transaction=last.transaction)
+        if why is not None and record.key is not None:
+            raise _foreign(f"{source} offset {record.offset}, key {show_bytes(record.key)}: {why}")
+
+
+def _foreign(found: str) -> LostChangelogError:
+    return LostChangelogError(
+        f"{found}. No owner of the partition can have written it: another program writes to the changelog. Take away "
+        "its right to write; `python -m spark_replay check` names its records. To go on with all that the topic has, "
+        'start the partition\'s owner once with lost_changelog="rebuild" (or LOST_CHANGELOG in the environment), and '
+        "then write the keys again through the actor. The store is left as it is until then"
+    )
 
 
 def begin_position(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:

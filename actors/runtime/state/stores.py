@@ -108,12 +108,13 @@ async def store_commit(
     changelog_offset: int | None,
     at_ms: int,
     epoch: int,
+    transaction: int,
 ) -> None:
     """Write what a transaction made durable into a store, with the store's new position.
 
     `offsets` are behind the last record of each input that is committed, `changelog_offset` behind the records of
     `writes`, None if there are none. `at_ms` is from before the transaction: its success proves that the task was the
-    owner then.
+    owner then. `transaction` is its number in the mark.
 
     Raises:
         LogWentBackError: the new records don't lie behind what the store has; nothing is written.
@@ -129,7 +130,9 @@ async def store_commit(
             f"{before.changelog_offset}"
         )
     # Not the later of both times: one from a clock that was ahead would hide how old the store is.
-    position = Position(offsets[0], changelog_offset, at_ms, epoch, before.changelog_id, tuple(offsets[1:]))
+    position = Position(
+        offsets[0], changelog_offset, at_ms, epoch, before.changelog_id, tuple(offsets[1:]), transaction
+    )
     rows = ((key, with_metadata(entry)) for key, entry in writes.items())
     if len(writes) <= INLINE_WRITES:
         store.apply(rows, position)

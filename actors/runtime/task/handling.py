@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
 from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
@@ -20,6 +20,7 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.commands import is_command
 from actors.runtime.inputs.event_times import MistimedRecord
 from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.message.context import Context, enter_message
@@ -76,12 +77,14 @@ class Handling:
         if isinstance(record, Unreadable):
             self._pass_unreadable(state, record)
             return
-        if isinstance(record, MisplacedRecord):
-            raise record.error
-        if isinstance(record, MistimedRecord):
-            await self._give_up_mistimed(state, record)
+        if isinstance(record, MisplacedRecord | MistimedRecord):
+            await self._give_up_flawed(state, record)
             return
         parked, sent = self.parked, len(state.outputs)
+        if parked is None and internal is None and is_command(record):
+            text = "%s offset %d: a control record is skipped: actor %s has nothing that it could be about"
+            logger.warning(text, state.source, record.offset, self.spec.name)
+            return
         if internal is not None and identity(state.source, record) in self.dropped:
             logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
             self._consume(state, record, internal, sent)
@@ -100,12 +103,16 @@ class Handling:
         except BaseException as error:
             await self.recover(state, record, error, sent, internal)
 
-    async def _give_up_mistimed(self, state: TaskState, record: MistimedRecord) -> None:
+    async def _give_up_flawed(self, state: TaskState, record: MisplacedRecord | MistimedRecord) -> None:
         """Do what the policy says about a record whose time can't be told, or put it behind the parked ones of its key.
+
+        A misplaced one stops the partition whatever the policy.
 
         Raises:
             RecordError: the partition has to stop in front of it.
         """
+        if isinstance(record, MisplacedRecord):
+            raise record.error
         original, parked = record.original, self.parked
         refused = self.poisoned.get(identity(state.source, original))
         if refused is not None:
@@ -155,7 +162,7 @@ class Handling:
         try:
             key = None if raw_key is None else at.decode_key(raw_key)
             value = None if raw_value is None else at.decode_value(raw_value)
-        except Exception as error:
+        except BaseException as error:
             raise undecodable(state.source, record, error) from error
         if self.timers is not None:
             self.timers.check(state.source, record)
@@ -287,7 +294,7 @@ class Handling:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
         self._consume(state, record, internal, len(state.outputs))
         if self.spec.answers is not None:
-            self.spec.answers.rejected(state, record, str(rejected))
+            self.spec.answers.rejected(state, record, text_of(rejected))
         logger.info("%s offset %d: rejected: %s", state.source, record.offset, rejected)
         state.scope.release()
 

@@ -11,6 +11,7 @@ from itertools import chain
 
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
+from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.state.restore import Restored
@@ -164,10 +165,11 @@ class KeyedProcessor(TaskProcessor):
         scope.source_offset = one.completed.reached - 1
         if scope.input is not None:
             scope.input, self._messages.home_offset = one.index, self.inputs[0].reached
-        if self.time is not None:
-            self.time.finished(one.index, record.offset, record.timestamp)
-        elif self._saw:
-            self._saw[one.index](record.timestamp)
+        if self._saw and not is_command(record):
+            if self.time is None:
+                self._saw[one.index](record.timestamp)
+            else:
+                self.time.finished(one.index, record.offset, record.timestamp)
 
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:

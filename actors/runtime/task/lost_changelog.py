@@ -206,15 +206,21 @@ def last_commit(
     """Return what the inputs' committed offsets, or else the registry, say of the last commit to a changelog."""
     marks = [None if committed is None else parse_mark(committed.metadata) for committed in found]
     mark = next(filter(None, marks), None)
+    epoch = 0 if owner is None or not owner.transactional_id else owner.epoch
     if mark is None:
         if owner is None:
             return NO_COMMIT
         known = (owner.changelog_ids.get(store, "") for store in (changelog.store, *changelog.other_names))
-        return LastCommit(owner.epoch, next(filter(None, known), ""), is_marked=False)
+        return LastCommit(owner.epoch, next(filter(None, known), ""), is_marked=False, owner=epoch)
     known_id = changelog.former_id
     if mark.topics is not None:
         known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
-    return LastCommit(mark.epoch, known_id, tuple(map(_reached, found, marks)))
+    reached = tuple(map(_reached, found, marks))
+    if epoch:
+        epoch = max(epoch, *(each.epoch for each in marks if each is not None))
+    return LastCommit(
+        mark.epoch, known_id, reached, owner=epoch, transaction=mark.transaction if epoch == mark.epoch else 0
+    )
 
 
 def _reached(committed: Committed | None, mark: CommitMark | None) -> int:

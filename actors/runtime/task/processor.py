@@ -37,6 +37,7 @@ from actors.errors import (
     RestoreError,
 )
 from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
+from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import take_in_order
 from actors.runtime.inputs.misplaced import PlacedRecords
@@ -45,13 +46,12 @@ from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.internal_messages import DueMessages
 from actors.runtime.message.store import Store
-from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.restore import Restored
 from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.steps import in_steps
-from actors.runtime.task.tools import make_time, make_tools, own_outputs
+from actors.runtime.task.tools import make_state, make_time, make_tools
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -76,12 +76,11 @@ class TaskProcessor:
         self._at = next((one for one in inputs if one.reached > 0), inputs[0])
         self._under_way: asyncio.Task[None] | None = None
         self._under_way_bytes = 0
+        self._is_ended = False
         self._context = context
         self._spec = spec = context.spec
         self._name = ", ".join(str(one.source) for one in inputs)
-        self._inbox = context.inbox
-        self._services = context.services
-        self._clock = context.clock
+        self._inbox, self._services, self._clock = context.inbox, context.services, context.clock
         self._policy, self._poison = context.settings.policy, context.poison
         self._stores = list(stores)
         placed = (PlacedRecords(spec, one, context.meters, context.services.clock) for one in inputs)
@@ -97,21 +96,7 @@ class TaskProcessor:
         ]
         self._published = {topics[name]: publication for name, publication in spec.published.items()}
         self._parked_topic = None if spec.parked is None else topics[spec.parked.name]
-        self._messages = TaskState(
-            actor=spec.name,
-            source=inputs[0].source,
-            home=inputs[0].source,
-            partition=context.partition,
-            partition_count=spec.partition_count,
-            scope=scope,
-            overlays=dict(self._overlays),
-            max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
-            resolve_output=own_outputs(spec, self._services.resolve_output),
-            outputs=[],
-            partitioner=spec.partitioner,
-            message_tag=inputs[0].topics.message_tag,
-            home_offset=inputs[0].next_offset,
-        )
+        self._messages = make_state(context, inputs[0], scope, overlays=dict(self._overlays))
         tools = make_tools(context, self._messages, [held.store for held in stores])
         self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
@@ -139,6 +124,11 @@ class TaskProcessor:
         except NewerVersionError:
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
+            raise
+        except RecordError as error:
+            # What the broker refuses is still held.
+            if not isinstance(error, RefusedRecordError):
+                await self._end_in_order()
             raise
 
     async def _work(self) -> None:
@@ -174,7 +164,6 @@ class TaskProcessor:
         Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
-        self._due.give_back()
         for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
             if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
                 self._skip_to(one, queue.left_at)
@@ -182,6 +171,14 @@ class TaskProcessor:
         owner = self._context.last_owner(self.inputs)
         if owner is not None:
             self._messages.outputs.append(self._services.encode_owner(owner))
+        await self._commit()
+        await self._end_in_order()
+
+    async def _end_in_order(self) -> None:
+        """End what runs beside, and commit what came of it, when all that was handled is committed."""
+        self._is_ended = True
+        self._scope.source_offset = self.reached - 1
+        await self._due.leave()
         await self._commit()
 
     async def close(self) -> None:
@@ -229,7 +226,7 @@ class TaskProcessor:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now, but for a commit that may be under way."""
-        return self.is_clean and not self._due.is_busy
+        return self.is_clean and not (self._is_ended or self._due.is_busy)
 
     def _backlog_ms(self) -> float:
         parts = zip(self.backlogs, self.inputs, self._inbox.queues, strict=True)
@@ -361,6 +358,7 @@ class TaskProcessor:
         messages, scope, inbox = self._messages, self._scope, self._inbox
         undo, monotonic = scope.undo, self._clock.monotonic
         is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
+        is_special = self._is_special if is_watched else is_command
         for one, records in runs:
             # Where inputs take turns, this is once a record.
             self._turn_to(one)
@@ -371,7 +369,7 @@ class TaskProcessor:
                 if offset < one.next_offset:
                     continue
                 scope.source_offset = offset
-                if raw_key is None or raw_value is None or (is_watched and self._is_special(record)):
+                if raw_key is None or raw_value is None or ((is_watched or record.headers) and is_special(record)):
                     outputs = await self._handle_special(record)
                 else:
                     sent, ctx = len(outputs), None
@@ -387,7 +385,7 @@ class TaskProcessor:
                         undo.clear()
                 one.next_offset = offset + 1
                 self._handled += 1
-                if is_watched and saw is not None:
+                if is_watched and saw is not None and not (record.headers and is_command(record)):
                     saw(record.timestamp)
                 if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                     await self._pause(record)
@@ -407,7 +405,7 @@ class TaskProcessor:
         """Do with a message that failed what the policy says; return the outputs, which a commit may have renewed."""
         if ctx is not None:
             ctx._state = None
-        elif isinstance(error, Exception):
+        else:
             error = undecodable(self._at.source, record, error)
         await self._handling.recover(self._messages, record, error, sent)
         return self._messages.outputs
@@ -420,12 +418,11 @@ class TaskProcessor:
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""
-        parked, timers, offset = self._handling.parked, self._handling.timers, record.offset
-        is_known = offset in self._at.completed.finished or (
-            bool(self._poison.poisoned) and identity(self._at.source, record) in self._poison.poisoned
-        )
-        is_known = is_known or (timers is not None and timers.may_refuse(record))
-        return is_known or (parked is not None and parked.may_concern(record))
+        at, parked, timers, poisoned = self._at, self._handling.parked, self._handling.timers, self._poison.poisoned
+        if poisoned and identity(at.source, record) in poisoned:
+            return True
+        is_known = record.offset in at.completed.finished or (timers is not None and timers.may_refuse(record))
+        return is_known or (is_command(record) if parked is None else parked.may_concern(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
         """Handle a message with all precautions; return the outputs, which a commit may have renewed."""
@@ -449,10 +446,8 @@ class TaskProcessor:
             scope.source_offset = self.reached - 1
             try:
                 await self._handling.message(self._messages, internal.record, internal)
-            except BaseException as error:
-                internal.give_back()
-                if isinstance(error, RecordError):
-                    await self._commit()
+            except RecordError:
+                await self._commit()
                 raise
             internal.handled()
             await self._commit_if_due(internal.record, is_careful=is_careful)
@@ -465,6 +460,7 @@ class TaskProcessor:
         until_s = self._clock.monotonic() + seconds
         while (left_s := until_s - self._clock.monotonic()) > 0.0 or self._inbox.is_paused:
             if self._inbox.stopping:
+                await self._end_in_order()
                 raise asyncio.CancelledError
             await (self._stay_paused() if self._inbox.is_paused else self._inbox.wait(left_s))
 
@@ -573,9 +569,9 @@ class TaskProcessor:
         receipt = await context.log.commit(batch)
         context.is_storing = True
         for (topic, held, overlay), writes in zip(self._parts, frozen, strict=True):
-            changelog_offset = receipt.changelog_offsets.get(topic)
+            end = receipt.changelog_offsets.get(topic)
             try:
-                await store_commit(held.store, writes, offsets, changelog_offset, began_ms, context.epoch)
+                await store_commit(held.store, writes, offsets, end, began_ms, context.epoch, context.transaction)
             except LogWentBackError as error:
                 self._poison.went_back[topic] = str(error)
                 raise

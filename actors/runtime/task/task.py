@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors._core.group.members import TaskId
-from actors._core.logs import Reminders, escaping
+from actors._core.logs import Reminders, error_text, escaping
 from actors._core.task.commit import CommitMark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.feed_times import NO_TIMES
@@ -105,7 +105,7 @@ class Task:
         self.paused: Pause | None = None
         self.inbox = self._make_inbox(spec, services, settings)
         if spec.event_times:
-            self.inbox.event_times = EventTimes(spec.event_times, self.sources, obeys_commands=spec.obeys_commands)
+            self.inbox.event_times = EventTimes(spec.event_times, self.sources)
         self.context = TaskContext(
             spec=spec,
             partition=partition,
@@ -260,8 +260,12 @@ class Task:
         except MigratedError as error:
             self.meters.fenced(error)
             logger.info("%s: %s", self.name, error)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
             self.failure = error
+            if isinstance(error, GeneratorExit):
+                raise
         finally:
             await self._close()
 
@@ -338,7 +342,7 @@ class Task:
         except asyncio.CancelledError as error:
             if self.inbox.stopping or is_cancelled():
                 raise
-            await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
+            await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error_text(error)}"))
         except (TaskError, StoreError, OSError) as error:
             if isinstance(error, CommitRefusedError) and self._processor is not None:
                 # The message that is refused is found by committing each one alone.
@@ -422,7 +426,6 @@ class Task:
         if self._services.release is not None:
             await self._services.release(self.spec.name, self.partition)
         marks = [one.mark for one in found if one.mark is not None]
-        owner = None if marks else owner
         try:
             require_changelogs(self.spec, topics[0])
             self._stores = [await self._restore(store, found, owner) for store in self.spec.stores]
@@ -437,7 +440,7 @@ class Task:
         context = self.context
         context.now_ms = max(context.now_ms, *(mark.now_ms for mark in marks), 0)
         context.clock.go_on_from(context.now_ms)
-        epoch = self._new_epoch(marks, owner)
+        epoch = self._new_epoch(marks, None if marks else owner)
         inputs, is_first = [], False
         for one in found:
             facts = one.facts(self.spec, self._settings, self._stores)
@@ -549,7 +552,11 @@ class Task:
             await self._commit_claim(inputs, ids, epoch, proves_offsets=False)
         self.context.claimed = await self._commit_claim(inputs, ids, epoch, proves_offsets=True)
         offsets = [one.completed.reached for one in inputs]
-        claimed = [replace(held, position=replace(held.position.at(offsets), epoch=epoch)) for held in self._stores]
+        transaction = self.context.transaction
+        claimed = [
+            replace(held, position=replace(held.position.at(offsets), epoch=epoch, transaction=transaction))
+            for held in self._stores
+        ]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
             if held.is_ahead:
                 claimed[number] = await write_to_changelog(self.context, store.name, held, inputs)

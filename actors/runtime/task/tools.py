@@ -1,4 +1,4 @@
-"""Gives a processor what its actor was declared to use beside stores."""
+"""Gives a processor the state of its messages, and what its actor was declared to use beside stores."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import Follower, TaskTime
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
@@ -20,6 +21,7 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
 from actors.runtime.windows.task_windows import TaskWindows
+from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionStore
 
 
@@ -69,6 +71,28 @@ def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Calla
     return find if foreign else resolve
 
 
+def make_state(
+    context: TaskContext, home: InputProgress, scope: MessageScope, *, overlays: dict[Handle, Overlay]
+) -> TaskState:
+    """Make the state that all messages of a processor share; `home` is the actor's first input."""
+    spec = context.spec
+    return TaskState(
+        actor=spec.name,
+        source=home.source,
+        home=home.source,
+        partition=context.partition,
+        partition_count=spec.partition_count,
+        scope=scope,
+        overlays=overlays,
+        max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
+        resolve_output=own_outputs(spec, context.services.resolve_output),
+        outputs=[],
+        partitioner=spec.partitioner,
+        message_tag=home.topics.message_tag,
+        home_offset=home.next_offset,
+    )
+
+
 def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
     """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
     spec, clock = context.spec, context.clock
@@ -106,7 +130,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             wake=context.inbox.wake,
             meters=context.meters,
         )
-        effects.is_held = lambda: context.inbox.is_paused
+        effects.is_held = lambda: context.inbox.is_paused or context.inbox.stopping
         made.punctuators.append(effects)
     if context.services.asks is not None:
         asks = context.services.asks

@@ -309,6 +309,9 @@ class Timers:
     def committed(self) -> None:
         """See `Punctuator.committed`."""
 
+    async def leave(self) -> None:
+        """See `Punctuator.leave`: nothing runs in the background."""
+
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
 
@@ -356,7 +359,6 @@ class Timers:
             internal_record,
             partial(self._consume, due),
             partial(self._handled, due),
-            partial(self._give_back, due),
             f"timer {name!r}",
         )
 
@@ -398,10 +400,6 @@ class Timers:
         if written is None or written[1] is not None:
             # Changed since it came due, or scheduled again for the same time: a look into the store will tell.
             due.index.expect(due.key)
-
-    def _give_back(self, due: _Due) -> None:
-        self._in_hand.discard(due.key)
-        due.index.expect(due.key)
 
 
 def _reached(ctx: Context) -> TaskState:
@@ -458,7 +456,7 @@ def _checked_ms(what: str, given: timedelta, *, least_ms: int) -> int:
     if given < least_ms * _MILLISECOND:
         least = "can't be negative" if least_ms == 0 else f"has to be {least_ms} ms or more"
         raise UsageError(f"ctx.schedule({what}={given!r}): it {least}")
-    return -(-given // _MILLISECOND)
+    return -(-(given // timedelta.resolution) // (_MILLISECOND // timedelta.resolution))
 
 
 def _checked_time_ms(at: datetime) -> int:

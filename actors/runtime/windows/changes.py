@@ -1,11 +1,16 @@
 """The windows of a window store that changed, each until the interval of stream time is over in which it did.
 
-    "e" end start key        the window that begins then as it was changed last in the interval that ends then: a list
-                             of one, as of `actors._core.windows.rows`
+    "e" end start key        the window that begins then as it is handed out for the interval that ends then: a list of
+                             one, as of `actors._core.windows.rows`
+    "c" start key            the ends of the intervals for which the window waits, in order, as a list
     "m"                      as of windows
 
-A change is one write for each window, and no read: all changes of a window in one interval have the same row. When
-stream time has come to the interval's end, the row is handed out and removed in one commit, as a window that closes.
+All changes of a window in one interval have the same row. When stream time has come to the interval's end, the row is
+handed out and removed in one commit, as a window that closes.
+
+A close changes windows as of the stream time at which it was due, and messages may have changed them behind it by then;
+an interval may end later than the present one if intervals were longer before. So a change goes into the window's rows
+of all later intervals too: what is handed out last is what the window store has.
 """
 
 from __future__ import annotations
@@ -15,11 +20,24 @@ from datetime import timedelta
 from typing import Any
 
 from actors._core.windows.kinds import Window
-from actors._core.windows.rows import Held, close_key, close_parts, decode_list, encode_list, time_of
+from actors._core.windows.rows import (
+    TIMES,
+    Held,
+    changes_key,
+    close_key,
+    close_parts,
+    decode_list,
+    decode_times,
+    encode_list,
+    encode_times,
+    key_of,
+    time_of,
+)
+from actors.runtime.message.context import current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
-from stores._core.windows import KEY_AT, decode_progress
+from stores._core.windows import decode_progress
 
 
 class ChangeStore:
@@ -62,19 +80,48 @@ class ChangeStore:
 
     def note(self, state: TaskState, raw_key: bytes, window: Window, raw: bytes) -> None:
         """Note a window's new value, encoded."""
-        row = self._row(state, raw_key, window)
-        self.rows.write_raw(state, row, encode_list([Held(*window, raw, window.end_ms)]))
-        state.windows.expect(self, time_of(row), row)
+        value, until_ms = encode_list([Held(*window, raw, window.end_ms)]), self._until_ms(state)
+        waiting_row = changes_key(window.start_ms, raw_key)
+        waiting = self._waiting(state.overlays[self.rows], waiting_row)
+        if until_ms not in waiting:
+            waiting = sorted([*waiting, until_ms])
+            self.rows.write_raw(state, waiting_row, encode_times(waiting))
+            state.windows.expect(self, close_key(until_ms, window.start_ms, raw_key))
+        for end_ms in waiting:
+            if end_ms >= until_ms:
+                self.rows.write_raw(state, close_key(end_ms, window.start_ms, raw_key), value)
 
     def forget(self, state: TaskState, raw_key: bytes, window: Window) -> None:
-        """Forget what was noted in this interval of a window that isn't there any more."""
-        state.overlays[self.rows].delete(self._row(state, raw_key, window))
+        """Forget what was noted, in this interval or for later ones, of a window that isn't there any more."""
+        overlay, until_ms = state.overlays[self.rows], self._until_ms(state)
+        for end_ms in self._waiting(overlay, changes_key(window.start_ms, raw_key)):
+            if end_ms >= until_ms:
+                self.take(state, close_key(end_ms, window.start_ms, raw_key))
 
-    def _row(self, state: TaskState, raw_key: bytes, window: Window) -> bytes:
-        # In a close, the interval that ends at its stream time is over.
-        now_ms = state.windows.stream_ms + state.windows.is_closing
-        end_ms = (now_ms // self.every_ms + 1) * self.every_ms
-        return close_key(end_ms, window.start_ms, raw_key)
+    def take(self, state: TaskState, row: bytes) -> Held | None:
+        """Remove the row of an interval; return the window as it was there, None if there is none."""
+        overlay, (end_ms, start_ms, raw_key) = state.overlays[self.rows], close_parts(row)
+        raw, waiting_row = overlay.get(row), changes_key(start_ms, raw_key)
+        overlay.delete(row)
+        left = [other_ms for other_ms in self._waiting(overlay, waiting_row) if other_ms != end_ms]
+        if left:
+            self.rows.write_raw(state, waiting_row, encode_times(left))
+        else:
+            overlay.delete(waiting_row)
+        return None if raw is None else decode_list(raw)[0]
+
+    def _waiting(self, overlay: Overlay, waiting_row: bytes) -> list[int]:
+        raw = overlay.get(waiting_row)
+        return [] if raw is None else decode_times(raw)
+
+    def _until_ms(self, state: TaskState) -> int:
+        """Return the end of the present interval. In a close, the one that ends at its stream time is over.
+
+        A message may be ahead of stream time, which follows several feeds: its change belongs to its own interval.
+        """
+        time, ctx = state.windows, current_message.get(None)
+        now_ms = time.stream_ms + 1 if time.is_closing or ctx is None else max(time.stream_ms, time.time_of(ctx))
+        return (now_ms // self.every_ms + 1) * self.every_ms
 
     # --- what closes -----------------------------------------------------------------------------------------------
 
@@ -82,7 +129,7 @@ class ChangeStore:
         """Return True: whether a message is late is said by the window store."""
         return True
 
-    def first_entries(self, _: Overlay) -> Iterable[tuple[int, bytes]]:
+    def first_entries(self, *_: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return nothing: each change has its row from the beginning."""
         return ()
 
@@ -90,22 +137,20 @@ class ChangeStore:
         """Return the stream time from which on a row is handed out."""
         return time_of(row)
 
-    def kept_from_ms(self, row: bytes) -> int:
-        """Return from which interval's end on rows are kept while a row waits."""
-        return time_of(row)
+    def expired_until(self, _: int) -> bytes:
+        """Return no row: each is removed when it is handed out."""
+        return b""
 
-    def expired_until(self, to_ms: int) -> bytes:
-        """Return the first row behind those of intervals that end up to a time."""
-        return b"" if to_ms < 0 else close_key(to_ms + 1, 0, b"")[:KEY_AT]
-
-    def expired_ms(self, row: bytes) -> int:
-        """Return the time that `expired_until` returned a row for; -1 of no row."""
-        return time_of(row) - 1 if row else -1
+    def expired_ms(self, _: bytes) -> int:
+        """Return the time of no row."""
+        return -1
 
     # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
         """Return a row's key as people read it: (key, start of the window, end of the interval)."""
+        if row[:1] == b"c":
+            return "waits", self.decode_key(key_of(row)), time_of(row)
         if row[:1] != b"e":
             return ("progress",)
         end_ms, start_ms, raw_key = close_parts(row)
@@ -115,4 +160,6 @@ class ChangeStore:
         """Return a row's value as people read it."""
         if raw[:1] == b"l":
             return [self.result(one.value) for one in decode_list(raw)]
+        if raw[:1] == TIMES:
+            return decode_times(raw)
         return {"stream_ms": decode_progress(raw).stream_ms} if raw else None

@@ -34,23 +34,22 @@ class Closes(Protocol):
         prefix: what the rows that close begin with.
         has_entries: whether these rows are entries, written only where closes are asked for.
         length_ms: the longest of what closes: at one time, shorter ones are first.
+        idle_ms: how long after its end a window without a grace is closed.
         contents, remedy: what the store holds, and how another one gets a store of its own, for errors.
     """
 
     prefix: bytes
     has_entries: bool
     length_ms: int
+    idle_ms: int
     contents: str
     remedy: str
 
-    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
-        """Return the rows of all closes up to then that a row stands for, each of which is handled by itself."""
+    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
+        """Return the rows of all closes that a row stands for, each of which is handled by itself."""
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         """Return the key and the time of a close."""
-
-    def closed_ms(self, progress: Progress) -> int:
-        """Return up to which end windows were closed by the grace that was declared before."""
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
         """Take a row out, and put what closes into `found`; return what that is, for people, or ""."""
@@ -83,10 +82,7 @@ class _Windows:
     def __init__(self, store: WindowStore[Any, Any]) -> None:
         self._store = store
         self.length_ms = store.windows.longest_ms
-
-    def _end_ms(self, row: bytes) -> int:
-        store = self._store
-        return store.closing_ms(row) - store.grace_ms - 1 - store.windows.idle_ms
+        self.idle_ms = store.windows.closes_ms(Window(0, 0), 0)
 
     def _shown(self, window: Window) -> str:
         return f"the window {window.start_ms} to {window.end_ms}"
@@ -102,14 +98,11 @@ class _Aligned(_Windows):
         super().__init__(store)
         self._windows = windows
 
-    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
         return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
-        return key_of(row), self._end_ms(row)
-
-    def closed_ms(self, progress: Progress) -> int:
-        return progress.stream_ms - progress.grace_ms
+        return key_of(row), self._store.end_ms(row) - 1
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
         progress = read_progress(self._store, state)
@@ -128,30 +121,26 @@ class _Listed(_Windows):
     prefix = b"e"
     has_entries = True
 
-    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
-        """Return the entries of the list's windows that close up to then, and the entry itself."""
-        store = self._store
+    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
+        """Return the entries of the list's windows whose close wasn't handled, and the entry itself."""
         _, segment, raw_key = close_parts(row)
         raw = overlay.get(list_key(segment, raw_key))
         held = [] if raw is None else decode_list(raw)
-        closes = [store.windows.closes_ms(one.window, store.grace_ms) for one in held if not one.is_closed]
-        return [row, *(close_key(close_ms, segment, raw_key) for close_ms in closes if close_ms <= limit_ms)]
+        return [row, *(close_key(one.end_ms, segment, raw_key) for one in held if not one.is_closed)]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
-        return close_parts(row)[2], self._end_ms(row)
-
-    def closed_ms(self, progress: Progress) -> int:
-        return progress.stream_ms - progress.grace_ms - self._store.windows.idle_ms - 1
+        end_ms, _, raw_key = close_parts(row)
+        return raw_key, end_ms
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
         store, overlay, what = self._store, state.overlays[self._store.rows], ""
         overlay.delete(row)
-        closes_ms, segment, raw_key = close_parts(row)
+        end_ms, segment, raw_key = close_parts(row)
         list_row = list_key(segment, raw_key)
         raw = overlay.get(list_row)
         held = [] if raw is None else decode_list(raw)
         for one in held:
-            if not one.is_closed and store.windows.closes_ms(one.window, store.grace_ms) == closes_ms:
+            if not one.is_closed and one.end_ms == end_ms:
                 one.is_closed = True
                 found[:] = [(one.window, one.value)]
                 what = self._shown(one.window)
@@ -161,11 +150,11 @@ class _Listed(_Windows):
                 store.rows.write_raw(state, list_row, encode_list(left))
             else:
                 overlay.delete(list_row)
-        next_ms = store.next_close_ms(held)
+        next_ms = store.next_end_ms(held)
         if next_ms is not None:
             following = close_key(next_ms, segment, raw_key)
             store.rows.write_raw(state, following, b"")
-            state.windows.expect(store, next_ms, following)
+            state.windows.expect(store, following)
         return what
 
 
@@ -174,6 +163,7 @@ class _Unmatched:
 
     prefix = UNMATCHED
     has_entries = True
+    idle_ms = 1
     contents = "records"
     remedy = "give the join another name="
 
@@ -181,14 +171,11 @@ class _Unmatched:
         self._store = store
         self.length_ms = max(store.spans_ms)
 
-    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
         return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         return unmatched_parts(row).raw_key, self._store.time_of(row)
-
-    def closed_ms(self, progress: Progress) -> int:
-        return progress.stream_ms - progress.grace_ms - 1
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
         overlay = state.overlays[self._store.rows]
@@ -206,27 +193,22 @@ class _Changed:
     has_entries = True
     # At one time, what a window was is said before it closes.
     length_ms = 0
+    idle_ms = 0
     contents = "changes"
     remedy = "give the windows a store of another name"
 
     def __init__(self, store: ChangeStore) -> None:
         self._store = store
 
-    def due(self, overlay: Overlay, row: bytes, limit_ms: int) -> list[bytes]:
+    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
         return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         return close_parts(row)[2], time_of(row) - 1
 
-    def closed_ms(self, progress: Progress) -> int:
-        return -1
-
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
-        overlay = state.overlays[self._store.rows]
-        raw = overlay.get(row)
-        if raw is None:
+        held = self._store.take(state, row)
+        if held is None:
             return ""
-        overlay.delete(row)
-        (one,) = decode_list(raw)
-        found[:] = [(one.window, one.value)]
-        return f"the interval in which the window {one.start_ms} to {one.end_ms} changed"
+        found[:] = [(held.window, held.value)]
+        return f"the interval in which the window {held.start_ms} to {held.end_ms} changed"

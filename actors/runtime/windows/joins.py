@@ -101,8 +101,7 @@ class JoinStore:
 
     def is_closed(self, side: int, at_ms: int, time: WindowTime) -> bool:
         """Tell whether the window of a record is closed."""
-        end_ms = at_ms + self.spans_ms[side]
-        return time.stream_ms > end_ms + self.grace_ms or time.was_closed(self, end_ms)
+        return at_ms + self.spans_ms[side] <= time.closed_ms(self)
 
     def matches(self, ctx: Context, side: int) -> list[Match] | None:
         """Keep the message that is handled, and return what it matches: in order of times, of one time as it came.
@@ -125,7 +124,7 @@ class JoinStore:
         if self.reports[side] and not found:
             row = self._unmatched(side, at_ms, chunk, place, raw_key)
             self.rows._write(overlay, state, row, b"", None)
-            time.expect(self, self.closing_ms(row), row)
+            time.expect(self, row)
         return found
 
     def _between(self, overlay: Overlay, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> list[Match]:
@@ -180,7 +179,7 @@ class JoinStore:
         """Tell whether `ctx.late` holds: late records of a join never come to its function."""
         return False
 
-    def first_entries(self, _: Overlay) -> Iterable[tuple[int, bytes]]:
+    def first_entries(self, *_: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return nothing: each record without a match has its row from the beginning."""
         return ()
 
@@ -197,10 +196,6 @@ class JoinStore:
         """Return the time of a record without a match."""
         one = unmatched_parts(row)
         return one.end_ms - self.spans_ms[one.side]
-
-    def kept_from_ms(self, row: bytes) -> int:
-        """Return from which time on records are kept while one without a match, and those behind, wait for a close."""
-        return max(0, unmatched_parts(row).end_ms - max(self.spans_ms))
 
     def expired_until(self, to_ms: int) -> bytes:
         """Return the first row behind those with nothing but records up to a time."""

@@ -7,6 +7,7 @@ windows. `actors._core.windows.rows` says how windows lie there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
@@ -68,7 +69,7 @@ class ReadTime(Protocol):
         """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
 
     def visible_ms(self, store: Any) -> int:
-        """Return up to which start (sessions: end) windows are past their retention."""
+        """Return the start (sessions: end) at or before which windows are past their retention."""
 
 
 class WindowStore(Generic[K, V]):
@@ -125,6 +126,7 @@ class WindowStore(Generic[K, V]):
         self.encode_value = encode_value
         self.decode_value = decode_value
         self.aggregate = aggregate
+        self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self._by_end = isinstance(windows, Session)
@@ -182,15 +184,15 @@ class WindowStore(Generic[K, V]):
             UsageError: the store was declared without `aggregate=`.
         """
         aggregate = self._aggregate("add")
-        add, initial, decode = aggregate.add, aggregate.initial, self.decode_value
-        return self._change(key, lambda raw: add(initial if raw is None else decode(raw), value))
+        add, start, decode = aggregate.add, self._start, self.decode_value
+        return self._change(key, lambda raw: add(start() if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
         """Replace the value of each open window that the message belongs to by what `function` returns for it.
 
         Args:
             key: the message's key.
-            function: called with the window's value, or with `initial` for a new window.
+            function: called with the window's value, or with a copy of `initial` for a new window.
             initial: see above.
 
         Returns:
@@ -203,7 +205,7 @@ class WindowStore(Generic[K, V]):
             raise UsageError(f"window store {self.name}: sessions merge: declare it with aggregate=…, and use add()")
 
         decode = self.decode_value
-        return self._change(key, lambda raw: function(initial if raw is None else decode(raw)))
+        return self._change(key, lambda raw: function(deepcopy(initial) if raw is None else decode(raw)))
 
     def get(self, key: K, window: Window | int | None = None, default: Any = None) -> Any:
         """Return the value of a window, or `default` where there is none, or it is past its retention.
@@ -326,7 +328,7 @@ class WindowStore(Generic[K, V]):
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
         """Tell whether a record of a key at that time would change no window."""
         time, kind = state.windows, self.windows
-        if at_ms >= time.stream_ms - self.grace_ms:
+        if at_ms > time.closed_ms(self):
             return False
         if isinstance(kind, AlignedWindows):
             return not any(time.is_open(self, window) for window in kind.holding(at_ms))
@@ -341,25 +343,30 @@ class WindowStore(Generic[K, V]):
         """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
         return f"{self.windows}" if self._aligned is not None else f"{self.windows}, {self._segment_ms} ms a list"
 
-    def first_entries(self, overlay: Overlay) -> Iterator[tuple[int, bytes]]:
-        """Return (close, entry) of the next close of each list."""
+    def first_entries(self, overlay: Overlay, stream_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Return the rows that lists need where closes are asked for: an entry for the next close of each.
+
+        What is past its retention by then has no close: it is noted as closed.
+        """
         for row, raw in overlay.items(b"k", b"l"):
-            next_ms = self.next_close_ms(decode_list(raw))
+            held = decode_list(raw)
+            past = [one for one in held if not one.is_closed and self._kept_ms(one) <= stream_ms - self.kept_ms]
+            for one in past:
+                one.is_closed = True
+            if past:
+                yield row, encode_list(held)
+            next_ms = self.next_end_ms(held)
             if next_ms is not None:
-                yield next_ms, close_key(next_ms, time_of(row), key_of(row))
+                yield close_key(next_ms, time_of(row), key_of(row)), b""
+
+    def end_ms(self, row: bytes) -> int:
+        """Return the end of the window that the close of a row is of."""
+        return time_of(row) if self._aligned is None else self._aligned.starting(time_of(row)).end_ms
 
     def closing_ms(self, row: bytes) -> int:
-        """Return the stream time from which on the window of a row is closed, or that an entry names."""
-        if self._aligned is not None:
-            return self._aligned.closes_ms(self._aligned.starting(time_of(row)), self.grace_ms)
-        return time_of(row)
-
-    def kept_from_ms(self, row: bytes) -> int:
-        """Return from which start (sessions: end) windows are kept while a row, or an entry, waits for its close."""
-        if self._aligned is not None:
-            return time_of(row)
-        length_ms = self.windows.idle_ms if isinstance(self.windows, Session) else self.windows.longest_ms
-        return time_of(row) - 1 - self.grace_ms - length_ms
+        """Return the stream time from which on the window of a row is closed by the grace that is declared."""
+        end_ms = self.end_ms(row)
+        return self.windows.closes_ms(Window(end_ms, end_ms), self.grace_ms)
 
     def expired_until(self, to_ms: int) -> bytes:
         """Return the first row behind those with nothing but windows that begin (sessions: end) up to a time."""
@@ -387,8 +394,8 @@ class WindowStore(Generic[K, V]):
         if row[:1] == b"k":
             return self.decode_key(key_of(row)), time_of(row) * self._segment_ms
         if row[:1] == b"e":
-            closes_ms, _, raw_key = close_parts(row)
-            return "closes", self.decode_key(raw_key), closes_ms
+            end_ms, _, raw_key = close_parts(row)
+            return "ends", self.decode_key(raw_key), end_ms
         return ("progress",)
 
     def shown_value(self, raw: bytes) -> Any:
@@ -479,28 +486,21 @@ class WindowStore(Generic[K, V]):
         if self.on_close_function is not None:
             # Rows close in their order, so the first one says all.
             row, _ = rows[0]
-            state.windows.expect(self, self.closing_ms(row), row)
+            state.windows.expect(self, row)
         if self.changes is not None and self._aligned is not None:
             for row, raw in rows:
                 self.changes.note(state, key_of(row), self._aligned.starting(time_of(row)), raw[1:])
 
     def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
         """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
-        found = self._segments(get, raw_key, from_ms, to_ms, time, time.visible_ms(self))
+        found = self._segments(get, raw_key, from_ms, to_ms, time)
         return [one for held in found.values() for one in held]
 
-    def _segments(
-        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, visible_ms: int | None = None
-    ) -> dict[int, list[Held]]:
-        """Return the same by segment; by default without what is past its retention while its close waits.
-
-        A record mustn't find that: what it leads to would depend on whether the close was handled before it.
-        """
+    def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
+        """Return the same by segment."""
         segment_ms = self._segment_ms
-        if visible_ms is None:
-            visible_ms = time.stream_ms - self.kept_ms
         # No window begins, or ends, more than a millisecond behind the last record.
-        first = max(0, from_ms, visible_ms + 1) // segment_ms
+        first = max(0, from_ms, time.visible_ms(self) + 1) // segment_ms
         last = min(to_ms, max(time.latest_ms, 0) + 1) // segment_ms
         found: dict[int, list[Held]] = {}
         for segment in range(first, last + 1):
@@ -586,22 +586,19 @@ class WindowStore(Generic[K, V]):
 
     def _expect(self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], new: list[Held]) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""
-        now = self.next_close_ms(new)
-        if now is None or any(
-            not one.is_closed and self.windows.closes_ms(one.window, self.grace_ms) <= now for one in before
-        ):
+        next_ms = self.next_end_ms(new)
+        if next_ms is None or any(not one.is_closed and one.end_ms <= next_ms for one in before):
             return
-        row = close_key(now, time_of(list_row), key_of(list_row))
+        row = close_key(next_ms, time_of(list_row), key_of(list_row))
         self.rows._write(overlay, state, row, b"", None)
-        state.windows.expect(self, now, row)
+        state.windows.expect(self, row)
 
     @property
     def output_lag_ms(self) -> int:
         """How long before its close the time is that a window is handed out with."""
         return self.grace_ms + self.windows.idle_ms if self.on_close_function is not None else 0
 
-    def next_close_ms(self, held: Iterable[Held]) -> int | None:
-        """Return when the next window of a list closes whose close wasn't handled; None if none is left."""
-        return min(
-            (self.windows.closes_ms(one.window, self.grace_ms) for one in held if not one.is_closed), default=None
-        )
+    @staticmethod
+    def next_end_ms(held: Iterable[Held]) -> int | None:
+        """Return the end of the next window of a list that closes; None if the closes of all were handled."""
+        return min((one.end_ms for one in held if not one.is_closed), default=None)

@@ -10,6 +10,9 @@ of each list, which is removed or moved on.
 
 Closes of all stores are handled in the order of the stream times at which they were due, and at these times: what a
 close adds to windows of another store doesn't depend on how far stream time has jumped.
+
+When a row closes follows from the grace that is declared. If it was shorter before, what was closed then is closed by
+the former one, though its close may wait still.
 """
 
 from __future__ import annotations
@@ -63,9 +66,9 @@ class _Closing:
         start: no row that isn't in hand comes before.
         waiting: how many closes are in hand.
         first_ms: the stream time at which the first of those in hand was due.
-        floor_ms: windows that begin (sessions: end) before don't wait for their close.
         expired: rows before it are past their retention, as of the newest row `m` that was written.
-        closed_end_ms: windows that end up to then are closed whatever the grace.
+        closed_end_ms: windows that end up to then are closed by `closed_grace_ms`; -1 if there are none.
+        closed_grace_ms: see there.
         has_entries: whether each list with a window to close has an entry for it.
     """
 
@@ -77,9 +80,9 @@ class _Closing:
     start: bytes = b""
     waiting: int = 0
     first_ms: float = math.inf
-    floor_ms: float = math.inf
     expired: bytes = b""
     closed_end_ms: int = -1
+    closed_grace_ms: int = -1
     has_entries: bool = False
 
     @property
@@ -89,36 +92,44 @@ class _Closing:
 
     def order_of(self, row: bytes) -> _Order:
         """Return the place of a close among those of all stores; at one time, shorter windows are first."""
-        return self.store.closing_ms(row), self.closes.length_ms, row
+        return self.closing_ms(row), self.closes.length_ms, row
+
+    def closing_ms(self, row: bytes) -> int:
+        """Return the stream time from which on a row closes."""
+        return self.by_former_grace(self.store.closing_ms(row))
+
+    def by_former_grace(self, closing_ms: int) -> int:
+        """Return when a window is closed that the declared grace closes then."""
+        grace_ms = self.store.grace_ms
+        if self.closed_end_ms < 0 or closing_ms > self.closed_end_ms + self.closes.idle_ms + grace_ms:
+            return closing_ms
+        return closing_ms - grace_ms + self.closed_grace_ms
+
+    def note_grace(self, progress: Progress) -> None:
+        """Compare the grace by which windows were closed so far with the declared one."""
+        grace_ms = self.store.grace_ms
+        end_ms = progress.stream_ms - progress.grace_ms - self.closes.idle_ms
+        if 0 <= progress.grace_ms < grace_ms and end_ms > progress.closed_end_ms:
+            self.closed_end_ms, self.closed_grace_ms = end_ms, progress.grace_ms
+        elif progress.closed_grace_ms < grace_ms:
+            self.closed_end_ms, self.closed_grace_ms = progress.closed_end_ms, progress.closed_grace_ms
 
     def begins_at(self, row: bytes | None) -> None:
         """Note which is the first row that isn't in hand."""
-        store = self.store
         self.start = self.end if row is None else row
-        self.next_ms = math.inf if row is None else store.closing_ms(row)
-        if not self.waiting:
-            self.floor_ms = math.inf if row is None else store.kept_from_ms(row)
+        self.next_ms = math.inf if row is None else self.closing_ms(row)
 
-    def expect(self, close_ms: int, row: bytes) -> None:
-        """Count on a window that closes at that stream time."""
-        if row >= self.start:
-            # Hot: rows close in their order, so the first one says all.
-            return
-        self.next_ms = min(self.next_ms, close_ms)
-        self.start = min(self.start, row)
-        self.floor_ms = min(self.floor_ms, self.store.kept_from_ms(row))
-
-    def give_back(self, row: bytes) -> None:
-        """Note that a close in hand wasn't handled, and is due as before."""
-        self.expect(self.store.closing_ms(row), row)
-        self.is_done()
+    def expect(self, row: bytes) -> None:
+        """Count on the close of a row."""
+        # Hot: rows close in their order, so the first one says all.
+        if row < self.start:
+            self.start, self.next_ms = row, min(self.next_ms, self.closing_ms(row))
 
     def is_done(self) -> None:
-        """Note that one of the closes in hand isn't in hand any more."""
+        """Note that one of the closes in hand is handled."""
         self.waiting -= 1
         if not self.waiting:
             self.first_ms = math.inf
-            self.begins_at(None if self.next_ms == math.inf else self.start)
 
 
 class TaskWindows:
@@ -166,8 +177,8 @@ class TaskWindows:
         self._written_ms = self._earlier_ms = self.stream_ms
         self._written_latest_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
-        self._is_restricted = False
         self._note_time()
+        self._closed_end_ms = -1
         for closing in self._closings.values():
             with self._reading(closing.store):
                 progress = self._begin(closing)
@@ -178,18 +189,15 @@ class TaskWindows:
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Tell whether a window still takes records."""
-        if self.was_closed(store, window.end_ms):
-            return False
-        return store.windows.closes_ms(window, store.grace_ms) > self.stream_ms
+        closing_ms = store.windows.closes_ms(window, store.grace_ms)
+        return self._closings[store].by_former_grace(closing_ms) > self.stream_ms
 
-    def closed_ms(self, store: WindowStore[Any, Any]) -> int:
-        """Return up to which end tumbling and hopping windows take no records any more."""
-        by_grace_ms = self.stream_ms - store.grace_ms
-        return max(by_grace_ms, self._closings[store].closed_end_ms) if self._is_restricted else by_grace_ms
-
-    def was_closed(self, store: TimedStore, end_ms: int) -> bool:
-        """Tell whether a window that ends then was closed when the grace was shorter."""
-        return self._is_restricted and end_ms <= self._closings[store].closed_end_ms
+    def closed_ms(self, store: TimedStore) -> int:
+        """Return the end at or before which windows are closed."""
+        closing = self._closings[store]
+        ended_ms = self.stream_ms - closing.closes.idle_ms
+        by_former_ms = min(closing.closed_end_ms, ended_ms - closing.closed_grace_ms)
+        return max(ended_ms - store.grace_ms, by_former_ms)
 
     def handled(self, store: TimedStore) -> bytes:
         """Return the row of the last tumbling or hopping window that was closed, while a close is handled.
@@ -199,8 +207,12 @@ class TaskWindows:
         return self._progress(store).closed if self.is_closing else b""
 
     def visible_ms(self, store: TimedStore) -> int:
-        """Return up to which start (sessions: end) windows are past their retention; one whose close waits isn't."""
-        return int(min(self.stream_ms - store.kept_ms, self._closings[store].floor_ms - 1))
+        """Return the start (sessions: end) at or before which windows are past their retention.
+
+        A message doesn't find them though they may wait for their close: what it leads to doesn't depend on that. A
+        close finds what was kept at its time.
+        """
+        return self.stream_ms - store.kept_ms
 
     def time_of(self, ctx: Context) -> int:
         """Return the time by which a message belongs to windows: no later than the latest record's.
@@ -213,7 +225,7 @@ class TaskWindows:
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows; those of timers and effects never are."""
         record = ctx._record
-        if record.timestamp >= self.stream_ms - self._longest_grace_ms:
+        if record.timestamp >= self.stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
             # Hot: most are, and the window that ends last is open then.
             return False
         if isinstance(record, InternalRecord) and not record.is_input:
@@ -232,15 +244,15 @@ class TaskWindows:
         late = self._meters.late
         late[store.name] = late.get(store.name, 0) + 1
 
-    def expect(self, store: TimedStore, close_ms: int, row: bytes) -> None:
-        """Count on a window that closes at that stream time.
+    def expect(self, store: TimedStore, row: bytes) -> None:
+        """Count on the close of a row.
 
         Raises:
             RecordTooLargeError: the row `m` couldn't say that its close was handled.
         """
         if len(row) > LONG_ROW_BYTES:
             self._require_room(store, row)
-        self._closings[store].expect(close_ms, row)
+        self._closings[store].expect(row)
 
     def _require_room(self, store: TimedStore, row: bytes) -> None:
         closed = msgspec.structs.replace(self._progress(store), closed=row, layout=store.layout)
@@ -314,6 +326,7 @@ class TaskWindows:
                 self._progress(store),
                 stream_ms=reached_ms,
                 closed_end_ms=closing.closed_end_ms,
+                closed_grace_ms=closing.closed_grace_ms,
                 layout=store.layout,
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
@@ -329,6 +342,9 @@ class TaskWindows:
         self._note_time()
         for closing in self._closings.values():
             closing.removal.remove(closing.expired)
+
+    async def leave(self) -> None:
+        """See `Punctuator.leave`: nothing runs in the background."""
 
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
@@ -346,18 +362,16 @@ class TaskWindows:
                 f"program declares {store.layout}: run the program as it was, or {closing.closes.remedy}"
             )
         is_changed = (progress.grace_ms, progress.layout) != (store.grace_ms, store.layout)
-        closing.closed_end_ms = progress.closed_end_ms
         closing.expired = progress.expired
         # First, so that what some disks have still is neither shown nor closed: another disk has removed it.
         closing.removal.remove(progress.expired)
-        if 0 <= progress.grace_ms < store.grace_ms:
-            closing.closed_end_ms = max(closing.closed_end_ms, closing.closes.closed_ms(progress))
-        self._is_restricted = self._is_restricted or closing.closed_end_ms >= 0
+        closing.note_grace(progress)
+        self._closed_end_ms = max(self._closed_end_ms, closing.closed_end_ms)
         closing.has_entries = closing.closes.has_entries and store.on_close_function is not None
         if closing.has_entries and not progress.has_entries:
             # The function is new, and lists that no record changes would never close.
-            for _, entry in store.first_entries(self._state.overlays[store.rows]):
-                store.rows.write_raw(self._state, entry, b"")
+            for row, value in store.first_entries(self._state.overlays[store.rows], progress.stream_ms):
+                store.rows.write_raw(self._state, row, value)
             self._state.scope.release()
         if is_changed or closing.has_entries != progress.has_entries:
             # It goes with the next commit, whatever that is of.
@@ -417,21 +431,21 @@ class TaskWindows:
 
     def _take(self, closing: _Closing, due: list[tuple[_Order, InternalMessage]]) -> None:
         """Take rows that close, in order; of lists the windows that close before those of rows that are left."""
-        store, limit_ms, first = closing.store, self.stream_ms, None
-        overlay = self._state.overlays[store.rows]
+        first: bytes | None = None
+        overlay = self._state.overlays[closing.store.rows]
         taken: list[bytes] = []
         for row, _ in overlay.items(closing.start, closing.end):
-            closes_ms = store.closing_ms(row)
-            if closes_ms > self.stream_ms or len(taken) >= CLOSES_AT_ONCE:
-                first, limit_ms = row, min(closes_ms, self.stream_ms)
+            if len(taken) >= CLOSES_AT_ONCE or closing.closing_ms(row) > self.stream_ms:
+                first = row
                 break
             taken.append(row)
-        rows = sorted({one for row in taken for one in closing.closes.due(overlay, row, limit_ms)})
-        found = [(closing.order_of(row), self._message(closing, row)) for row in rows]
+        behind = closing.end if first is None else first
+        rows = sorted({one for row in taken for one in closing.closes.all_of(overlay, row) if one < behind})
+        orders = ((closing.order_of(row), row) for row in rows)
+        found = [(order, self._message(closing, row)) for order, row in orders if order[0] <= self.stream_ms]
         closing.waiting += len(found)
         if taken:
-            closing.first_ms = min(closing.first_ms, store.closing_ms(taken[0]))
-            closing.floor_ms = min(closing.floor_ms, store.kept_from_ms(taken[0]))
+            closing.first_ms = min(closing.first_ms, closing.closing_ms(taken[0]))
         closing.begins_at(first)
         due += found
 
@@ -451,9 +465,8 @@ class TaskWindows:
             record,
             partial(self._in_turn, closing, row, found),
             closing.is_done,
-            partial(closing.give_back, row),
             f"the close of a window of store {store.name}",
-            partial(self._call, store, store.closing_ms(row) - 1, found),
+            partial(self._call, store, closing.closing_ms(row) - 1, found),
         )
 
     def _in_turn(self, closing: _Closing, row: bytes, found: Found, ctx: Context) -> bool:
@@ -461,7 +474,7 @@ class TaskWindows:
         if len(self._closings) > 1:
             place = closing.order_of(row)
             if any(self._comes_before(other, place) for other in self._closings.values()):
-                closing.expect(int(place[0]), row)
+                closing.expect(row)
                 return False
         found.clear()
         with self._reading(closing.store):

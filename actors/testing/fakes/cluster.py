@@ -54,7 +54,8 @@ class MemoryKafka:
     log_type = PartitionLog
     coordinator_type = TransactionCoordinator
 
-    def __init__(self, group: str, *, marker_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, group: str, *, marker_s: Callable[[], float] = lambda: 0.0, epoch_ms: int = EPOCH_MS) -> None:
+        self._epoch_ms = epoch_ms
         appends = itertools.count(1)
         self.appended = lambda: next(appends)
         self.transactions = self.coordinator_type(
@@ -68,10 +69,9 @@ class MemoryKafka:
         self._numbers = itertools.count(1)
         self._context = Context()
 
-    @staticmethod
-    def wall_ms() -> int:
-        """Return the brokers' Unix milliseconds: a fixed date and the loop's time."""
-        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+    def wall_ms(self) -> int:
+        """Return the brokers' Unix milliseconds: those at which the loop's time is 0, and the loop's time."""
+        return self._epoch_ms + int(asyncio.get_running_loop().time() * 1000)
 
     # --- topics ----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from actors._core.group.members import left_open
-from actors._core.outside import MALFORMED
+from actors._core.logs import error_text
+from actors._core.outside import EXITS, MALFORMED
 from actors._core.partitioner import MURMUR2
 from actors._core.task.pauses import PREFIX, Pause, Pauses
 from actors._core.task.takeover import LogBounds
@@ -71,14 +72,15 @@ GIVE_UP_S = 60.0
 
 
 class FakeClock:
-    """`actors.ports.Clock` in the time of `loop`, or of the running one.
+    """`actors.ports.Clock` in the time of `loop`, or of the running one, whose 0 is `epoch_ms` in Unix milliseconds.
 
     Attributes:
         wall_offset_ms: what this machine's wall clock is wrong by.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, epoch_ms: int = EPOCH_MS) -> None:
         self.wall_offset_ms = 0
+        self._epoch_ms = epoch_ms
         self._loop = loop
 
     def monotonic(self) -> float:
@@ -87,7 +89,7 @@ class FakeClock:
 
     def wall_ms(self) -> int:
         """Return Unix milliseconds as this machine has them."""
-        return EPOCH_MS + int(self.monotonic() * 1000) + self.wall_offset_ms
+        return self._epoch_ms + int(self.monotonic() * 1000) + self.wall_offset_ms
 
     @staticmethod
     async def sleep(seconds: float) -> None:
@@ -322,8 +324,10 @@ def _writes(cluster: MemoryKafka, batches: Iterable[CommitBatch]) -> Mapping[Top
                 count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
                 try:
                     partition = place.home(key, count) if key is not None else len(value or b"") % count
-                except Exception as error:
-                    raise RecordRefusedError(f"a record can't be sent: {type(error).__name__}: {error}") from error
+                except EXITS:
+                    raise
+                except BaseException as error:
+                    raise RecordRefusedError(f"a record can't be sent: {error_text(error)}") from error
             writes[TopicPartition(topic, partition)].append((key, value, headers, timestamp_ms))
     return writes
 

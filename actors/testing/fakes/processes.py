@@ -66,6 +66,9 @@ class Process:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
+                elif not task.cancelled():
+                    # Nobody is left to ask a dead process's task for its error, and asyncio would log it.
+                    task.exception()
         self._tasks.clear()
 
     def adopt(self, task: asyncio.Task[Any]) -> None:

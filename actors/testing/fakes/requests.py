@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+from actors._core.logs import error_text, text_of
 from actors.errors import BrokerUnavailableError, RecordTooLargeError
 from actors.ports import ActorReply, ActorRequest, TopicPartition
 from actors.runtime.requests.requests import Waiting, question_headers
@@ -71,9 +72,9 @@ class FakeRequests:
                 # Whether it arrived isn't known, so its number can't be used: a new producer begins at 0.
                 self._producer, self._sequences = None, {}
                 if isinstance(error, RecordRefusedError):
-                    raise RecordTooLargeError(f"question {question.id}: {error}") from error
+                    raise RecordTooLargeError(f"question {question.id}: {text_of(error)}") from error
                 if isinstance(error, NoAnswerError | RefusedError):
-                    raise BrokerUnavailableError(f"question {question.id}: {type(error).__name__}: {error}") from error
+                    raise BrokerUnavailableError(f"question {question.id}: {error_text(error)}") from error
                 raise
 
     async def _produce(self, target: TopicPartition, records: Produced) -> None:

@@ -18,6 +18,7 @@ from aiohttp.log import server_logger
 from prometheus_client import Counter
 
 from actors._core.logs import escaping
+from actors._core.outside import EXITS
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections
 from actors.web.access.levels import NEEDED, SAFE_METHODS, Caller, Level
@@ -107,7 +108,9 @@ class Guard:
                     if RESERVATION in request and isinstance(response, web.Response):
                         request[RESERVATION].settle(response.content_length or 0)
                     return await sent(request, response)
-            except Exception as error:
+            except (asyncio.CancelledError, *EXITS):
+                raise
+            except BaseException as error:
                 return answer_to(error, request)
 
         return guard

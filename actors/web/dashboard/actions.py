@@ -15,7 +15,7 @@ from typing import Literal
 
 from aiohttp import web
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
 from actors.admin.host import Setup
 from actors.admin.parked import commands as admin_commands
 from actors.admin.parked.commands import AdminCommand, count_of, failure_of
@@ -119,7 +119,7 @@ class Actions:
             raise
         except Exception as error:
             # Whatever it is: the page is where somebody waits for it.
-            action.ended("bad", str(error) or type(error).__name__)
+            action.ended("bad", text_of(error) or type(error).__name__)
         else:
             action.ended("good" if failure is None else "bad", failure or _outcome(admin_command, verb))
 

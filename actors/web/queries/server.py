@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors.declare.values.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
@@ -86,7 +87,7 @@ class QueryRoutes:
         """Return the part of the web server that is mounted under `/actors`."""
         routes = web.Application()
         # The router tries one after the other: the most frequent first.
-        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
@@ -522,6 +523,6 @@ def _answer(asked: AskedActor, query: Query, bound: dict[str, Any], declared: An
     try:
         return as_json(asked.answer(query, bound, declared if is_class else None))
     except Rejected as error:
-        raise Problem(422, "rejected", "The query was rejected", str(error)) from error
+        raise Problem(422, "rejected", "The query was rejected", text_of(error)) from error
     except ReadOnlyQueryError as error:
         raise Problem(500, "read-only", "The query tried to do more than read", str(error)) from error

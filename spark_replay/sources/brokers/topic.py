@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 3.0
 _TIMEOUTS_MS = {"default.api.timeout.ms": "8000", "request.timeout.ms": "4000"}
+_LATE = ("TimeoutException", "DisconnectException")
 _PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _WORD = (1 << 64) - 1
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
@@ -136,7 +137,7 @@ def client_options(brokers: str, kafka_options: Mapping[str, str]) -> dict[str, 
 
 @contextmanager
 def asking(spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], what: str) -> Iterator[Admin]:
-    """Ask brokers about `what`, by the connector's own Kafka client; each question has 8 s.
+    """Ask brokers about `what`, by the connector's own Kafka client; each question has 8 s if no option says otherwise.
 
     Raises:
         BrokerError: They don't answer, or refuse.
@@ -145,14 +146,15 @@ def asking(spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], 
     """
     from py4j.protocol import Py4JJavaError
 
+    options = _TIMEOUTS_MS | client_options(brokers, kafka_options)
     try:
-        admin = Admin(spark, _TIMEOUTS_MS | client_options(brokers, kafka_options))
+        admin = Admin(spark, options)
         try:
             yield admin
         finally:
             admin.close()
     except Py4JJavaError as error:
-        raise _translated(error, brokers, what) from error
+        raise _translated(error, brokers, what, options) from error
 
 
 def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Topic:
@@ -314,12 +316,17 @@ def _uuid(topic_id: Any) -> str:
     return str(uuid.UUID(int=((high & _WORD) << 64) | (low & _WORD)))
 
 
-def _translated(error: Py4JJavaError, brokers: str, what: str) -> BrokerError | UnknownTopicError:
+def _translated(
+    error: Py4JJavaError, brokers: str, what: str, options: Mapping[str, str]
+) -> BrokerError | UnknownTopicError:
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
     kind = cause.getClass().getSimpleName()
     if kind in _UNKNOWN:
         return UnknownTopicError(f"{brokers} has no {what}: is its name right?")
-    reason = cause.getMessage() or kind
-    return BrokerError(f"the brokers {brokers} did not describe {what}: {first_line(ValueError(reason))}")
+    reason = first_line(ValueError(cause.getMessage() or kind))
+    if kind in _LATE:
+        limits = " and ".join(f"{name}={options[name]}" for name in _TIMEOUTS_MS)
+        reason += f" (with {limits}; for slow brokers raise both by --kafka-option)"
+    return BrokerError(f"the brokers {brokers} did not describe {what}: {reason}")

@@ -124,6 +124,27 @@ async def test_a_worker_that_lost_its_disk_rebuilds_from_the_changelog(
     assert "restored" in second.log()
 
 
+async def test_of_two_workers_with_one_instance_id_the_newer_one_stays(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name = await begin(brokers)
+    sent = records(200)
+    first, second = (
+        WorkerProcess(MODULE, brokers, tmp_path / folder, APP_NAME=name, INSTANCE_ID="one") for folder in "ab"
+    )
+    workers += [first.start(), second]
+    await send(brokers, f"{name}-in", sent[:100], partitions=PARTITIONS)
+    await all_echoed(brokers, name, sent[:100], first)
+    second.start()
+    assert first.wait() == 1
+    assert "the group doesn't know consumer_group_instance_id='one' any more" in first.log()
+    # A join of the former one during its stop would have taken the membership by now.
+    await send(brokers, f"{name}-in", sent[100:], partitions=PARTITIONS)
+    await all_echoed(brokers, name, sent, second)
+    assert second.terminate() == 0
+    assert "consumer_group_instance_id='one' any more" not in second.log()
+
+
 @pytest.mark.nightly
 async def test_rebalances_between_workers_lose_and_double_nothing(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]

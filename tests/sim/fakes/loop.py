@@ -122,7 +122,7 @@ class VirtualLoop(ProcessLoop):
         def work() -> None:
             if owner is not None:
                 owner.end_blocking(future)
-            complete(future, func, args, (ProcessDiedError,))
+            complete(future, func, args)
 
         if owner is not None:
             owner.begin_blocking(future, lambda: func(*args))

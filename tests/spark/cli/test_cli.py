@@ -30,6 +30,7 @@ COUNTS = [
     "wrong_partition",
     "without_metadata",
     "superseded",
+    "behind_position",
     "keys",
     "mismatches",
     "violations",

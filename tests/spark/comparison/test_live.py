@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
+from spark_replay.comparison import live
 from stores._core.record import METADATA_BYTES, Position, decode_metadata
 from tests.documents import block
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners, with_metadata
@@ -33,6 +35,7 @@ class Server:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.busy = 0
+        self.stopped: int | None = None
         self.asked: list[int] = []
         self.in_partitions: list[int | None] = []
         self.answer: web.Response | None = None
@@ -69,6 +72,9 @@ class Server:
             return web.json_response({"title": "moving"}, status=503, headers={"Retry-After": "0"})
         if self.answer is not None:
             return self.answer
+        if self.stopped in {home(base64.b64decode(key)) for key in asked["keys"]}:
+            problem = {"title": "The state can't be read now", "detail": f"partition {self.stopped} is stopped"}
+            return web.json_response(problem, status=503, headers={"Retry-After": "0"})
         self.asked.append(len(asked["keys"]))
         self.in_partitions.append(asked.get("partition"))
         results = [self._result(base64.b64decode(key), asked.get("partition")) for key in asked["keys"]]
@@ -161,6 +167,26 @@ def test_a_sample_on_the_command_line(spark: SparkSession, brokers: str, log: Lo
     done = CliRunner().invoke(main, [*rest, "--live", server.url])
     assert done.exit_code == 2
     assert "answered 404: Unknown store: there is no store" in done.output
+
+
+def test_a_partition_that_is_stopped_leaves_the_others_compared(
+    spark: SparkSession, brokers: str, log: Log, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(live, "_BACKOFF_S", 0.0)
+    server.stopped = home(b"fine-1")
+    command = ["validate", "--brokers", brokers, "--changelog", log.topic, "--store", "store", "--live", server.url]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    left = sum(
+        1 for number in range(20) for name in ("fine", "anchor") if home(f"{name}-{number}".encode()) != server.stopped
+    )
+    assert json.loads(done.stdout)["equal"] == left > 0
+    reason = f"partition {server.stopped}: {server.url}/actors/store/_many answered 503: The state can't be read now: "
+    assert f"not compared: {reason}partition {server.stopped} is stopped" in done.stderr
+    assert f"1 of 3 partitions of {log.topic} couldn't be read and isn't compared: {server.stopped}" in done.stderr
+    other = next(f"fine-{number}" for number in range(20) if home(f"fine-{number}".encode()) != server.stopped)
+    server.worker.plant(home(other.encode()), other.encode(), None)
+    assert CliRunner().invoke(main, command).exit_code == 1
 
 
 def test_the_example_of_the_page(spark: SparkSession, brokers: str, log: Log, server: Server):

@@ -18,10 +18,11 @@ from click.testing import CliRunner
 from actors import App
 from actors._faust.doctor import brokers, machine
 from actors._faust.doctor.examine import _made
-from actors._faust.doctor.report import Level, Result, counted, exit_code, sort
+from actors._faust.doctor.report import Level, Result, exit_code, sort
 from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
+from stores._core.printable import counted
 
 Usage = namedtuple("Usage", "total used free")
 

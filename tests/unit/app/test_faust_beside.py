@@ -111,8 +111,8 @@ def test_reset_forgets_stores_and_views_unless_a_worker_uses_them(tmp_path: Path
     )
     (tmp_path / "beside_app.py").write_text(text)
 
-    def reset() -> subprocess.CompletedProcess[str]:
-        arguments = ("-A", "beside_app", "-D", str(tmp_path / "data"), "reset")
+    def reset(*options: str) -> subprocess.CompletedProcess[str]:
+        arguments = ("-A", "beside_app", "-D", str(tmp_path / "data"), "reset", *options)
         return forked.faust(*arguments, environment={"PYTHONPATH": str(tmp_path)}, timeout_s=120.0)
 
     folder = DataFolder.open(tmp_path / "data/v1/actors", app="beside")
@@ -120,14 +120,20 @@ def test_reset_forgets_stores_and_views_unless_a_worker_uses_them(tmp_path: Path
     held.apply([(b"k", bytes(25) + b"v")], Position(1, 1, 0, 1, "id"))
     held.close()
     (tmp_path / "data/v1/views/t").mkdir(parents=True)
-    refused = reset()
+    refused = reset("--yes")
     assert refused.returncode == 1
     assert "Error: " in refused.stderr
     assert "Traceback" not in refused.stderr
     assert folder.partitions_on_disk("kept") == [3]
     folder.close()
-    done = reset()
+    looked = reset()
+    assert looked.returncode == 0, looked.stderr
+    assert "store kept: 1 database would be deleted" in looked.stdout
+    assert "nothing was changed" in looked.stdout
+    assert folder.partitions_on_disk("kept") == [3]
+    assert (tmp_path / "data/v1/views").exists()
+    done = reset("--yes")
     assert done.returncode == 0, done.stderr
-    assert "store kept" in done.stdout
+    assert "store kept: 1 database deleted" in done.stdout
     assert folder.partitions_on_disk("kept") == []
     assert not (tmp_path / "data/v1/views").exists()

@@ -19,6 +19,8 @@ from tests.unit.app.test_registry import Brokers, brokers
 __all__ = ["brokers"]
 URL = "kafka://127.0.0.1:1"
 MINUTE = Tumbling(minutes=1)
+DAY = Tumbling(days=1)
+SESSION = Session(timedelta(seconds=1))
 
 
 def start_of(brokers: Any, app: App) -> StoreRegistry:
@@ -121,10 +123,10 @@ def with_a_table() -> App:
     return app
 
 
-def with_a_join() -> App:
+def with_a_join(**within: float) -> App:
     app = App("shop", broker=URL)
     sales, others = (app.topic(name, key_type=str, value_type=int) for name in ("sales", "others"))
-    options: Any = {"within": timedelta(seconds=1), "name": "held"}
+    options: Any = {"within": timedelta(**(within or {"seconds": 1})), "name": "held"}
 
     @app.join(sales, others, **options)
     async def paired(ctx: Context, one: int, other: int) -> None:
@@ -140,8 +142,16 @@ def own() -> aggregates.Aggregate[Any]:
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        (with_values(), with_windows(aggregate=aggregates.sum()), "has values, .* windows of the aggregate sum"),
-        (with_windows(aggregate=aggregates.sum()), with_values(), "has windows of the aggregate sum, .* keep values"),
+        (
+            with_values(),
+            with_windows(aggregate=aggregates.sum()),
+            "has values, .* windows of Tumbling.0:01:00. of the aggregate sum",
+        ),
+        (
+            with_windows(aggregate=aggregates.sum()),
+            with_values(),
+            "has windows of Tumbling.0:01:00. of the aggregate sum, .* keep values",
+        ),
         (with_values(), with_a_table(), "has values, .* rows of a table"),
         (with_values(), with_values(aggregate=aggregates.sum()), "has values, .* keep values of the aggregate sum"),
         (
@@ -152,17 +162,36 @@ def own() -> aggregates.Aggregate[Any]:
         (with_values(aggregate=aggregates.sum()), with_values(aggregate=aggregates.count()), "sum, .* aggregate count"),
         (with_values(aggregate=aggregates.sum()), with_windows(aggregate=aggregates.sum()), "values of .* windows of"),
         (with_values(aggregate=own()), with_values(), "has values of an aggregate, .* keep values there"),
-        (with_values(aggregate=own()), with_windows(aggregate=own()), "has values of an .* keep windows of an"),
+        (
+            with_values(aggregate=own()),
+            with_windows(aggregate=own()),
+            "has values of an .* keep windows of Tumbling.* of an",
+        ),
         (
             with_values(aggregate=aggregates.max(Small)),
             with_values(aggregate=aggregates.max(Other)),
             "Undo the change of the type, or give the store another name",
         ),
-        (with_a_table(), with_windows(value_type=int), "has rows of a table, .* windows there"),
+        (with_a_table(), with_windows(value_type=int), "has rows of a table, .* windows of Tumbling.0:01:00. there"),
         (with_windows(aggregate=aggregates.sum()), with_windows(aggregate=aggregates.max()), "sum, .* aggregate max"),
         (with_windows(aggregate=aggregates.count()), with_windows(aggregate=aggregates.sum()), "count, .* sum"),
-        (with_windows(value_type=int), with_windows(aggregate=aggregates.sum()), "has windows, .* aggregate sum"),
-        (with_windows(aggregate=own()), with_values(), "has windows of an aggregate, .* values"),
+        (
+            with_windows(value_type=int),
+            with_windows(aggregate=aggregates.sum()),
+            "has windows of Tumbling.0:01:00., .* aggregate sum",
+        ),
+        (with_windows(aggregate=own()), with_values(), "has windows of Tumbling.* of an aggregate, .* values"),
+        (with_a_join(), with_a_join(hours=1), "within 0:00:01, .* within 1:00:00 there: .* the join, another name"),
+        (
+            with_windows(value_type=int),
+            with_windows(DAY, value_type=int),
+            "windows of Tumb.* windows of Tumbling.1 day",
+        ),
+        (
+            with_windows(SESSION, aggregate=own()),
+            with_windows(SESSION, aggregate=aggregates.sum(), retention=timedelta(days=9)),
+            "windows of Session.* windows of Session",
+        ),
         (with_windows(value_type=Small), with_windows(value_type=Other), "type, or give the store another name"),
         (
             with_windows(aggregate=aggregates.max(Small)),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from click import UsageError
 
 from actors import App, Context
+from actors.cli.stopped import _send
 from actors.ports import TopicPartition
 from actors.runtime.commands import MAC_HEADER, Command, CommandKey, RefusedCommandError, is_over
 from actors.runtime.message.internal_messages import InternalRecord
@@ -215,3 +219,76 @@ def test_a_command_for_a_stopped_turn_is_over_when_the_partition_has_gone_on():
     unsigned: Any = InternalRecord(7, 0, None, raw, [("fa-control", raw)])
     with pytest.raises(RefusedCommandError):
         key.told_of(0, unsigned, ("work", "t"), 5)
+
+
+# --- actors that obey none -----------------------------------------------------------------------------------------
+
+
+class Plain:
+    """An app whose actor has nothing that a command could be about."""
+
+    def __init__(self, concurrency: int, **options: Any) -> None:
+        self.app = app = App("plain", broker="kafka://127.0.0.1:1")
+        times = options.pop("times", {})
+        self.topic = app.topic("in", key_type=str, value_type=bytes, **times)
+        self.sums, self.handled = app.store("sums", value_type=int), list[bytes]()
+
+        @app.actor(self.topic, stores=[self.sums], concurrency=concurrency, name="plain", **options)
+        async def take(ctx: Context, value: bytes) -> None:
+            self.handled.append(value)
+            self.sums.set(ctx.key, self.sums.get(ctx.key, 0) + 1)
+
+
+def no_time(value: bytes) -> int:
+    if b"turn" in value:
+        raise ValueError("a command has no time")
+    return 1_700_049_600_000
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"by": lambda value: value.decode()}, {"times": {"timestamp": no_time}}], ids=str
+)
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("key", [None, "ada"])
+def test_a_command_is_no_message_of_an_actor_that_obeys_none(
+    key: str | None, concurrency: int, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = Plain(concurrency, **options)
+    told = msgspec.json.encode(Command(actor="plain", what="turn", command="retry", id="x"))
+    with ActorTestDriver(plain.app, partitions=3) as driver:
+        for partition in range(3):
+            driver.send(
+                plain.topic, key=key, value=told, headers=[("trace", b"1"), ("fa-control", told)], partition=partition
+            )
+        driver.send(plain.topic, key="ada", value=b"1", headers=[("trace", b"1")])
+        assert plain.handled == [b"1"]
+        driver.crash(keep_disk=False)
+        assert plain.handled == [b"1"]
+    assert caplog.text.count("a control record is skipped: actor") == 3
+
+
+def test_a_command_does_not_move_the_stream_time_of_timers() -> None:
+    app, fired = App("timed", broker="kafka://127.0.0.1:1"), list[str]()
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    @app.actor(topic, timers=True, name="timed")
+    async def take(ctx: Context, value: str) -> None:
+        if value == "due":
+            fired.append(value)
+        else:
+            ctx.schedule("due", after=timedelta(minutes=1), stream_time=True)
+
+    told = msgspec.json.encode(Command(actor="timed", what="turn", command="retry", id="x"))
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="ada", value="set", timestamp_ms=1_600_000_000_000)
+        driver.send(topic, value="x", headers={"fa-control": told}, partition=0)
+        assert fired == []
+        driver.send(topic, key="ada", value="set", timestamp_ms=1_600_000_060_000)
+        assert fired == ["due"]
+
+
+@pytest.mark.parametrize("command", ["retry", "drop"])
+def test_the_command_line_sends_no_command_to_an_actor_that_obeys_none(command: str) -> None:
+    session: Any = SimpleNamespace(actor=Plain(1).app.definition_of, setup=None)
+    with pytest.raises(UsageError, match=r"actor plain .*nothing of it stops between messages"):
+        _send(session, "plain", 0, command, "x")  # type: ignore[arg-type]

@@ -192,8 +192,11 @@ def test_a_command_for_a_parked_message_goes_where_that_is() -> None:
 @CONCURRENCY
 def test_a_commands_header_brings_no_message_into_another_partition(concurrency: int) -> None:
     world = World(misplaced="stop", concurrency=concurrency)
-    with world.driver() as driver, pytest.raises(MisplacedRecordError):
+    with world.driver() as driver:
         driver.send(world.topic, key=key_in(0), value="x", partition=1, headers={"fa-control": b"x"})
+        assert world.seen == []
+        with pytest.raises(MisplacedRecordError):
+            driver.send(world.topic, key=key_in(0), value="x", partition=1, headers={"fa-controls": b"x"})
     assert world.seen == []
 
 
@@ -336,7 +339,7 @@ class Record:
 def placed(progress: CompletedOffsets, misplaced: str = "stop") -> PlacedRecords:
     from types import SimpleNamespace as Given
 
-    spec: Any = Given(partition_count=PARTITIONS, misplaced=misplaced, obeys_commands=False)
+    spec: Any = Given(partition_count=PARTITIONS, misplaced=misplaced)
     of: Any = Given(source=TopicPartition("in", 1), spec=Given(partitioner=MURMUR2), completed=progress)
     meters: Any = Given(misplaced=0)
     return PlacedRecords(spec, of, meters, Clock())

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from actors.local_kafka.jars import kafka_version
 from dev import REPOSITORY, matrix
 
+LOWEST = min(matrix.PYTHONS)
 REPORT = """<testsuites><testsuite>
   <testcase name="a"/><testcase name="b"><failure/></testcase><testcase name="c"><error/></testcase>
   <testcase name="d"><skipped/></testcase><testcase name="e"/>
@@ -68,7 +71,7 @@ def test_what_cannot_be_had_is_no_pass_and_what_failed_gives_the_exit_code(
     planned("def test_a(): assert False", tmp_path, monkeypatch)
 
     def environment(cell: matrix.Cell) -> tuple[Path, str]:
-        if cell.version == "3.11":
+        if cell.version == LOWEST:
             return Path(sys.executable), "Python 3.11.7"
         if cell.version == "3.13":
             raise matrix.NotHadError("no python3.13 on PATH")
@@ -81,8 +84,8 @@ def test_what_cannot_be_had_is_no_pass_and_what_failed_gives_the_exit_code(
     assert matrix.main(["python"]) == 1
     *_, head, first, second, third, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["what", "version", "result", "seconds", "passed", "failed", "skipped", "ran", "with"]
-    assert first.split()[:3] == ["python", "3.11", "failed"]
-    assert first.endswith("Python 3.11.7; see python-3.11.log")
+    assert first.split()[:3] == ["python", LOWEST, "failed"]
+    assert first.endswith(f"Python 3.11.7; see python-{LOWEST}.log")
     assert "not to be had" in second
     assert second.endswith("no python3.13 on PATH")
     assert third.endswith("can't be installed: No solution found: Because there is no it==1")
@@ -131,12 +134,51 @@ def test_the_page_of_platforms_names_what_the_matrix_tries(monkeypatch: pytest.M
     page = (REPOSITORY / "docs" / "reference" / "stability.md").read_text()
     rows = {cells[1].strip(): cells[3] for line in page.splitlines() if len(cells := line.split("|")) == 6}
     assert rows["brokers"].strip() == ", ".join(matrix.BROKERS)
-    assert re.findall(r"\d+\.\d+(?=\.\d)", rows["Python"]) == list(matrix.PYTHONS)
-    classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
-    assert re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers)) == list(matrix.PYTHONS)
+    tried = re.findall(r"\d+\.\d+\.\d+", rows["Python"])
+    assert [one for one in tried if not any(matrix.fits(one, version) for version in matrix.PYTHONS)] == []
+    assert [matrix.minor(one) for one in tried] == (minors := [matrix.minor(version) for version in matrix.PYTHONS])
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"])) == minors
+    assert project["requires-python"] == f">={LOWEST}"
+    for file in ("README.md", "CONTRIBUTING.md", "docs/tutorial/shop.md", "docs/reference/stability.md"):
+        assert f"{LOWEST} or newer" in (REPOSITORY / file).read_text(), file
     assert set(re.findall(r"[\d.]+", rows["Spark, for `spark_replay`"])) <= set(matrix.PYSPARKS)
     monkeypatch.delenv("KAFKA_VERSION", raising=False)
     assert f"Kafka {kafka_version()}, PySpark {version('pyspark')}" in page
+
+
+def test_the_lowest_python_takes_every_pin() -> None:
+    """Of pins that aren't installed nothing is known: the extra docs is there in `make nightly`."""
+    names = [
+        line.partition("==")[0] for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if "==" in line
+    ]
+    needed = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            needed[name] = metadata(name)["Requires-Python"] or ""
+    assert len(needed) > 100
+    assert {name: python for name, python in needed.items() if not SpecifierSet(python).contains(LOWEST)} == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "extras"),
+    [("demo", ["spark"]), ("check", ["dev,spark,bench"]), ("docs", ["dev,spark,bench", "docs"])],
+)
+def test_a_target_installs_what_it_needs(target: str, extras: list[str], tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text((REPOSITORY / name).read_text())
+    command = ["make", "--dry-run", "-C", str(tmp_path), target]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"-e '\.\[(.*)\]'", said) == extras
+    assert said.count("-m venv") == 1
+
+
+@pytest.mark.parametrize(
+    ("have", "version", "fits"),
+    [("3.11.2", "3.11.2", True), ("3.11.20", "3.11.2", False), ("3.13.5", "3.13", True), ("3.1.3", "3.13", False)],
+)
+def test_a_python_fits_its_version(have: str, version: str, fits: bool) -> None:
+    assert matrix.fits(have, version) == fits
 
 
 def planned(test: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,3 +42,15 @@ def test_a_long_function_and_a_long_file_are_found():
     assert list(tidy._look_at_code(Path("actors/one.py"), "def short():\n" + body[: -len("    pass\n")])) == []
     assert len(list(tidy._look_at_code(Path("actors/one.py"), "def long():\n" + body))) == 1
     assert len(list(tidy._look_at_code(Path("actors/one.py"), "pass\n" * (tidy.MAX_FILE_LINES + 1)))) == 1
+
+
+@pytest.mark.parametrize("text", ["f'{error}'", "f'{error!r}'", "str(error)", "repr(error)", "f'{error or 1}'"])
+def test_a_text_of_any_error_that_may_raise_is_found(text):
+    code = "try:\n    pass\nexcept {} as error:\n    print({})\n"
+    assert len(list(tidy._look_at_code(Path("actors/one.py"), code.format("Exception", text)))) == 1
+    assert len(list(tidy._look_at_code(Path("actors/one.py"), code.format("BaseException", text)))) == 1
+    assert list(tidy._look_at_code(Path("actors/one.py"), code.format("OSError", text))) == []
+    assert (
+        list(tidy._look_at_code(Path("actors/one.py"), code.format("Exception", "f'{type(error)} {text_of(error)}'")))
+        == []
+    )

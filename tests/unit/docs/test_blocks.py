@@ -97,6 +97,12 @@ def a_class_actor(code: Block, _: Path) -> None:
             driver.tell("Account", "ada", names["Withdraw"](4))
 
 
+@runs("docs/how-to/asgi.md", "Test the routes")
+def a_route(code: Block, _: Path) -> None:
+    names = block("docs/how-to/asgi.md", "Actors in a FastAPI or other ASGI app").run({})
+    code.run(names)["test_a_deposit_is_kept"]()
+
+
 @runs("docs/reference/actors.md", "Tombstones")
 def tombstones(code: Block, _: Path) -> None:
     app, items = an_app(), msgspec.defstruct("Items", [("items", list[Thing], msgspec.field(default_factory=list))])

@@ -24,7 +24,6 @@ PUT_TOGETHER = {
     "environment: there is no setting",
     "isn't allowed Write on topic",
     "was given more partitions than",
-    "the handler of actor TOPIC-repartition raised NoKeyError: by= of actor",
     "this worker has partitions of",
     "commit of APP:worker:w",
     "in answers with 503",

@@ -21,6 +21,7 @@ from actors._kafka.consume.membership import GroupSettings
 from actors.ports import Identity, SourceEvents, TopicPartition
 from tests.kafka.helpers import eventually
 
+ENDING = ("ensure_active_group", "_send_req")
 FIRST, SECOND, THIRD = (KafkaPartition("in", number) for number in range(3))
 
 
@@ -33,7 +34,15 @@ class Coordinator:
         self._heartbeat_interval_ms = 0
         self._group_subscription: Any = None
         self._listener, self._assignor = listener, assignor
-        self.rejoins = 0
+        self._closing = asyncio.get_running_loop().create_future()
+        self.rejoins, self.joins, self.error_code = 0, 0, 0
+
+    async def _send_req(self, request: Any) -> Any:
+        return SimpleNamespace(error_code=self.error_code)
+
+    async def ensure_active_group(self, *_: Any) -> bool:
+        self.joins += 1
+        return True
 
     async def _on_join_prepare(self, assignment: Any) -> None:
         self._subscription.begin_reassignment()
@@ -222,9 +231,25 @@ async def test_a_static_member_that_was_in_the_group_ends(has_joined: bool) -> N
     world.assignor.metadata(["in"])
     world.coordinator.reset_generation()
     assert ("LostMembershipError" in world.told) is has_joined
+    # A join during its stop would take the membership from the process that has it now.
+    joining = asyncio.create_task(world.coordinator.ensure_active_group(None, None))
+    await asyncio.wait([joining], timeout=0)
+    await asyncio.sleep(0)
+    assert (joining.done(), world.coordinator.joins) == ((False, 0) if has_joined else (True, 1))
+    world.coordinator._closing.set_result(None)
+    await joining
+
+
+@pytest.mark.parametrize(("code", "seen_code"), [(82, 25), (25, 25), (27, 27), (0, 0)])
+async def test_a_fenced_instance_id_is_an_unknown_member(code: int, seen_code: int) -> None:
+    """aiokafka doesn't know the error, and a worker would end without a reason."""
+    world = World(instance_id="a")
+    await world.coordinator.join(1, FIRST)
+    world.coordinator.error_code = code
+    assert (await world.coordinator._send_req("JoinGroup")).error_code == seen_code
 
 
 def test_the_coordinator_has_what_is_replaced() -> None:
-    for name in ("_on_join_prepare", "reset_generation", "_perform_assignment", "_on_join_complete"):
+    for name in ("_on_join_prepare", "reset_generation", "_perform_assignment", "_on_join_complete", *ENDING):
         assert callable(getattr(GroupCoordinator, name))
     assert callable(SubscriptionState.assign_from_subscribed)

@@ -95,6 +95,27 @@ def test_the_environment_of_the_chart_takes_effect(monkeypatch: pytest.MonkeyPat
     assert setup.placement_rules().standbys == 1
 
 
+def test_every_name_that_the_chart_sets_is_refused_in_env() -> None:
+    """Of a name that is there twice the last value counts, or the first: an upgrade changed nothing."""
+    text = template("statefulset")
+    names = set(re.findall(r"- name: ([A-Z_]+)", text))
+    refused = re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', text)
+    assert sorted(refused) == sorted(names)
+    values = re.findall(r'"(?:[A-Z_]+)" "the value ([\w.]+)"', text)
+    assert [f"{{{{ .Values.{value} | quote }}}}" in text for value in values] == [True] * 3
+
+
+def test_the_page_says_how_to_grow_the_volumes() -> None:
+    stateful = template("statefulset")
+    assert "- metadata:\n        name: data\n" in stateful
+    page = PAGE.read_text()
+    assert "kubectl delete pvc data-shop-0" in page
+    assert "kubectl delete statefulset shop --cascade=orphan" in page
+    # The claims of a StatefulSet have the labels of its selector.
+    assert "app.kubernetes.io/instance" in (CHART / "templates" / "_names.tpl").read_text()
+    assert "-l app.kubernetes.io/instance=shop" in page
+
+
 def test_what_kubernetes_and_prometheus_ask_is_served() -> None:
     probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: web}", template("statefulset"))
     assert [kind for kind, _ in probes] == ["startup", "liveness", "readiness"]
@@ -215,6 +236,8 @@ def test_a_worker_is_named_by_its_ordinal_and_writes_to_its_volumes_only() -> No
     ("setting", "says"),
     [
         ("replica=3", "additional properties 'replica' not allowed"),
+        ("env.BROKER_URL=kafka://b:9092", "env.BROKER_URL is set by the value broker: take it out of env"),
+        ("env.APP_DATADIR=/x", "env.APP_DATADIR is set by the chart alone: take it out of env"),
         ("replicas=1", "set replicas to 2 or more, or standbys to 0"),
         ("broker=kafka:9092", "does not match pattern '^kafka://'"),
         ("autoscaling.enabled=true", "autoscaling.bootstrapServers: host:port"),

@@ -37,7 +37,20 @@ PARTITIONS = 4
 ELSEWHERE = 3
 """The partition that isn't this worker's."""
 POSITION = Position(10, 20, 0, 1, "id")
-KEYS = ["ada", "a/b", "_x", "_count", "key 1", "ключ", "%", ".", "-", "x" * 40_000, *(f"k{n}" for n in range(20))]
+KEYS = [
+    "ada",
+    "a/b",
+    "_x",
+    "_count",
+    "_many",
+    "key 1",
+    "ключ",
+    "%",
+    ".",
+    "-",
+    "x" * 40_000,
+    *(f"k{n}" for n in range(20)),
+]
 
 
 class Served:

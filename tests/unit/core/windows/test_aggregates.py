@@ -5,7 +5,10 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterable
+from decimal import Decimal
+from fractions import Fraction
 from functools import reduce
 from operator import attrgetter
 from typing import Any
@@ -15,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 
 from actors import aggregates
-from actors._core.aggregates import Aggregate
+from actors._core.aggregates import Aggregate, of_rows
 from tests.examples import examples
 
 REGISTERS = 2048
 SIGMA = 0.023
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
 @dataclasses.dataclass(order=True)
@@ -110,17 +114,37 @@ def test_what_is_missing_is_neither_smallest_nor_largest(values: list[int | None
 
 
 @pytest.mark.parametrize("make", [aggregates.count, aggregates.sum, aggregates.mean])
-@given(values=st.lists(st.integers(-9, 9)), taken=st.data())
+@given(values=st.lists(NUMBERS), out=st.lists(NUMBERS))
 def test_a_value_that_is_taken_out_was_never_there(
-    make: Callable[[], Aggregate[Any]], values: list[int], taken: st.DataObject
+    make: Callable[[], Aggregate[Any]], values: list[int | float], out: list[int | float]
 ) -> None:
-    aggregate = make()
+    aggregate = of_rows(make())
     assert aggregate.remove is not None
-    out = taken.draw(st.lists(st.integers(-9, 9)))
     state = fold(aggregate, [*values, *out])
     for value in out:
-        state = aggregate.remove(state, value)
-    assert state == fold(aggregate, values)
+        state = aggregate.remove(aggregate.decoder()(aggregate.encoder()(state)), value)
+    assert aggregate.result(state) == aggregate.result(fold(aggregate, values))
+    exact = builtins.sum(map(Fraction, values), start=Fraction(0))
+    if make is aggregates.sum and abs(exact) <= sys.float_info.max:
+        assert float(aggregate.result(state)) == float(exact)
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, "5", None, Decimal(1)])
+@pytest.mark.parametrize("make", [aggregates.sum, aggregates.mean])
+def test_a_sum_whose_values_leave_takes_numbers_that_can(make: Callable[[], Aggregate[Any]], number: Any) -> None:
+    aggregate = of_rows(make())
+    with pytest.raises(ValueError, match="adds finite numbers"):
+        aggregate.add(aggregate.initial, number)
+
+
+def test_a_sum_that_is_larger_than_floats_are_is_infinite_for_that_long() -> None:
+    aggregate = of_rows(aggregates.sum())
+    assert aggregate.remove is not None
+    for sign in (1, -1):
+        large = sign * sys.float_info.max
+        state = aggregate.add(aggregate.add(aggregate.initial, large), large)
+        assert aggregate.result(state) == sign * math.inf
+        assert aggregate.result(aggregate.remove(state, large)) == large
 
 
 @pytest.mark.parametrize(

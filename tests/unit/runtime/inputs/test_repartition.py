@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from actors import App, ConfigurationError, Context, HandlerFailedError, OnError
+from actors import App, ConfigurationError, Context, HandlerFailedError, OnError, aggregates
 from actors._core.partitioner import MURMUR2
 from actors._core.task.policy import Then
 from actors.ports import TopicPartition
@@ -269,7 +270,11 @@ def test_what_stops_for_one_actor_is_held_back_from_the_others() -> None:
     ("by", "value", "why"),
     [
         (lambda payment: 1 / 0, Payment("o1", 5), "raised ZeroDivisionError: division by zero"),
-        (lambda payment: payment.cents, Payment("o1", 5), "gives a key that isn't its input's: expected str, got int"),
+        (
+            lambda payment: payment.cents / 2,
+            Payment("o1", 5),
+            "gives a key that isn't its input's: expected str, got float",
+        ),
         ("order_id", None, "its value is null"),
     ],
 )
@@ -277,8 +282,11 @@ def test_what_is_wrong_with_a_key_is_said_with_actor_and_record(by: Any, value: 
     world = World(by)
     with ActorTestDriver(world.app) as driver, pytest.raises(HandlerFailedError, match=why) as raised:
         driver.send(world.payments, key="ada", value=value)
-    assert "by= of actor add_up" in str(raised.value)
-    assert "offset 0" in str(raised.value)
+    text = str(raised.value)
+    assert "offset 0 key 'ada': " + ("its value" if value is None else "by= of actor add_up") in text
+    assert "by= of actor add_up" in text
+    assert "PartlyFailedError" not in text
+    assert "actor payments-repartition" not in text
 
 
 def test_an_input_that_is_read_by_another_key_has_a_handler_of_its_own() -> None:
@@ -345,3 +353,91 @@ def test_what_cant_be_meant_is_refused() -> None:
     world = World()
     with pytest.raises(ConfigurationError, match="different on_error="):
         world.app.actor(world.payments, by="cents", on_error="skip", name="c")(lambda ctx, value: None)
+
+
+class Bid(msgspec.Struct):
+    bidder: int | None
+    lot: UUID
+    price: float
+    name: str = ""
+
+
+class Bids:
+    """Counts bids by a field, in a store whose keys are of its type."""
+
+    def __init__(self, by: Any, key_type: Any, **options: Any) -> None:
+        self.app = app = App("bids", store="memory://")
+        self.bids = app.topic("bids", key_type=str, value_type=Bid)
+        self.counts = app.store("counts", key_type=key_type, value_type=int)
+        self.users = app.topic("users", key_type=key_type, value_type=Bid)
+        inputs = [self.users, self.bids] if options.pop("beside", False) else [self.bids]
+        by = {self.bids: by} if len(inputs) > 1 else by
+
+        @app.actor(*inputs, by=by, stores=[self.counts], **options)
+        async def count(ctx: Context, bid: Bid) -> None:
+            self.counts.set(ctx.key, self.counts.get(ctx.key, 0) + 1)
+
+
+LOT = UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("by", "key_type", "key"),
+    [
+        ("bidder", int, 7),
+        (lambda bid: bid.bidder, str, "7"),
+        ("name", str, "n"),
+    ],
+)
+@pytest.mark.parametrize("beside", [False, True])
+def test_keys_of_other_types_than_text(by: Any, key_type: Any, key: Any, beside: bool) -> None:
+    world = Bids(by, key_type, beside=beside)
+    with ActorTestDriver(world.app) as driver:
+        driver.send(world.bids, key="1", value=Bid(7, LOT, 1.5, "n"))
+        if beside:
+            driver.send(world.users, key=key, value=Bid(1, LOT, 1.5))
+        assert driver.items(world.counts) == {key: 1 + beside}
+
+
+def test_an_int_field_beside_an_input_with_text_as_keys_becomes_text() -> None:
+    world = Bids("bidder", str, beside=True)
+    with ActorTestDriver(world.app) as driver:
+        driver.send(world.bids, key="1", value=Bid(7, LOT, 1.5))
+        driver.send(world.users, key="7", value=Bid(1, LOT, 1.5))
+        assert driver.items(world.counts) == {"7": 2}
+
+
+@pytest.mark.parametrize(
+    ("by", "key_type", "beside", "text"),
+    [
+        ("lot", str, False, "by='lot' of topic bids gives UUID, and the keys are str"),
+        ("price", str, False, "by='price' of topic bids gives float, and the keys are str: give a function that"),
+        (
+            "name",
+            int,
+            True,
+            "by='name' of topic bids gives str, and the keys are int: give a function that returns int",
+        ),
+        ("bidder", UUID, True, "gives int, and the keys are UUID"),
+    ],
+)
+def test_a_field_that_can_be_no_key_is_refused_where_it_is_declared(
+    by: str, key_type: Any, beside: bool, text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        Bids(by, key_type, beside=beside)
+
+
+def test_groups_and_joins_take_an_int_field_for_text_and_refuse_others_where_they_are_declared() -> None:
+    app = App("bids", store="memory://")
+    bids = app.topic("bids", key_type=str, value_type=Bid)
+    table, users = app.table(bids), app.table(app.topic("users", key_type=str, value_type=str))
+    with pytest.raises(ConfigurationError, match="actor prices: by='price' of topic bids gives float"):
+        table.aggregate("prices", by="price", aggregate=aggregates.count())
+    with pytest.raises(ConfigurationError, match="on='price' of topic bids gives float, and the keys are str"):
+        app.join(table, users, on="price", name="priced")(lambda ctx, bid, user: None)
+    bidders = table.aggregate("bidders", by="bidder", aggregate=aggregates.count())
+    app.actor(bids, stores=[table], name="keep")(lambda ctx, bid: None)
+    with ActorTestDriver(app) as driver:
+        driver.send(bids, key="1", value=Bid(7, LOT, 1.5))
+        assert driver.items(bidders) == {"7": 1}

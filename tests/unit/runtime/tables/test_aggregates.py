@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import math
 import random
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -45,15 +48,19 @@ class Shop:
     """A table of orders, and what each country has of them."""
 
     def __init__(self, *, history: timedelta | None = None, on_error: Any = "stop", **options: Any) -> None:
+        value_type = options.pop("rows", Order)
+        on_changes_error = options.pop("on_changes_error", "stop")
         self.app = app = App("shop", broker="kafka://127.0.0.1:1")
-        self.orders = app.topic("orders", key_type=str, value_type=Order)
+        self.orders = app.topic("orders", key_type=str, value_type=value_type)
         self.out = app.topic("out", key_type=str)
         self.changes = app.topic("shop-countries-orders-repartition", key_type=str, value_type=bytes)
         self.table: Table[str, Order] = app.table(self.orders, history=history)
         self.seen: list[tuple[str, Any, int]] = []
         of_own = {"add": add, "remove": remove, "initial": {"orders": 0, "cents": 0}, "value_type": dict[str, int]}
         self.countries: Store[str, Any] = self.table.aggregate(
-            "countries", on_change=self.changed, **{"by": "country", **(options or of_own)}
+            "countries",
+            on_error=on_changes_error,
+            **{"by": "country", "on_change": self.changed, **(options or of_own)},
         )
 
         @app.actor(self.orders, stores=[self.table], on_error=on_error)
@@ -106,8 +113,7 @@ def test_a_row_leaves_its_group_and_comes_into_another_one_by_a_message_each() -
             driver.send(shop.orders, key="a", value=order, timestamp_ms=NOON_MS + number)
         raws = [one.value for one in driver.outputs(shop.changes)]
         de5, de7, fr7 = (msgspec.json.encode(order) for order in (Order("de", 5), Order("de", 7), Order("fr", 7)))
-        changes = [Change(None, de5), Change(de5, de7), Change(de7, None), Change(None, fr7), Change(fr7, None)]
-        assert raws == [encode_change(one) for one in changes]
+        assert raws == [encode_change(Change(b"a", new)) for new in (de5, de7, None, fr7, None)]
         assert shop.seen == [
             ("de", {"orders": 1, "cents": 5}, NOON_MS),
             ("de", {"orders": 1, "cents": 7}, NOON_MS + 1),
@@ -230,11 +236,11 @@ def test_an_earlier_row_of_which_by_raises_is_no_error_of_other_rows(then: str) 
 
 
 def test_a_group_that_isnt_known_stops_the_table() -> None:
-    shop = Shop(by=lambda order: order.cents, aggregate=aggregates.count())
+    shop = Shop(by=lambda order: order.cents / 2, aggregate=aggregates.count())
     with ActorTestDriver(shop.app) as driver:
         with pytest.raises(HandlerFailedError) as caught:
             driver.send(shop.orders, key="a", value=Order("de", 5))
-        assert "by= of aggregate countries gives 5 for the row of key 'a'" in str(caught.value)
+        assert "by= of aggregate countries gives 2.5 for the row of key 'a'" in str(caught.value)
         assert driver.items(shop.table) == {}
 
 
@@ -254,7 +260,7 @@ def test_a_row_of_which_by_raises_is_skipped_with_its_change() -> None:
         assert driver.items(shop.countries) == {"all": 0}
 
 
-@pytest.mark.parametrize("raw", [b"\xff", encode_change(Change(b"no order", None))])
+@pytest.mark.parametrize("raw", [b"\xff", encode_change(Change(b"b", b"no order"))])
 def test_what_is_no_change_is_undecodable(raw: bytes) -> None:
     shop = Shop()
     with ActorTestDriver(shop.app, partitions=1) as driver:
@@ -321,3 +327,180 @@ def test_a_table_with_an_aggregate_takes_one_message_after_the_other() -> None:
         @app.actor(table.topic, stores=[table], concurrency=2)
         async def keep(ctx: Context, order: Order | None) -> None:
             pass
+
+
+def refuse_thousand(held: int, order: Order) -> int:
+    if order.cents == 1000:
+        raise ValueError("a thousand")
+    return held + order.cents
+
+
+@pytest.mark.parametrize("then", ["skip", "park"])
+@pytest.mark.parametrize("before", [(), (5,)])
+def test_a_group_takes_out_what_it_has_of_a_row(then: Any, before: tuple[int, ...]) -> None:
+    """Another value of the row was skipped, or parked and dropped, so that the group never got it."""
+    own = {"add": refuse_thousand, "remove": lambda held, order: held - order.cents, "initial": 0, "value_type": int}
+    shop = Shop(on_changes_error=then, **own)
+    with ActorTestDriver(shop.app) as driver:
+        driver.send(shop.orders, key="b", value=Order("de", 1))
+        for cents in (*before, 1000):
+            driver.send(shop.orders, key="a", value=Order("de", cents))
+        assert driver.items(shop.countries) == {"de": 1 + sum(before)}
+        if then == "park":
+            driver.drop_parked("countries", "de")
+        driver.send(shop.orders, key="a", value=Order("de", 10))
+        assert driver.items(shop.countries) == {"de": 11}
+        driver.crash(keep_disk=False)
+        driver.send(shop.orders, key="a", value=Order("fr", 20))
+        assert driver.items(shop.countries) == {"de": 1, "fr": 20}
+
+
+@pytest.mark.parametrize("command", ["retry", "drop"])
+def test_a_row_that_moved_while_its_group_was_parked(command: str) -> None:
+    may_add = [True]
+
+    def checked(held: int, order: Order) -> int:
+        if not may_add[0]:
+            raise ValueError("not yet")
+        return held + order.cents
+
+    own = {"add": checked, "remove": lambda held, order: held - order.cents, "initial": 0, "value_type": int}
+    shop = Shop(on_changes_error="park", **own)
+    with ActorTestDriver(shop.app) as driver:
+        for country in ("de", "fr"):
+            driver.send(shop.orders, key=country, value=Order(country, 100))
+        may_add[0] = False
+        for order in (Order("de", 1), Order("de", 2), Order("fr", 3), Order("de", 4)):
+            driver.send(shop.orders, key="a", value=order)
+        may_add[0] = True
+        for country in ("de", "fr"):
+            (driver.retry_parked if command == "retry" else driver.drop_parked)("countries", country)
+        driver.send(shop.orders, key="a", value=Order("fr", 5))
+        driver.send(shop.orders, key="b", value=Order("de", 6))
+        assert driver.items(shop.countries) == {"de": 106, "fr": 105}
+
+
+class Sale(msgspec.Struct):
+    """What orders are after an upgrade that reads none of the earlier ones."""
+
+    country: str
+    cents: int
+    currency: str
+
+
+@pytest.mark.parametrize("then", ["stop", "skip", "park"])
+@pytest.mark.parametrize("new", [Sale("de", 5, "EUR"), Sale("fr", 5, "EUR"), None])
+def test_a_row_that_the_new_type_cant_read_leaves_its_group_when_it_changes(then: Any, new: Sale | None) -> None:
+    before, after = (
+        Shop(aggregate=aggregates.sum(), of="cents", rows=rows, on_error=then, on_changes_error=then)
+        for rows in (Order, Sale)
+    )
+    with ActorTestDriver(before.app) as driver:
+        for key, cents in (("a", 1), ("b", 2)):
+            driver.send(before.orders, key=key, value=Order("de", cents))
+        driver.restart(after.app)
+        driver.send(after.orders, key="a", value=new)
+        expected = {"de": 2} if new is None else {**{"de": 2}, new.country: 5 + 2 * (new.country == "de")}
+        assert driver.items(after.countries) == expected
+
+
+@pytest.mark.parametrize("then", ["skip", "park", "stop"])
+def test_an_earlier_row_that_the_type_cant_read_is_left_out_until_it_changes(then: Any) -> None:
+    shop = Shop(aggregate=aggregates.count(), rows=Sale, on_error=then)
+    groupings, shop.table.groupings = shop.table.groupings, []
+    before = Shop(aggregate=aggregates.count())
+    before.table.groupings = []
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        driver.send(before.orders, key="a", value=Order("de", 5))
+        shop.table.groupings = groupings
+        driver.restart(shop.app)
+        if then == "stop":
+            with pytest.raises(HandlerFailedError, match="the row of key 'a', which was there before: its value"):
+                driver.send(shop.orders, key="b", value=Sale("fr", 9, "EUR"))
+            return
+        driver.send(shop.orders, key="b", value=Sale("fr", 9, "EUR"))
+        assert driver.items(shop.countries) == {"fr": 1}
+        for number, country in enumerate(("de", "it")):
+            driver.send(shop.orders, key="a", value=Sale(country, number, "EUR"))
+        assert driver.items(shop.countries) == {"fr": 1, "de": 0, "it": 1}
+
+
+@pytest.mark.parametrize("then", ["stop", "skip"])
+def test_a_group_that_cant_read_what_it_has_of_a_row_names_the_row(then: Any, caplog: pytest.LogCaptureFixture) -> None:
+    own = {"add": lambda held, order: held + order.cents, "remove": lambda held, order: held - order.cents}
+    before, after = (Shop(**own, initial=0, value_type=int, rows=rows, on_changes_error=then) for rows in (Order, Sale))
+    text = "the value that its group has of row 'a' can't be taken out"
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        driver.send(before.orders, key="a", value=Order("de", 1))
+        driver.restart(after.app)
+        if then == "stop":
+            with pytest.raises(UndecodableRecordError, match=text):
+                driver.send(after.orders, key="a", value=Sale("de", 2, "EUR"))
+            return
+        driver.send(after.orders, key="a", value=Sale("de", 2, "EUR"))
+        driver.send(after.orders, key="b", value=Sale("de", 2, "EUR"))
+        assert text in caplog.text
+        assert driver.items(after.countries) == {"de": 3}
+
+
+class Amount(msgspec.Struct):
+    """A row with a number."""
+
+    country: str
+    cents: int | float
+
+
+@pytest.mark.parametrize("aggregate", [aggregates.sum(), aggregates.mean()])
+@pytest.mark.parametrize("large", [1e300, -1e18, 2**62, 1.7976931348623157e308])
+def test_large_numbers_that_leave_take_nothing_with_them(aggregate: Any, large: Any) -> None:
+    shop = Shop(aggregate=aggregate, of="cents", rows=Amount)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for key, cents in (("a", 0.1), ("b", large), ("c", large), ("d", large), ("e", 1e-300), ("f", 0.2)):
+            driver.send(shop.orders, key=key, value=Amount("de", cents))
+        for key in "bcd":
+            driver.send(shop.orders, key=key, value=None)
+        driver.send(shop.orders, key="e", value=None)
+        total = math.fsum((0.1, 0.2))
+        assert driver.items(shop.countries) == {"de": total if aggregate is aggregates.sum() else total / 2}
+
+
+def test_sums_are_those_of_the_rows_that_are_there() -> None:
+    rng = random.Random(15)
+    sums = Shop(aggregate=aggregates.sum(), of="cents", rows=Amount)
+    rows: dict[str, Amount] = {}
+    with ActorTestDriver(sums.app) as driver:
+        for _ in range(300):
+            key = rng.choice("abcdefghij")
+            number = rng.choice((rng.randint(-(2**62), 2**62), rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300)))
+            rows[key] = Amount(rng.choice(["de", "fr"]), number)
+            driver.post(sums.orders, key=key, value=rows[key])
+        driver.settle()
+        for country, total in driver.items(sums.countries).items():
+            exact = sum(Fraction(row.cents) for row in rows.values() if row.country == country)
+            assert total == float(exact)
+
+
+def test_sums_of_whole_numbers_are_whole() -> None:
+    # JSON has no numbers beyond 64 bits, so no result is sent.
+    shop = Shop(aggregate=aggregates.sum(), of="cents", rows=Amount, on_change=None)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        for key in "abcdef":
+            driver.send(shop.orders, key=key, value=Amount("de", 2**62))
+        assert driver.items(shop.countries) == {"de": 6 * 2**62}
+        for key in "abcd":
+            driver.send(shop.orders, key=key, value=None)
+        driver.send(shop.orders, key="e", value=Amount("de", 1))
+        assert [type(value) for value in driver.items(shop.countries).values()] == [int]
+        assert driver.items(shop.countries) == {"de": 2**62 + 1}
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), Decimal("0.5"), "5"])
+@pytest.mark.parametrize("aggregate", [aggregates.sum(), aggregates.mean()])
+def test_what_cant_be_taken_out_of_a_sum_again_is_refused(aggregate: Any, number: Any) -> None:
+    of = lambda order: number if order.cents == 13 else order.cents  # noqa: E731
+    shop = Shop(aggregate=aggregate, of=of)
+    with ActorTestDriver(shop.app, partitions=1) as driver:
+        driver.send(shop.orders, key="a", value=Order("de", 5))
+        with pytest.raises(HandlerFailedError, match=f"aggregates.{aggregate.name}\\(\\) over a table adds finite"):
+            driver.send(shop.orders, key="b", value=Order("de", 13))
+        assert driver.items(shop.countries) == {"de": 5}

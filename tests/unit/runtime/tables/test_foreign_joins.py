@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from actors import App, ConfigurationError, Context, HandlerFailedError, Table, UndecodableRecordError
-from actors._core.windows.foreign_keys import Answer, Subscription, digest, encode_message, subscription_row
+from actors._core.windows.foreign_keys import Answer, Subscription, digest, encode_message, within
 from actors.declare.streams import foreign_joins
 from actors.runtime.message import grouping
 from actors.testing import ActorTestDriver
@@ -25,9 +25,9 @@ class Order(msgspec.Struct):
 class Shop:
     """Orders by text keys, joined with customers by whole numbers; each result is sent to `out`."""
 
-    def __init__(self, how: str = "inner", **options: Any) -> None:
+    def __init__(self, how: str = "inner", rows: Any = Order, **options: Any) -> None:
         self.app = app = App("shop", broker="kafka://127.0.0.1:1")
-        self.orders: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=Order))
+        self.orders: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=rows))
         self.customers: Table[int, int] = app.table(app.topic("customers", key_type=int, value_type=int))
         self.subscriptions = app.topic("shop-joined-orders-repartition", key_type=int, value_type=bytes)
         self.answers = app.topic("shop-joined-customers-repartition", key_type=str, value_type=bytes)
@@ -114,7 +114,7 @@ def test_results_follow_both_tables_in_order(how: str, page: int, monkeypatch: p
         assert len(orders) > 3
         named = {key: order for key, order in orders.items() if order.customer is not None}
         assert driver.items(shop.app.stores["joined-subscribers"]) == {
-            subscription_row(b"%d" % (order.customer or 0), key.encode()): digest(msgspec.json.encode(order))
+            within(b"%d" % (order.customer or 0), key.encode()): digest(msgspec.json.encode(order))
             for key, order in named.items()
         }
 
@@ -291,6 +291,31 @@ def test_a_result_that_fails_is_skipped_and_the_row_stays() -> None:
         assert shop.put(driver, "a", Order(1, 13)) == []
         assert driver.items(shop.orders) == {"a": Order(1, 13)}
         assert shop.put(driver, "a", Order(1, 14)) == [("a", [1, 14, 100])]
+
+
+class Sale(msgspec.Struct):
+    """What orders are after an upgrade that reads none of the earlier ones."""
+
+    customer: int | None
+    number: int
+    currency: str
+
+
+@pytest.mark.parametrize("then", ["stop", "skip", "park"])
+@pytest.mark.parametrize("customer", [1, 2, None])
+def test_a_left_row_that_the_new_type_cant_read_can_change(then: Any, customer: int | None) -> None:
+    before, after = (Shop("left", rows, on_error=then) for rows in (Order, Sale))
+    with ActorTestDriver(before.app) as driver:
+        for number in (1, 2):
+            before.name(driver, number, number * 100)
+        before.put(driver, "a", Order(1, 5))
+        driver.restart(after.app)
+        result = [customer, 6, customer and customer * 100]
+        assert after.put(driver, "a", Sale(customer, 6, "EUR")) == [("a", result)]
+        assert list(driver.items(after.app.stores["joined-subscribers"])) == (
+            [] if customer is None else [within(b"%d" % customer, b"a")]
+        )
+        assert after.put(driver, "a", None) == [("a", None)]
 
 
 @pytest.mark.parametrize(

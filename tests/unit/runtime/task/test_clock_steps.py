@@ -82,5 +82,5 @@ def test_the_partitions_time_is_the_clocks_again_after_twice_the_step():
 def test_a_position_that_was_written_by_a_clock_that_was_ahead_is_put_right_by_the_next_commit():
     store = MemoryStore()
     store.apply([], Position(1, 1, HOUR_MS, 1, "id"))
-    asyncio.run(store_commit(store, {b"a": (b"", b"1")}, [2], 2, 1_000, 1))
-    assert store.position() == Position(2, 2, 1_000, 1, "id")
+    asyncio.run(store_commit(store, {b"a": (b"", b"1")}, [2], 2, 1_000, 1, 1))
+    assert store.position() == Position(2, 2, 1_000, 1, "id", transaction=1)

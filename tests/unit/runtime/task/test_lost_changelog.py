@@ -194,7 +194,7 @@ def test_a_commit_whose_records_begin_before_the_store_is_noticed_at_once(count:
     world, store = owned()
     writes = {b"k%d" % number: (b"", b"v") for number in range(count)}
     with pytest.raises(LogWentBackError, match=f"begin at offset {end - count}, before the checkpoint at 8"):
-        asyncio.run(store_commit(store, writes, [9], end, NOW_MS, 1))
+        asyncio.run(store_commit(store, writes, [9], end, NOW_MS, 1, 1))
     world.lose(100)
     with pytest.raises(LostChangelogError, match="what a commit found"):
         world.restore(store, LostChangelog.STOP, doubt="what a commit found")
@@ -551,7 +551,7 @@ def test_a_write_back_that_dies_is_done_again(before: list, lost: list, since: l
 
 def test_a_write_back_that_dies_leaves_the_mark_with_the_lost_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a worker without a copy would take the new topic, which has nothing yet, for the state."""
-    monkeypatch.setattr("actors.testing.driver.Restorer", partial(Restorer, lost=LostChangelog.RESTORE))
+    monkeypatch.setattr("actors.testing.machine.Restorer", partial(Restorer, lost=LostChangelog.RESTORE))
     app = App("w", store="memory://")
     topic, held = app.topic("in", key_type=str, value_type=int), app.store("held", value_type=int)
     begun = asyncio.Event()

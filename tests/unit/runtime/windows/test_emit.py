@@ -164,3 +164,112 @@ def test_on_emit_goes_with_emit():
     sales.on_emit(print)
     with pytest.raises(UsageError, match="on_emit is set already"):
         sales.on_emit(print)
+
+
+HOUR_MS = BEGIN_MS // 3_600_000 * 3_600_000
+STEADY = [(number, 3 * number) for number in range(1, 40)]
+
+
+class Account:
+    """Hours, to which messages add as well as the closes of minutes. Amounts of 50 or more are in no minute."""
+
+    def __init__(self, *, every_s=10.0):
+        self.app = app = App("accounts", broker="kafka://127.0.0.1:1")
+        self.orders = app.topic("orders", key_type=str, value_type=int)
+        minutes = app.window_store("minutes", Tumbling(seconds=10), aggregate=aggregates.sum())
+        self.hours = hours = app.window_store(
+            "hours", Tumbling(hours=1), aggregate=aggregates.sum(), emit=Every(seconds=every_s)
+        )
+        self.emitted = []
+
+        @hours.on_emit
+        async def emit(ctx, window, total):
+            self.emitted.append(total)
+
+        @minutes.on_close
+        async def close(ctx, window, total):
+            hours.add(ctx.key, total)
+
+        @app.actor(self.orders, stores=[minutes, hours])
+        async def count(ctx, amount):
+            hours.add(ctx.key, amount)
+            if amount < 50:
+                minutes.add(ctx.key, amount)
+
+    def run(self, driver, steps):
+        for amount, at_s in steps:
+            driver.post(self.orders, key="a", value=amount, timestamp_ms=HOUR_MS + at_s * SECOND_MS)
+        driver.settle()
+
+    def check(self, driver):
+        """Compare what was handed out with the store, when all that was in hand is handed out."""
+        driver.advance_stream_time("count", HOUR_MS + 3_500 * SECOND_MS)
+        (total,) = driver.windows(self.hours, "a").values()
+        assert self.emitted[-1] == total
+        assert self.emitted == sorted(self.emitted)
+
+
+@pytest.mark.parametrize("steps", [STEADY, [(37, 1), (79, 25)], [(37, 5), (79, 35), (80, 45), (1, 55), (90, 95)]])
+def test_what_is_handed_out_last_has_all_though_closes_and_messages_add_to_one_store(steps):
+    account = Account()
+    with ActorTestDriver(account.app, partitions=1) as driver:
+        account.run(driver, steps)
+        driver.crash(keep_disk=False)
+        account.check(driver)
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(60, 1), (60, 0.1), (1, 60)])
+def test_what_is_handed_out_last_has_all_though_the_interval_changes(before_s, after_s):
+    before = Account(every_s=before_s)
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        before.run(driver, [(1, 1), (2, 2)])
+        after = Account(every_s=after_s)
+        after.emitted = before.emitted
+        driver.restart(after.app)
+        after.run(driver, [(4, 5), (8, 8), (16, 9)])
+        after.check(driver)
+
+
+def test_a_balance_that_is_carried_into_the_next_window_is_handed_out_with_what_came_there():
+    app = App("balances", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    balances = app.window_store("balances", Tumbling(seconds=10), value_type=int, emit=Every(seconds=1))
+    emitted = []
+    balances.on_emit(lambda ctx, window, value: emitted.append((window.start_ms, value)))
+
+    def add(ctx, amount, start_ms):
+        balances.set(ctx.key, balances.get(ctx.key, start_ms, 0) + amount, start_ms)
+
+    @balances.on_close
+    async def carry(ctx, window, value):
+        add(ctx, value, window.end_ms)
+
+    @app.actor(orders, stores=[balances])
+    async def count(ctx, amount):
+        add(ctx, amount, ctx.timestamp_ms // 10_000 * 10_000)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for amount, at_s in ((5, 1), (7, 15)):
+            driver.post(orders, key="a", value=amount, timestamp_ms=HOUR_MS + at_s * SECOND_MS)
+        driver.settle()
+        driver.advance_stream_time("count", HOUR_MS + 19 * SECOND_MS)
+        assert emitted[-1] == (HOUR_MS + 10 * SECOND_MS, 12)
+
+
+def test_pairs_and_records_without_a_match_that_are_counted_together():
+    """A record without a match is handed out when its window closes, behind pairs of later messages."""
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    left, right = (app.topic(name, key_type=str, value_type=int) for name in ("left", "right"))
+    hours = app.window_store("hours", Tumbling(hours=1), aggregate=aggregates.count(), emit=Every(seconds=1))
+    emitted = []
+    hours.on_emit(lambda ctx, window, count: emitted.append(count))
+
+    @app.join(left, right, how="left", within=timedelta(seconds=3), stores=[hours])
+    async def count(ctx, one, other):
+        hours.add(ctx.key, 1)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for topic, at_ms in ((left, 1_000), (left, 3_500), (right, 6_400)):
+            driver.send(topic, key="a", value=1, timestamp_ms=HOUR_MS + at_ms)
+        driver.advance_stream_time("count", HOUR_MS + 100 * SECOND_MS)
+        assert emitted == [2, 2]

@@ -171,12 +171,12 @@ def test_a_longer_grace_opens_no_record_of_a_join_that_was_closed(keep_disk):
         differences(driver, "joined")
 
 
-def test_rows_of_earlier_and_of_later_releases():
-    head, old = b"p" + (5).to_bytes(8), [b"w", 6, "layout", 7, True]
-    assert decode_progress(head + msgspec.msgpack.encode(old)) == Progress(5, b"w", 6, "layout", 7, has_entries=True)
+def test_rows_of_later_releases():
     expired = b"k" + bytes(8)
-    later = head + msgspec.msgpack.encode([*old, expired, 7, "something new"])
-    assert decode_progress(later) == Progress(5, b"w", 6, "layout", 7, has_entries=True, expired=expired, latest_ms=7)
+    later = (
+        b"p" + (5).to_bytes(8) + msgspec.msgpack.encode([b"w", 6, "layout", 7, True, expired, 8, 9, "something new"])
+    )
+    assert decode_progress(later) == Progress(5, b"w", 6, "layout", 7, True, expired, 8, 9)
     assert decode_progress(encode_progress(Progress(expired=expired))) == Progress(expired=expired)
 
 

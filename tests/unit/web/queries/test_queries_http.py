@@ -57,7 +57,7 @@ ANSWERS = [
     (get(KEY, "Authorization: Bearer wrong"), 401),
     (get(KEY, "X-Forwarded-For: 10.0.0.1"), 403),
     (b"GET /actors/words/ada HTTP/1.1\r\nHost: example.org\r\n\r\n", 403),
-    (get("/actors/words/_many"), 405),
+    (get("/actors/words/_many"), 200),
     (get("/actors/w%6Frds/ada"), 200),
     (get("/actors/words/ada/"), 400),
     (get(KEY, method="DELETE"), 405),
@@ -88,6 +88,19 @@ async def test_all_keys_over_one_connection(there: Served) -> None:
         status, _, body = await connection.answer()
         assert status == 200
         assert key == "_count" or msgspec.json.decode(body)["value"] == key[:9]
+    await connection.close()
+
+
+async def test_keys_with_the_names_of_routes_are_keys(there: Served) -> None:
+    connection = await there.connect()
+    for key in ("_count", "_many"):
+        connection.send(get(f"/actors/words/%22{key}%22?encoding=json"))
+        status, _, body = await connection.answer()
+        answer = msgspec.json.decode(body)
+        assert answer["value"] == key if is_here(key) else ("count" not in answer and status != 404)
+    connection.send(get("/actors/words/_many"))
+    status, _, body = await connection.answer()
+    assert (status, msgspec.json.decode(body)["value"]) == (200, "_many")
     await connection.close()
 
 

@@ -1,0 +1,109 @@
+"""Why a value can't be read back as it is from what its codec wrote.
+
+An encoder takes more than its decoder returns: JSON has no NaN and its keys are text, msgspec encodes a field whatever
+its type says. A row of such a value could never be read again, so that the write is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+_PLAIN = (str, int, float, bool, type(None))
+_LONGEST_TEXT = 80
+
+
+def unfit(value: Any) -> str | None:
+    """Return which part of a value JSON can't hold, None if there is none: NaN, infinity, a key that isn't text."""
+    for path, part in _walk(value, "$"):
+        if isinstance(part, float) and not math.isfinite(part):
+            return f"{path} is {part!r}, which JSON can't hold"
+    return None
+
+
+def no_text_key(value: Any) -> str | None:
+    """Return where a value has a key that isn't text, None if it has none."""
+    for path, part in _walk(value, "$"):
+        for key in part if isinstance(part, Mapping) else ():
+            if not isinstance(key, str):
+                return (
+                    f"{path} has the key {_shown(key)}, and it would be read back as text: use text, or declare the "
+                    "type, as in dict[int, str]"
+                )
+    return None
+
+
+def difference(value: Any, back: Any, path: str = "$") -> str | None:
+    """Return where `back` is another value than `value`, None if it is the same.
+
+    A list is the same as a tuple of the same values, and an object as one of a parent class with the same fields.
+    """
+    ours, theirs = _parts(value), _parts(back)
+    if ours is None or theirs is None or ours[0] != theirs[0]:
+        is_same = _is_equal(value, back) if ours is None or theirs is None else False
+        return None if is_same else f"{path} is {_shown(value)} and would be read back as {_shown(back)}"
+    kind, parts = ours
+    for key, part in parts.items():
+        place = _place(path, kind, key)
+        if key not in theirs[1]:
+            return f"{place} would be lost: it is read back as {_shown(back)}"
+        text = difference(part, theirs[1][key], place)
+        if text is not None:
+            return text
+    return None if len(parts) == len(theirs[1]) else f"{path} would be read back with more than it has"
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Return a value and all its parts with their places."""
+    yield path, value
+    parts = _parts(value)
+    if parts is not None:
+        for key, part in parts[1].items():
+            yield from _walk(part, _place(path, parts[0], key))
+    elif isinstance(value, set | frozenset):
+        for part in value:
+            yield f"{path}[…]", part
+
+
+def _parts(value: Any) -> tuple[str, dict[Any, Any]] | None:
+    """Return the parts of a value and the kind of container that it is; None of what has none, and of a set."""
+    if isinstance(value, Mapping):
+        return "object", dict(value)
+    if isinstance(value, list | tuple):
+        return "array", dict(enumerate(value))
+    names: Any = ()
+    if hasattr(value, "__is_model__"):
+        # A faust.Record.
+        names = value._options.fields
+    elif isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+    elif hasattr(value, "__attrs_attrs__"):
+        names = [field.name for field in value.__attrs_attrs__]
+    else:
+        return None
+    return "fields", {name: getattr(value, name, None) for name in names}
+
+
+def _place(path: str, kind: str, key: Any) -> str:
+    return f"{path}.{key}" if kind == "fields" else f"{path}[{_shown(key)}]"
+
+
+def _is_equal(value: Any, back: Any) -> bool:
+    """Return whether two values without parts are the same; NaN, which Decimal keeps, isn't equal to itself."""
+    try:
+        return bool(value == back) or bool(value != value and back != back)
+    except Exception:
+        return type(value) is type(back) and str(value) == str(back)
+
+
+def _shown(value: Any) -> str:
+    """Return a plain value as text, and of another one its type: its own text may raise."""
+    if type(value) not in _PLAIN:
+        return f"a {type(value).__name__}"
+    return repr(value[:_LONGEST_TEXT]) if isinstance(value, str) else repr(value)[:_LONGEST_TEXT]

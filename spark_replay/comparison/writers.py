@@ -1,0 +1,250 @@
+"""Records of a changelog that no owner of their partition can have written.
+
+The leader registry has the last owner of each partition, and the mark of the group's offset the last commit. An owner
+claims its epoch before it writes, and from then on no former owner can. With `exactly_once` a commit's records, its
+offset and its mark are in one transaction. So no owner wrote a record
+
+* `epoch`: of a higher epoch than any owner had.
+* `replaced`: of an older epoch, behind the position of a store of a newer owner.
+* `done`: behind the position of a store that has the last commit already.
+* `unhandled`: of an input that isn't handled, though it says the last owner's epoch.
+* `untransacted`: at the log's end without a transaction, whose last offset is its marker.
+
+The last three are known of the last owner's epoch alone. The registry and the group are asked after the log's end, so
+that owners who go on meanwhile are no finding.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.comparison.held import Part
+from spark_replay.errors import ReplayError
+from spark_replay.printing import input_offset, printable
+from spark_replay.sources.base import Source
+from spark_replay.sources.brokers.topic import CommittedOffset, Topic
+from spark_replay.sources.changelog import metadata_fields, read_rows
+from spark_replay.sources.columns import by_input, by_partition
+from spark_replay.sources.kafka import KafkaSource
+from spark_replay.sources.reading import reading
+from stores._core.outside import MISSHAPEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, Row
+
+_REGISTRY = "-actors-owners"
+_SHOWN_BYTES = 200
+_WHY = {
+    "epoch": "is of epoch {epoch}, and the partition's last owner has epoch {owner.epoch}",
+    "replaced": "is of epoch {epoch}, behind the position of a store of epoch {part.epoch}",
+    "done": "lies behind the position of a store that has the last commit of epoch {epoch} already",
+    "unhandled": "is of epoch {epoch} and of {source}, which the group hasn't committed",
+    "untransacted": "is in no transaction, and the owner of epoch {epoch} has transactions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastOwner:
+    """The last owner of a partition.
+
+    Attributes:
+        epoch: The highest epoch that an owner had.
+        transaction: The number of its last commit, 0 if that is unknown.
+        has_transactions: Whether all that it wrote is in transactions.
+        handled: By input, an offset before which all handled inputs lie; None if that is unknown.
+    """
+
+    epoch: int
+    transaction: int = 0
+    has_transactions: bool = False
+    handled: tuple[int | None, ...] = ()
+
+    def of_input(self, place: int) -> int | None:
+        """Return what is known of an input, by its place in the actor's declaration."""
+        return self.handled[place] if place < len(self.handled) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """Records that no owner can have written.
+
+    Attributes:
+        counts: How many, by partition.
+        examples: The first of each partition, in words.
+        notes: What couldn't be seen.
+        behind: How many records of any writer lie behind the positions, by partition.
+    """
+
+    counts: Mapping[int, int]
+    examples: Sequence[str]
+    notes: Sequence[str]
+    behind: Mapping[int, int]
+
+
+def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: bool = False) -> Foreign:
+    """Look for records that no owner can have written.
+
+    Args:
+        source: The changelog.
+        parts: What workers hold of it.
+        only_behind: Whether only records behind the positions of `parts` are read; else the whole log.
+
+    Raises:
+        ReplayError: What `Source.describe` raises.
+    """
+    topic, held = source.describe(), {part.partition: part for part in parts}
+    if only_behind:
+        firsts = ((held[number].changelog_offset if number in held else end) for number, end in enumerate(topic.ends))
+        topic = replace(topic, starts=tuple(map(min, map(max, topic.starts, firsts), topic.ends)))
+    owners, note = last_owners(source, topic)
+    behind = F.col("offset") >= by_partition(
+        [_of(held, number, "changelog_offset") for number in range(topic.partition_count)]
+    )
+    fields = metadata_fields(F.col("metadata"))
+    rows = read_rows(source, topic).select(
+        "partition",
+        "offset",
+        F.substring("key", 1, _SHOWN_BYTES).alias("key"),
+        *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
+    )
+    judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn("why", _why(topic, owners, held))
+    first = F.struct("offset", "key", "epoch", "source_offset", "input", "why")
+    counts = {
+        "count": F.count("why"),
+        "behind": F.count_if("is_behind"),
+        "first": F.min(F.when(F.col("why").isNotNull(), first)),
+    }
+    with reading(str(source)):
+        found = judged.groupBy("partition").agg(*(count.alias(name) for name, count in counts.items())).collect()
+    found.sort(key=lambda row: row["partition"])
+    return Foreign(
+        counts={row["partition"]: row["count"] for row in found},
+        examples=[_told(row["partition"], row["first"], owners, held) for row in found if row["count"]],
+        notes=[note] if note else [],
+        behind={row["partition"]: row["behind"] for row in found},
+    )
+
+
+def _why(topic: Topic, owners: Mapping[int, LastOwner], held: Mapping[int, Part]) -> Column:
+    """Return the name of the first rule that a row is against, null if there is none."""
+    numbers = range(topic.partition_count)
+    fenced = {number: owner for number, owner in owners.items() if owner.has_transactions}
+    done = {
+        number: owner.epoch
+        for number, owner in fenced.items()
+        if owner.transaction and (owner.epoch, owner.transaction) == _last_commit(held.get(number))
+    }
+    places = range(max((len(owner.handled) for owner in fenced.values()), default=0))
+    handled = [[fenced[number].of_input(place) if number in fenced else None for number in numbers] for place in places]
+    epoch, is_behind = F.col("epoch"), F.col("is_behind")
+    is_fenced = epoch == by_partition([_of(fenced, number, "epoch") for number in numbers])
+    is_last = F.col("offset") == by_partition([end - 1 for end in topic.ends])
+    bound = by_input(handled, F.coalesce("input", F.lit(0))) if handled else F.lit(None)
+    return (
+        F.when(epoch > by_partition([_of(owners, number, "epoch") for number in numbers]), "epoch")
+        .when(is_behind & (epoch < by_partition([_of(held, number, "epoch") for number in numbers])), "replaced")
+        .when(is_behind & (epoch == by_partition([done.get(number) for number in numbers])), "done")
+        .when(is_fenced & (F.col("source_offset") >= bound), "unhandled")
+        .when(is_fenced & is_last, "untransacted")
+    )
+
+
+def _last_commit(part: Part | None) -> tuple[int | None, int] | None:
+    return None if part is None else (part.epoch, part.transaction)
+
+
+def _of(by_number: Mapping[int, object], number: int, name: str) -> int | None:
+    return getattr(by_number[number], name) if number in by_number else None
+
+
+def last_owners(source: Source, topic: Topic) -> tuple[dict[int, LastOwner], str]:
+    """Return the last owner of each partition of a changelog, and why some are unknown; "" if none is.
+
+    The group's offsets are read last: what lies in a log whose end was asked for before is in their commits.
+    """
+    kafka = source.live
+    if not isinstance(kafka, KafkaSource):
+        return {}, "an archive has no leader registry: whether owners wrote these records is unknown without --brokers"
+    try:
+        with kafka.asking() as admin:
+            names = [name for name in admin.names() if name.endswith(_REGISTRY)]
+        own = [name for name in names if topic.name.startswith(f"{name.removesuffix(_REGISTRY)}-")]
+        records: dict[int, dict[str, Any]] = {}
+        for name in own or names:
+            of_app = _records(replace(kafka, topic=name), topic.topic_id)
+            records |= {number: record | {"group": name.removesuffix("-owners")} for number, record in of_app.items()}
+        owners = _with_marks(kafka, records)
+    except ReplayError as error:
+        return {}, f"whether owners wrote these records is unknown: {error}"
+    missing = [str(number) for number in range(topic.partition_count) if number not in owners]
+    if missing:
+        return owners, f"the leader registry has no owner of this changelog's partitions {', '.join(missing)}"
+    return owners, ""
+
+
+def _records(registry: KafkaSource, topic_id: str) -> dict[int, dict[str, Any]]:
+    """Return by partition what a registry says of the last owner that has written to a changelog."""
+    rows = registry.records(registry.describe()).select("offset", "value").orderBy("offset")
+    with reading(str(registry)):
+        values = [bytes(row["value"]) for row in rows.where(F.col("value").isNotNull()).collect()]
+    found: dict[int, dict[str, Any]] = {}
+    for value in values:
+        try:
+            record = json.loads(value)
+            if topic_id and topic_id in record.get("changelog_ids", {}).values():
+                inputs = [record["topic"], *(one["topic"] for one in record.get("more_inputs", ()))]
+                found[int(record["partition"])] = {
+                    "epoch": int(record["epoch"]),
+                    "has_transactions": bool(record.get("transactional_id")),
+                    "inputs": inputs,
+                }
+        except MISSHAPEN:
+            # Workers skip what isn't a record of the registry, and log it.
+            continue
+    return found
+
+
+def _with_marks(kafka: KafkaSource, records: Mapping[int, Mapping[str, Any]]) -> dict[int, LastOwner]:
+    groups = {(record["group"], name) for record in records.values() for name in record["inputs"]}
+    committed: dict[tuple[str, str], Sequence[CommittedOffset]] = {}
+    with kafka.asking() as admin:
+        for group, name in sorted(groups):
+            [committed[group, name]] = admin.committed(group, [admin.describe(name)])
+    owners = {}
+    for number, record in records.items():
+        offsets = [committed[record["group"], name][number] for name in record["inputs"]]
+        marks = [mark for offset in offsets if (mark := _mark(offset)) is not None]
+        epoch = max(record["epoch"], *(mark[0] for mark in marks)) if marks else record["epoch"]
+        is_current = all(mark[:2] == (record["epoch"], marks[0][1]) for mark in marks)
+        owners[number] = LastOwner(
+            epoch=epoch,
+            transaction=marks[0][1] if marks and is_current else 0,
+            has_transactions=record["has_transactions"] and is_current,
+            handled=tuple(None if (mark := _mark(offset)) is None else mark[2] for offset in offsets),
+        )
+    return owners
+
+
+def _mark(committed: CommittedOffset) -> tuple[int, int, int] | None:
+    """Return epoch, transaction, and an offset before which all handled inputs lie; None without a worker's mark."""
+    parts = committed.metadata.split(";")
+    if committed.offset is None or len(parts) not in (3, 4):
+        return None
+    try:
+        finished = base64.b64decode(parts[3]) if len(parts) == 4 else b""
+        return int(parts[0]), int(parts[1]), committed.offset + 8 * len(finished)
+    except MISSHAPEN:
+        return None
+
+
+def _told(partition: int, row: Row, owners: Mapping[int, LastOwner], held: Mapping[int, Part]) -> str:
+    key, source = None if row["key"] is None else bytes(row["key"]), input_offset(row["source_offset"], row["input"])
+    owner, part = owners.get(partition), held.get(partition)
+    why = _WHY[row["why"]].format(epoch=row["epoch"], source=source, owner=owner, part=part)
+    return f"partition {partition} offset {row['offset']} key {printable(key)} {why}"

@@ -1,0 +1,96 @@
+"""Messages of a type that their actor doesn't take: refused where they are sent, with what to do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from actors import Actor, App, Context, UsageError, receive
+from actors.testing import ActorTestDriver
+
+
+class Order(msgspec.Struct, tag="order"):
+    cents: int
+
+
+class Remind(msgspec.Struct, tag="remind"):
+    pass
+
+
+class Reminders(Actor[int]):
+    """Takes two types that a header tells apart."""
+
+    @receive
+    async def number(self, message: int) -> None: ...
+
+    @receive
+    async def text(self, message: str) -> None: ...
+
+
+@pytest.mark.parametrize("call", ["schedule", "tell", "ask"])
+@pytest.mark.parametrize("declared", ["function", "class", "class by header"])
+def test_a_message_that_the_actor_does_not_take_is_a_usage_error(call: str, declared: str) -> None:
+    app, errors = App("shop", broker="kafka://127.0.0.1:1"), list[Exception]()
+    orders = app.topic("orders", key_type=str, value_type=Order if declared == "function" else None)
+    remedies = {"function": "what topic orders declares with value_type=: add the type there", "class": "@receive"}
+
+    async def attempt(ctx: Context) -> None:
+        try:
+            if call == "schedule":
+                ctx.schedule(Remind(), after=timedelta(hours=1))
+            elif call == "tell":
+                ctx.tell("take", "bob", Remind())
+            else:
+                await ctx.ask("take", "bob", Remind())
+        except Exception as error:
+            errors.append(error)
+
+    if declared == "function":
+
+        @app.actor(orders, timers=True, concurrency=2, name="take")
+        async def take(ctx: Context, order: Order) -> str:
+            await attempt(ctx)
+            return ""
+    else:
+
+        class Take(Reminders):
+            @receive
+            async def order(self, message: Order) -> str:
+                await attempt(self.ctx)
+                return ""
+
+        class Only(Actor[int]):
+            @receive
+            async def order(self, message: Order) -> str:
+                await attempt(self.ctx)
+                return ""
+
+        app.actor(orders, timers=True, concurrency=2, name="take")(Only if declared == "class" else Take)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.tell("take", "ada", Order(1))
+    assert [type(error) for error in errors] == [UsageError]
+    if call != "ask" or declared == "function":
+        # An actor has no answer either to a message that it doesn't take.
+        assert "Remind can't be sent: " in str(errors[0])
+        assert remedies[declared.split()[0]] in str(errors[0])
+
+
+@pytest.mark.parametrize("stream_time", [False, True])
+@pytest.mark.parametrize("option", ["after", "every"])
+def test_a_timer_may_be_as_far_away_as_a_timedelta_says(option: str, stream_time: bool) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    @app.actor(topic, timers=True)
+    async def take(ctx: Context, value: str) -> None:
+        if value == "set":
+            ctx.schedule("due", stream_time=stream_time, **{option: timedelta.max})  # type: ignore[arg-type]
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="ada", value="set")
+        driver.crash(keep_disk=False)
+        driver.advance(86_400)
+        assert driver.items(app.actors["take"].timers)
