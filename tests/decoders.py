@@ -125,7 +125,9 @@ _PARKED = msgspec.json.encode(
 )  # fmt: skip
 _HEAD = b'{"v":2,' + _PARKED[1:-1] + b',"size":1,"slices":1}'
 _EFFECT = msgspec.json.encode(
-    effect_calls.EffectRecord(id="i", name="n", args=[1], kwargs={"a": [2.5]}, trace={"a": "b"})
+    effect_calls.EffectRecord(
+        id="i", name="n", args=[1], kwargs={"a": [2.5]}, result=(b"r", [("h", b"h")]), trace={"a": "b"}
+    )
 )
 _COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
