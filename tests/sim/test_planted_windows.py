@@ -11,9 +11,10 @@ import actors.runtime.windows.closes as closes
 import actors.runtime.windows.store as store_module
 from actors._core.windows.kinds import AlignedWindows
 from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.store import WindowStore
-from actors.runtime.windows.task_windows import TaskWindows, _Closing
+from actors.runtime.windows.task_windows import TaskWindows
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 
@@ -124,9 +125,16 @@ def forget_changes_at_a_takeover(patch: Patch) -> None:
     patch.setattr(TaskWindows, "_look_for_next", look)
 
 
-def count_what_is_given_back_as_handled(patch: Patch) -> None:
-    """A task that ends drops its closes before its last commit, which passes what is past its retention."""
-    patch.setattr(_Closing, "give_back", lambda self, _: self.is_done())
+def count_what_is_left_as_handled(patch: Patch) -> None:
+    """A task that ends drops its closes before its last commit, which passes those that are past their retention."""
+    original = TaskProcessor._leave
+
+    async def leave(self: TaskProcessor) -> None:
+        for message in self._due:
+            message.handled()
+        await original(self)
+
+    patch.setattr(TaskProcessor, "_leave", leave)
 
 
 WINDOWS: dict[str, Any] = {"features": ("windows",)}
@@ -146,8 +154,8 @@ PLANTED = (
     Planted(emit_what_was_replaced, "windows", **WINDOWS),
     Planted(emit_again_after_a_crash, "windows", first_seed=1, **WINDOWS),
     Planted(forget_changes_at_a_takeover, "windows", first_seed=2, **WINDOWS),
-    Planted(count_what_is_given_back_as_handled, "windows", **WINDOWS),
-    Planted(count_what_is_given_back_as_handled, "joins", features=("joins",)),
+    Planted(count_what_is_left_as_handled, "windows", **WINDOWS),
+    Planted(count_what_is_left_as_handled, "joins", features=("joins",)),
 )
 
 

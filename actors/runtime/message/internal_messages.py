@@ -48,9 +48,8 @@ class InternalMessage:
         record: in the record's place.
         consume: called first, with the message's context: takes the message's entry out of its store, whatever the
             handler does then; returns whether there is still something to handle.
-        handled: called when the message is handled: what it led to goes with the next commit.
-        give_back: called in the place of `handled` when it isn't: the message failed, or its task ends. It is due as
-            before, here or for the next owner, so a commit from then on must count on it.
+        handled: called when the message is handled, and what it led to goes with the next commit. It isn't called for a
+            message that failed, or that is left when its task ends: that one stays in hand, so no commit passes it.
         what: the message for people, as in "timer 'remind'".
         handle: called in the place of the actor's handler; such a message can't be parked.
     """
@@ -58,7 +57,6 @@ class InternalMessage:
     record: InternalRecord
     consume: Callable[[Context], bool]
     handled: Callable[[], None]
-    give_back: Callable[[], None]
     what: str
     handle: Callable[[Context], Awaitable[None]] | None = None
 
@@ -92,13 +90,16 @@ class Punctuator(Protocol):
         """Return the seconds until an internal message is due; 0 when one is due now, infinity when none is known."""
 
     def take(self) -> Sequence[InternalMessage]:
-        """Return what is due, a limited number at once. A message isn't returned again before it is given back."""
+        """Return what is due, a limited number at once. A message isn't returned again while it is in hand."""
 
     def before_commit(self) -> None:
         """Write what goes with every commit, into the task's shared state."""
 
     def committed(self) -> None:
         """Note that all that was handled so far is committed."""
+
+    async def leave(self) -> None:
+        """End what runs in the background; write what came of it, for the next owner, into the task's shared state."""
 
     async def close(self) -> None:
         """End what runs in the background. May be called twice."""
@@ -140,11 +141,6 @@ class DueMessages:
                 self._taken.extend(punctuator.take())
         return was_due
 
-    def give_back(self) -> None:
-        """Give back what waits here: the next owner handles it."""
-        for message in self:
-            message.give_back()
-
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`."""
         for punctuator in self.punctuators:
@@ -154,6 +150,11 @@ class DueMessages:
         """See `Punctuator.committed`."""
         for punctuator in self.punctuators:
             punctuator.committed()
+
+    async def leave(self) -> None:
+        """See `Punctuator.leave`."""
+        for punctuator in self.punctuators:
+            await punctuator.leave()
 
     async def close(self) -> None:
         """See `Punctuator.close`."""

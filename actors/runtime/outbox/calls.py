@@ -39,6 +39,8 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
         next_ms: the next attempt isn't made before, Unix milliseconds.
         error: why the last attempt failed.
         parked: it isn't tried again until somebody says so.
+        result: value and headers of the message that it returned, where an owner left before it was handled: no call is
+            made any more; left out before.
         trace: the context of the span that recorded it; left out where messages aren't traced.
         home_offset: as in `ParkedMessage`; left out where the first input wrote this.
     """
@@ -51,6 +53,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int = 0
     error: str | None = None
     parked: bool = False
+    result: tuple[bytes, list[tuple[str, bytes]]] | msgspec.UnsetType = msgspec.UNSET
     trace: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     home_offset: int | msgspec.UnsetType = msgspec.UNSET
 

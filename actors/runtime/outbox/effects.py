@@ -6,7 +6,8 @@ one that is parked holds the line up until somebody retries or drops it. What ha
     handler              the record is in the overlay only: it is gone with the message's other writes
     commit               the record is there if, and only if, the message's other writes are
     call                 the record still says what it said before: the next owner makes the call again, with the same
-                         idempotency key and a higher fencing token
+                         idempotency key and a higher fencing token. A task that ends in order writes the outcomes that
+                         aren't handled in a last commit, so only a call that is under way then is made again
     success              the record is removed in the commit of what the result's handler writes; before it, as above
     failure              the number of attempts and the time of the next are written; before it, as above
 
@@ -66,6 +67,8 @@ AT_ONCE = 16
 """How many effects of a partition run at the same time."""
 MOST_RUNS = 1_000
 """How many may run or have an outcome that isn't committed."""
+MOST_ENDED = 64
+"""How many may run or have an outcome that isn't handled, beside one for each lane."""
 MESSAGES_AT_ONCE = 100
 RESERVE_BYTES = 4_096
 """What a record may grow by after the handler wrote it: by its error above all."""
@@ -120,6 +123,8 @@ class Effects:
         self._runs: dict[bytes, Run] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._ended: deque[Run] = deque()
+        self._most_unhandled = MOST_ENDED + spec.concurrency
+        self._unhandled = 0
         self._lines = Lines(spec, state, committed, clock, is_held=self._runs.__contains__)
         self._meters = meters
         self.is_held: Callable[[], bool] = lambda: False
@@ -264,6 +269,30 @@ class Effects:
             self._review(raw_key)
         self._go_on()
 
+    async def leave(self) -> None:
+        """Cancel all that runs, and write the outcomes that aren't handled: the next owner repeats none of these."""
+        await self.close()
+        for run in self._runs.values():
+            if run.outcome is not None and not run.is_done:
+                self._keep(run, run.outcome)
+        self._state.scope.release()
+
+    def _keep(self, run: Run, outcome: Outcome) -> None:
+        """Write an outcome that isn't handled; its result waits in its record."""
+        state, record = self._state, self._recorded(self._state, run)
+        if record is None or outcome.value is None:
+            self._consume(state, run, outcome)
+            return
+        result = outcome.value, list(outcome.headers)
+        try:
+            self._write(state, run.head.store_key, msgspec.structs.replace(record, result=result))
+        except RecordTooLargeError as error:
+            text = (
+                "actor %s, partition %d, key %s: the next owner makes the call of effect %s (%s) again: its result %s"
+            )
+            why = f"doesn't fit into the changelog, and its handler wasn't called yet: {error}"
+            logger.warning(text, state.actor, state.partition, show_bytes(run.raw_key), record.name, record.id, why)
+
     async def close(self) -> None:
         """Cancel all that runs, and wait for its end. The thread of a plain function goes on. May be called twice."""
         self._is_closed = True
@@ -281,7 +310,8 @@ class Effects:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._running) < AT_ONCE and len(self._runs) < MOST_RUNS
+        has_room = len(self._running) < AT_ONCE and len(self._runs) < MOST_RUNS
+        return has_room and len(self._running) + self._unhandled < self._most_unhandled
 
     def _go_on(self) -> None:
         """Start what may run."""
@@ -306,27 +336,34 @@ class Effects:
 
     def _start(self, raw_key: bytes, head: Head) -> None:
         run = self._runs[raw_key] = Run(raw_key, head)
+        result = head.record.result
+        if result is not msgspec.UNSET:
+            self._end(run, Outcome(*result))
+            return
         effect = self._functions.get(head.record.name)
         if effect is None:
             name = head.record.name
             missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: was it renamed or removed?"
-            run.outcome = Outcome(error=missing, is_final=True)
-            self._ended.append(run)
+            self._end(run, Outcome(error=missing, is_final=True))
             return
         running = asyncio.create_task(self._attempt(run, effect), name=f"effect {effect.name} {head.record.id}")
         self._running.add(running)
         # One that is cancelled before its first step never comes to its end.
         running.add_done_callback(self._running.discard)
 
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        run.outcome = outcome
+        self._unhandled += 1
+        self._ended.append(run)
+
     async def _attempt(self, run: Run, effect: Effect) -> None:
         running = asyncio.current_task()
         try:
             tracing, attempt = self._spec.tracing, self._outcome(run, effect)
-            run.outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
+            outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
             self._running.discard(running)
-            if not self._is_closed:
-                self._ended.append(run)
-                self._go_on()
+            self._end(run, outcome)
+            self._go_on()
         except Exception as error:
             # The store's: nobody awaits this task, so the processor is told.
             self._failure = error
@@ -403,24 +440,30 @@ class Effects:
 
         def handled() -> None:
             run.is_done = True
+            self._unhandled -= 1
             if not self._is_closed and self._runs.get(run.raw_key) is run:
                 self._review(run.raw_key)
+                self._go_on()
 
         what = f"the outcome of effect {record.name!r} ({record.id})"
-        return InternalMessage(internal_record, consume, handled, partial(self._ended.append, run), what)
+        return InternalMessage(internal_record, consume, handled, what)
 
     def _consume(self, state: TaskState, run: Run, outcome: Outcome) -> bool:
         """Write what an outcome says; tell whether there is a result to handle."""
-        overlay = state.overlays[self._store]
-        raw = overlay.get(run.head.store_key)
-        record = None if raw is None else decoded(raw)
-        if record is None or record.id != run.head.record.id:
+        record = self._recorded(state, run)
+        if record is None:
             return False
         if outcome.error is None:
-            overlay.delete(run.head.store_key)
+            state.overlays[self._store].delete(run.head.store_key)
         else:
             self._write(state, run.head.store_key, self._failed(run, record, outcome))
         return outcome.value is not None
+
+    def _recorded(self, state: TaskState, run: Run) -> EffectRecord | None:
+        """Return a call's record as a message sees it; None if it was dropped."""
+        raw = state.overlays[self._store].get(run.head.store_key)
+        record = None if raw is None else decoded(raw)
+        return record if record is not None and record.id == run.head.record.id else None
 
     def _failed(self, run: Run, record: EffectRecord, outcome: Outcome) -> EffectRecord:
         """Return the record after a failed attempt, and say so."""

@@ -375,9 +375,7 @@ class Parked:
             remove_entry(state.overlays[store], key, sequence, raw)
             return True
 
-        what = f"parked message {message.message_id}"
-        # The command that retries it is handled as a whole.
-        internal = InternalMessage(internal_record, remove, lambda: None, lambda: None, what)
+        internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
             retime(self._spec.event_times, state.source, internal_record)
             await handling.once(state, internal_record, internal)

@@ -266,13 +266,10 @@ class KeyExecutor:
     async def close(self) -> None:
         """Cancel all that runs and forget all that isn't merged. May be called twice."""
         self._is_closed = True
-        dropped, self._open = list(self._open), {}
+        self._open = {}
         for running in list(self._running):
             running.cancel()
         while self._running:
             await asyncio.wait(set(self._running))
-        for in_flight in dropped:
-            if in_flight.internal is not None:
-                in_flight.internal.give_back()
         self._queues.clear()
         self._ready.clear()

@@ -45,13 +45,12 @@ from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.internal_messages import DueMessages
 from actors.runtime.message.store import Store
-from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.restore import Restored
 from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.steps import in_steps
-from actors.runtime.task.tools import make_tools
+from actors.runtime.task.tools import make_state, make_tools
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -76,6 +75,7 @@ class TaskProcessor:
         self._at = next((one for one in inputs if one.reached > 0), inputs[0])
         self._under_way: asyncio.Task[None] | None = None
         self._under_way_bytes = 0
+        self._is_ended = False
         self._context = context
         self._spec = spec = context.spec
         self._name = ", ".join(str(one.source) for one in inputs)
@@ -97,21 +97,7 @@ class TaskProcessor:
         ]
         self._published = {topics[name]: publication for name, publication in spec.published.items()}
         self._parked_topic = None if spec.parked is None else topics[spec.parked.name]
-        self._messages = TaskState(
-            actor=spec.name,
-            source=inputs[0].source,
-            home=inputs[0].source,
-            partition=context.partition,
-            partition_count=spec.partition_count,
-            scope=scope,
-            overlays=dict(self._overlays),
-            max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
-            resolve_output=self._services.resolve_output,
-            outputs=[],
-            partitioner=spec.partitioner,
-            message_tag=inputs[0].topics.message_tag,
-            home_offset=inputs[0].next_offset,
-        )
+        self._messages = make_state(context, inputs[0], scope, overlays=dict(self._overlays))
         tools = make_tools(context, self._messages, [held.store for held in stores])
         self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
@@ -138,6 +124,11 @@ class TaskProcessor:
         except NewerVersionError:
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
+            raise
+        except RecordError as error:
+            # What the broker refuses is still held.
+            if not isinstance(error, RefusedRecordError):
+                await self._end_in_order()
             raise
 
     async def _work(self) -> None:
@@ -173,7 +164,6 @@ class TaskProcessor:
         Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
-        self._due.give_back()
         for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
             if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
                 self._skip_to(one, queue.left_at)
@@ -181,6 +171,14 @@ class TaskProcessor:
         owner = self._context.last_owner(self.inputs)
         if owner is not None:
             self._messages.outputs.append(self._services.encode_owner(owner))
+        await self._commit()
+        await self._end_in_order()
+
+    async def _end_in_order(self) -> None:
+        """End what runs beside, and commit what came of it, when all that was handled is committed."""
+        self._is_ended = True
+        self._scope.source_offset = self.reached - 1
+        await self._due.leave()
         await self._commit()
 
     async def close(self) -> None:
@@ -226,7 +224,7 @@ class TaskProcessor:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now, but for a commit that may be under way."""
-        return self.is_clean and not self._due.is_busy
+        return self.is_clean and not (self._is_ended or self._due.is_busy)
 
     def _backlog_ms(self) -> float:
         parts = zip(self.backlogs, self.inputs, self._inbox.queues, strict=True)
@@ -443,10 +441,8 @@ class TaskProcessor:
             scope.source_offset = self.reached - 1
             try:
                 await self._handling.message(self._messages, internal.record, internal)
-            except BaseException as error:
-                internal.give_back()
-                if isinstance(error, RecordError):
-                    await self._commit()
+            except RecordError:
+                await self._commit()
                 raise
             internal.handled()
             await self._commit_if_due(internal.record, is_careful=is_careful)
@@ -459,6 +455,7 @@ class TaskProcessor:
         until_s = self._clock.monotonic() + seconds
         while (left_s := until_s - self._clock.monotonic()) > 0.0 or self._inbox.is_paused:
             if self._inbox.stopping:
+                await self._end_in_order()
                 raise asyncio.CancelledError
             await (self._stay_paused() if self._inbox.is_paused else self._inbox.wait(left_s))
 

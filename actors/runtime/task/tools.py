@@ -1,4 +1,4 @@
-"""Gives a processor what its actor was declared to use beside stores."""
+"""Gives a processor the state of its messages, and what its actor was declared to use beside stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.runtime.clock import Timestamps
+from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import Punctuator
+from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
@@ -14,6 +16,7 @@ from actors.runtime.requests.requests import Asker
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
 from actors.runtime.windows.task_windows import TaskWindows
+from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionStore
 
 
@@ -25,6 +28,28 @@ class ToolSet:
     punctuators: list[Punctuator] = field(default_factory=list)
     parked: Parked | None = None
     timers: Timers | None = None
+
+
+def make_state(
+    context: TaskContext, home: InputProgress, scope: MessageScope, *, overlays: dict[Handle, Overlay]
+) -> TaskState:
+    """Make the state that all messages of a processor share; `home` is the actor's first input."""
+    spec = context.spec
+    return TaskState(
+        actor=spec.name,
+        source=home.source,
+        home=home.source,
+        partition=context.partition,
+        partition_count=spec.partition_count,
+        scope=scope,
+        overlays=overlays,
+        max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
+        resolve_output=context.services.resolve_output,
+        outputs=[],
+        partitioner=spec.partitioner,
+        message_tag=home.topics.message_tag,
+        home_offset=home.next_offset,
+    )
 
 
 def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
@@ -60,7 +85,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             wake=context.inbox.wake,
             meters=context.meters,
         )
-        effects.is_held = lambda: context.inbox.is_paused
+        effects.is_held = lambda: context.inbox.is_paused or context.inbox.stopping
         made.punctuators.append(effects)
     if context.services.asks is not None:
         asks = context.services.asks

@@ -297,6 +297,9 @@ class Timers:
     def committed(self) -> None:
         """See `Punctuator.committed`."""
 
+    async def leave(self) -> None:
+        """See `Punctuator.leave`: nothing runs in the background."""
+
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
 
@@ -344,7 +347,6 @@ class Timers:
             internal_record,
             partial(self._consume, due),
             partial(self._handled, due),
-            partial(self._give_back, due),
             f"timer {name!r}",
         )
 
@@ -386,10 +388,6 @@ class Timers:
         if written is None or written[1] is not None:
             # Changed since it came due, or scheduled again for the same time: a look into the store will tell.
             due.index.expect(due.key)
-
-    def _give_back(self, due: _Due) -> None:
-        self._in_hand.discard(due.key)
-        due.index.expect(due.key)
 
 
 def _reached(ctx: Context) -> TaskState:

@@ -107,13 +107,8 @@ class _Closing:
         self.start = min(self.start, row)
         self.floor_ms = min(self.floor_ms, self.store.kept_from_ms(row))
 
-    def give_back(self, row: bytes) -> None:
-        """Note that a close in hand wasn't handled, and is due as before."""
-        self.expect(self.store.closing_ms(row), row)
-        self.is_done()
-
     def is_done(self) -> None:
-        """Note that one of the closes in hand isn't in hand any more."""
+        """Note that one of the closes in hand is handled."""
         self.waiting -= 1
         if not self.waiting:
             self.first_ms = math.inf
@@ -314,6 +309,9 @@ class TaskWindows:
         for closing in self._closings.values():
             closing.removal.remove(closing.expired)
 
+    async def leave(self) -> None:
+        """See `Punctuator.leave`: nothing runs in the background."""
+
     async def close(self) -> None:
         """See `Punctuator.close`: nothing runs in the background."""
 
@@ -435,7 +433,6 @@ class TaskWindows:
             record,
             partial(self._in_turn, closing, row, found),
             closing.is_done,
-            partial(closing.give_back, row),
             f"the close of a window of store {store.name}",
             partial(self._call, store, store.closing_ms(row) - 1, found),
         )

@@ -126,11 +126,7 @@ class Bench:
     async def turns(self):
         taken = list(self.runner.take())
         for internal in taken:
-            try:
-                await self.handling.message(self.state, internal.record, internal)
-            except BaseException:
-                internal.give_back()
-                raise
+            await self.handling.message(self.state, internal.record, internal)
             internal.handled()
         return len(taken)
 

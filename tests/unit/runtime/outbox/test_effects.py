@@ -137,7 +137,7 @@ def test_a_success_that_was_not_committed_is_made_again_by_the_next_owner_with_a
     play(main)
 
 
-def test_an_outcome_that_is_given_back_is_handled_later_without_another_call():
+def test_an_outcome_that_is_dropped_is_not_made_again_by_the_same_owner():
     async def main():
         log = Log(gives="done")
         at = bench(log.effect)
@@ -151,9 +151,10 @@ def test_an_outcome_that_is_given_back_is_handled_later_without_another_call():
         at.message(b"a", log.effect, 2)
         at.commit()
         await at.settle()
-        assert log.values == [1, 2]
-        assert [value for _, value, _ in at.handled] == ["done", "done"]
-        assert at.records() == []
+        assert log.values == [1]
+        at.take_over()
+        await at.settle()
+        assert log.values == [1, 1, 2]
 
     play(main)
 
@@ -425,7 +426,7 @@ def test_a_result_whose_handler_fails_stops_the_partition_and_is_there_after_a_r
         state["handler fails"] = False
         driver.restart()
         assert sent(driver, done) == ["charged x orders-0-0-*-1-result"]
-        assert [call.fencing_token for call in calls] == [1, 2]
+        assert len(calls) == 1, "its call has ended"
 
 
 def test_a_result_whose_handler_fails_can_be_skipped():

@@ -536,9 +536,7 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(waits
     standing.fail(b"a", 0)
     settled: list[Context] = []
     internal_record = InternalRecord(5, 7, b"a", b"1", id="t-1", timer="t")
-    internal = InternalMessage(
-        internal_record, lambda ctx: settled.append(ctx) or bool(waits), lambda: None, lambda: None, "a timer"
-    )
+    internal = InternalMessage(internal_record, lambda ctx: settled.append(ctx) or bool(waits), lambda: None, "a timer")
     assert await standing.parked.intercept(standing.state, internal_record, None, internal)
     assert len(settled) == 1
     assert settled[0]._state is None
@@ -577,10 +575,7 @@ async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
     remedy = r"it has 9001 bytes.* `faust -A APP stopped drop work 0 t-1`"
     with pytest.raises(RecordError, match=rf"in\[0\] key 'a': it has to wait.*{remedy}"):
         await standing.parked.intercept(
-            standing.state,
-            internal_record,
-            None,
-            InternalMessage(internal_record, consume, lambda: None, lambda: None, "a timer"),
+            standing.state, internal_record, None, InternalMessage(internal_record, consume, lambda: None, "a timer")
         )
     assert overlay.get(b"settled") is None
     assert standing.scope.undo == []
