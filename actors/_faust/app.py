@@ -34,7 +34,7 @@ from actors.declare.definition import ActorDefinition, Asking, check_disjoint, c
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
-from actors.declare.streams.repartition import By, Repartition
+from actors.declare.streams.repartition import By, Repartition, forwarder
 from actors.declare.streams.tables import idle_of, inputs_of, owned
 from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve, store_keys, use_keys
@@ -527,7 +527,7 @@ class App(TableMethods, FaustApp):
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_options(name, declared, options)
-        (topic, *more_topics), sources, feeds = inputs_of(self, name, topics, options)
+        (topic, *others), sources, feeds = inputs_of(self, name, topics, options)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
@@ -543,7 +543,7 @@ class App(TableMethods, FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return windowed(handler, options.late) if options.windows else handler
+            return windowed(handler, forwarder(self, (topic, *others), options.late)) if options.windows else handler
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
@@ -569,7 +569,7 @@ class App(TableMethods, FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            more_topics=tuple(more_topics),
+            more_topics=tuple(others),
             sources=sources,
             max_task_idle=options.max_task_idle,
             windows=options.windows,

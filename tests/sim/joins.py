@@ -41,6 +41,10 @@ PAIR, LONE, TAKEN = "pair", "lone", "taken"
 NONE = "none"
 
 
+def _send_late(ctx: Context, value: str) -> None:
+    ctx.send(LATE, key=ctx.key, value=value, headers=ctx.headers)
+
+
 class JoinsPart(Part):
     """With two inputs each side is an input; with one, both sides come in it."""
 
@@ -98,7 +102,7 @@ class JoinsPart(Part):
         return (rows,)
 
     def _make_join(self, stores: Stores) -> _Join:
-        made = _Join(self._joined, self._late)
+        made = _Join(self._joined, self._late if self._late != LATE else _send_late)
         made.store = JoinStore(
             stores[0],
             how=self.how,

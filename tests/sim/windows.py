@@ -65,6 +65,10 @@ def _merged(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
 COUNT_AND_SUM: Aggregate[tuple[int, int]] = Aggregate((0, 0), _counted, _merged, tuple[int, int])
 
 
+def _send_late(ctx: Context, value: str) -> None:
+    ctx.send(LATE, key=ctx.key, value=value, headers=ctx.headers)
+
+
 class WindowsPart(Part):
     """Inputs are events of some age; closes may fail, and where keys are handled side by side there are none."""
 
@@ -158,7 +162,10 @@ class WindowsPart(Part):
     # --- the handler -----------------------------------------------------------------------------------------------
 
     def around(self, handler: Handler, stores: Stores) -> Handler:
-        always, in_time = windowed(handler, "handle"), windowed(handler, self._late)
+        always, in_time = (
+            windowed(handler, "handle"),
+            windowed(handler, self._late if self._late != LATE else _send_late),
+        )
 
         async def handle(ctx: Context, value: str) -> Any:
             is_own = value.partition(":")[0] == OPERATION

@@ -18,7 +18,7 @@ from actors.declare.arguments import check_arguments, check_inputs, check_span
 from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
 from actors.declare.streams.foreign_joins import join_by_foreign_key
-from actors.declare.streams.repartition import By
+from actors.declare.streams.repartition import By, forwarder
 from actors.declare.streams.tables import join_tables, owned, two_values
 from actors.declare.streams.windows import timed
 from actors.declare.values.codecs import key_codec
@@ -173,7 +173,7 @@ class _Join:
 
     def __init__(self, function: Pair, late: Any) -> None:
         self._function, self._pair = function, two_values(function)
-        self._late = None if late == "drop" else late
+        self._late = late
 
     def declare(self, app: Any, name: str, inputs: Sequence[Any], *, options: Declaration) -> None:
         """Make it an actor of the app.
@@ -182,6 +182,7 @@ class _Join:
             ConfigurationError: the name or a topic is taken, or the keys of the inputs are of different types.
         """
         store, rows = self.store, self.store.rows
+        self._late = forwarder(app, inputs, self._late)
         rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
         rows.decode_row = lambda row, raw: store.shown_row(self._decode, row, raw)
         app._add_actor(name, list(inputs), self.handler(LEFT), options)
@@ -220,8 +221,8 @@ class _Join:
             found = self.store.matches(ctx, side)
             if found is None:
                 ctx._working("join").windows.was_late(self.store)
-                if self._late is not None:
-                    ctx.send(self._late, key=ctx.key, value=value, headers=ctx.headers)
+                if not isinstance(self._late, str):
+                    self._late(ctx, value)
                 return
             record, decode = ctx._record, self._decode[1 - side]
             for one in found:

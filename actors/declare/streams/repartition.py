@@ -7,14 +7,15 @@ by different keys share it.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.task.policy import OnError
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
-from actors.declare.values.codecs import CodecError
+from actors.declare.values.codecs import CodecError, topic_codecs
 from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -24,6 +25,8 @@ LONGEST_TOPIC = 249
 LONGEST_SOURCE = 88
 """So that the name of the actor that forwards it has up to 100 characters."""
 By = str | Callable[[Any], Any]
+Forward = Callable[[Context, Any], None]
+"""Sends the record that is handled to another topic; called with its value."""
 
 
 class NoKeyError(ActorsError):
@@ -82,6 +85,32 @@ class Repartition:
                 failures[route.actor] = error
         if failures:
             raise PartlyFailedError(failures, outputs[sent:]) from next(iter(failures.values()))
+
+
+def forwarder(app: Any, inputs: Sequence[Any], late: Any) -> Any:
+    """Return what `late=` stands for: "drop" and "handle" as they are, a topic as a function that sends a record there.
+
+    Key and value are the record's own bytes, so that they keep what their types don't know. Where the topic has another
+    serializer than the input, what was decoded is encoded again.
+    """
+    if isinstance(late, str):
+        return late
+    raw = app.topic(late.get_topic_name(), key_type=bytes, value_type=bytes)
+
+    @functools.cache
+    def serializers(topic: Any) -> list[Any]:
+        # Codecs follow the app's settings, which aren't there when an actor is declared.
+        return [bytes if codec.origin[0] is bytes else codec.origin[2] for codec in topic_codecs(topic)]
+
+    def forward(ctx: Context, value: Any) -> None:
+        source = next(topic for topic in inputs if topic.get_topic_name() == ctx.topic)
+        pairs = zip(serializers(source), serializers(late), strict=True)
+        if all(theirs in (ours, bytes) for ours, theirs in pairs):
+            ctx.send(raw, key=ctx._record.key, value=ctx._record.value, headers=ctx.headers)
+        else:
+            ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
+
+    return forward
 
 
 def key_function(actor: str, topic: str, by: By, value_type: Any, *, option: str = "by") -> Callable[[Any], Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Windows, checked_ms
+from actors.declare.streams.repartition import Forward
 from actors.declare.values.codecs import Codec, resolve, use_keys
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, state_type
@@ -123,7 +124,7 @@ def window_store(
     return store
 
 
-def windowed(handler: Handler, late: Late) -> Handler:
+def windowed(handler: Handler, late: Literal["drop", "handle"] | Forward) -> Handler:
     """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
     if late == "handle":
 
@@ -139,8 +140,8 @@ def windowed(handler: Handler, late: Late) -> Handler:
         if not windows.is_late(ctx):
             return await handler(ctx, value)
         windows.count_late()
-        if late != "drop":
-            ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
+        if not isinstance(late, str):
+            late(ctx, value)
         return None
 
     return divert

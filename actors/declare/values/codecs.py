@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NoReturn, Union
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union
 from uuid import UUID
 
 import faust
@@ -24,9 +24,9 @@ from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
 
-from actors._core.key_forms import decimal_form, float_form, ordered
-from actors._core.read_back import difference, no_text_key, unfit
 from actors._core.unions import is_union
+from actors._core.values.key_forms import decimal_form, float_form, ordered
+from actors._core.values.read_back import difference, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
@@ -41,6 +41,7 @@ _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 _Decode = Callable[[bytes], Any]
 _Encode = Callable[[Any], bytes]
+_Keyed = TypeVar("_Keyed")
 
 
 class CodecError(ActorsError, ValueError):
@@ -212,22 +213,24 @@ def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
         ConfigurationError: as `resolve`.
     """
     # As `app.topic` and Faust's schemas have it.
-    serializer = serializer or ("raw" if type_ in (bytes, str) else type_._options.serializer if is_record(type_) else None)
+    own = "raw" if type_ in (bytes, str) else type_._options.serializer if is_record(type_) else None
+    serializer = serializer or own
     key = resolve_key(type_, serializer)
     if serializer is not None:
         return lambda: key
     return functools.cache(lambda: resolve_key(type_, default=app.serializers.key_serializer))
 
 
-def use_keys(store: Any, keys: Callable[[], Codec]) -> Any:
+def use_keys(store: _Keyed, keys: Callable[[], Codec]) -> _Keyed:
     """Have a store take the codec of its keys from `keys` when it first needs one."""
+    handle: Any = store
 
     def encode_key(key: Any) -> bytes:
         # Hot: without a detour from now on.
-        store.encode_key = encode = keys().encode
+        handle.encode_key = encode = keys().encode
         return encode(key)
 
-    store.encode_key, store.decode_key = encode_key, lambda raw: keys().decode(raw)
+    handle.encode_key, handle.decode_key = encode_key, lambda raw: keys().decode(raw)
     return store
 
 
@@ -474,8 +477,8 @@ def _guard_encode(encode: _Encode, type_: Any, label: str, back: _Decode | None)
             raise CodecError(f"expected {label}, got {type(value).__name__}")
         try:
             raw = encode(value)
-            if back is not None and back(raw) != value and (reason := difference(value, back(raw))) is not None:
-                raise ValueError(reason)
+            if back is not None and back(raw) != value:
+                _check_same(value, back(raw))
         except MemoryError:
             raise
         except Exception as error:
@@ -485,6 +488,12 @@ def _guard_encode(encode: _Encode, type_: Any, label: str, back: _Decode | None)
 
     # Bytes as they are need no more than a look at their type.
     return guarded if encode is not _identity else lambda value: value if type(value) is bytes else guarded(value)
+
+
+def _check_same(value: Any, back: Any) -> None:
+    reason = difference(value, back)
+    if reason is not None:
+        raise ValueError(reason)
 
 
 def _classes(type_: Any) -> tuple[type, ...]:

@@ -20,7 +20,7 @@ import msgspec
 from actors._core import keys
 from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
-from actors._core.read_back import difference
+from actors._core.values.read_back import difference
 from actors.errors import UsageError
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context

@@ -27,14 +27,14 @@ class Place(msgspec.Struct, frozen=True):
 
 class Spot(faust.Record, include_metadata=False):
     shop: str
-    parts: dict[str, int] = {}
+    parts: dict[str, int] = {}  # noqa: RUF012  Faust's models take it as the default
 
 
 WIDE = "6F9619FF-8B86-D011-B42D-00CF4FC964FF"
 FORMS: list[tuple[Any, Any, bytes, list[bytes]]] = [
     (str, "ada", b"ada", []),
     (bytes, b"\xff", b"\xff", []),
-    (int, 7, b"7", [b"07", b"+7", b" 7", b"0_7", "٧".encode()]),
+    (int, 7, b"7", [b"07", b"+7", b" 7", b"0_7", "\u0667".encode()]),
     (int, 0, b"0", [b"-0", b"00"]),
     (bool, True, b"true", [b"1", b" true", b'"true"']),
     (float, 3.0, b"3.0", [b"3", b"3.00", b"0.3e1"]),
@@ -93,7 +93,11 @@ def test_a_topic_and_a_store_write_a_key_alike(type_: Any, key: Any, serializer:
 
 def test_a_store_has_the_apps_serializer_of_keys() -> None:
     app = App("keys", broker="kafka://127.0.0.1:1", key_serializer="json")
-    for type_, key, raw in ((UUID, UUID(int=1), b'"%s"' % str(UUID(int=1)).encode()), (str, "ada", b"ada"), (bytes, b"a", b"a")):
+    for type_, key, raw in (
+        (UUID, UUID(int=1), b'"%s"' % str(UUID(int=1)).encode()),
+        (str, "ada", b"ada"),
+        (bytes, b"a", b"a"),
+    ):
         store, topic = app.store(f"store-{type_.__name__}", key_type=type_), app.topic("orders", key_type=type_)
         assert store.encode_key(key) == raw == key_codec(app, topic.schema).encode(key)
 
@@ -105,7 +109,7 @@ EQUAL: dict[Any, st.SearchStrategy[tuple[Any, Any]]] = {
     dict: st.dictionaries(st.text(max_size=3), st.integers(-9, 9), max_size=4).map(
         lambda key: (key, dict(reversed(key.items())))
     ),
-    set[str]: st.sets(st.text(max_size=3), max_size=4).map(lambda key: (key, set(sorted(key, reverse=True)))),
+    set[str]: st.sets(st.text(max_size=3), max_size=4).map(lambda key: (key, {*sorted(key, reverse=True)})),
 }
 
 

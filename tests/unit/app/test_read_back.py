@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import ActorsError, Actor, App, Context, EffectCall, HandlerFailedError, Tumbling, aggregates, receive
+from actors import Actor, ActorsError, App, Context, EffectCall, HandlerFailedError, Tumbling, aggregates, receive
 from actors.declare.values.codecs import Codec, CodecError, resolve
 from actors.testing import ActorTestDriver
 
@@ -68,20 +68,20 @@ class Reading:
     value: Decimal
     day: date | None = None
     at: time | None = None
-    point: Point = Point(0.0)
+    point: Point | None = None
 
 
 class Item(faust.Record, include_metadata=False):
     name: str
     weight: float = 0.0
     note: Optional[str] = None  # noqa: UP045  Faust reads it at run time, and knows no `str | None`
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = {}  # noqa: RUF012  Faust's models take it as the default
 
 
 class Cart(faust.Record, isodates=True, decimals=True):
     at: datetime
     price: Decimal
-    items: list[Item] = []
+    items: list[Item] = []  # noqa: RUF012  as above
 
 
 TEXT = st.text(st.characters(codec=None), max_size=8)
@@ -161,7 +161,7 @@ TYPES: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def plainly(value: Any) -> Any:
+def plainly(value: Any) -> Any:  # noqa: C901  a case for each kind of value
     """Return a value as plain data in which NaN equals itself, and values of other types differ, save whole numbers."""
     if isinstance(value, Mapping):
         return {("str" if isinstance(key, str) else "", plainly(key)): plainly(part) for key, part in value.items()}
@@ -218,7 +218,7 @@ def test_a_raw_scalar_is_read_back_or_refused(type_: Any, data: st.DataObject) -
         (Money, Money(5, 0.5, {"a": ["b"]}, [1, {"c": None}, -0.0])),
         (Money, Money(5, 3, {"a": ("b",)})),  # type: ignore[dict-item]
         (Row, {"count": 1}),
-        (Optional[Row], {"count": 1, "note": "x"}),
+        (Row | None, {"count": 1, "note": "x"}),
         (dict, {Word.ONE: [1, (2, 3)]}),
         (None, Cart(at=datetime(2026, 1, 2), price=Decimal("1.50"), items=[Item(name="x", note=None)])),
         (Opened | Closed, Closed(timedelta(1), {Color.RED})),
@@ -258,7 +258,7 @@ def test_what_a_type_allows_is_written(type_: Any, value: Any) -> None:
     ids=repr,
 )
 def test_what_would_be_read_back_otherwise_is_refused(type_: Any, value: Any, text: str) -> None:
-    with pytest.raises(CodecError, match="^can't encode ") as caught:
+    with pytest.raises(CodecError, match="can't encode ") as caught:
         resolve(type_).encode(value)
     assert text in str(caught.value)
 
@@ -269,7 +269,7 @@ def test_what_is_written_for_others_need_only_be_json() -> None:
         b'{"at":"2026-01-02T'
     )
     for value in ({"a": math.nan}, {1: 2}, {"a": [{"b": {None: 1}}]}):
-        with pytest.raises(CodecError, match="is nan|has the key"):
+        with pytest.raises(CodecError, match=r"is nan|has the key"):
             codec.encode(value)
 
 
@@ -286,7 +286,7 @@ class Take(msgspec.Struct, tag="take"):
     money: Money
 
 
-def everywhere() -> tuple[App, dict[str, Any]]:
+def everywhere() -> tuple[App, dict[str, Any]]:  # noqa: C901  a case for each place
     """Return an app that writes a value in every place, and its input and effect."""
     app = App("places", broker="kafka://127.0.0.1:1")
     orders = app.topic("orders", key_type=str, value_type=str)
