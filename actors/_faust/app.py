@@ -569,7 +569,7 @@ class App(TableMethods, FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            others=tuple(others),
+            more_topics=tuple(others),
             sources=sources,
             max_task_idle=options.max_task_idle,
             windows=options.windows,

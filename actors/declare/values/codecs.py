@@ -27,7 +27,7 @@ from faust.utils.json import on_default
 from actors._core.logs import text_of
 from actors._core.unions import is_union
 from actors._core.values.key_forms import decimal_form, float_form, ordered
-from actors._core.values.read_back import difference, no_text_key, unfit
+from actors._core.values.read_back import difference, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
@@ -103,6 +103,8 @@ def resolve(
     origin = (plain, optional, faust_codec)
     is_exact = (is_json and is_record(plain)) or (plain in _EXACT and not faust_codec.children)
     is_free = for_others and plain in (*_UNTYPED, dict, list)
+    if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
+        raise ConfigurationError(reason)
     return Codec(
         _guard_decode(decode, label, refuse if is_json else None),
         _guard_encode(encode, plain, label, None if is_exact or is_free else decode),
@@ -224,7 +226,6 @@ def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
 
 def use_keys(store: _Keyed, keys: Callable[[], Codec]) -> _Keyed:
     """Have a store take the codec of its keys from `keys` when it first needs one."""
-
     handle: Any = store
 
     def encode_key(key: Any) -> bytes:
