@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from hashlib import blake2b
 from types import GenericAlias, UnionType
 from typing import Any, Generic, TypeVar, overload
@@ -142,13 +142,13 @@ def of_rows(aggregate: Aggregate[Any]) -> Aggregate[Any]:
     Such a state is an int, or as text an int beyond 64 bits, or "numerator/denominator" once there was a float.
     """
     if aggregate is _SUM:
-        return replace(
-            _SUM,
-            add=lambda state, value: _moved("sum", state, value, 1),
+        return Aggregate(
+            0,
+            lambda state, value: _moved("sum", state, value, 1),
             remove=lambda state, value: _moved("sum", state, value, -1),
-            merge=None,
             state_type=int | str,
             result=_total,
+            name="sum",
         )
     if aggregate is _MEAN:
         return Aggregate(
