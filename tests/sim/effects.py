@@ -218,14 +218,14 @@ class EffectsPart(Part):
     def unsettled(self) -> Iterator[str]:
         if not self.is_complete:
             return
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for key, raw in self.folded(STORE, partition).items():
                 yield f"effects: {key!r} is in the outbox of partition {partition}: {raw!r}"
 
     def operate(self) -> bool:
         """Have those that were given up tried again, each once for each time that it was."""
         has_acted = False
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for raw in self.folded(STORE, partition).values():
                 record = json.loads(raw)
                 if record["parked"] and f"{record['id']} {len(self._begun[record['id']])}" not in self._told:
@@ -236,7 +236,7 @@ class EffectsPart(Part):
         return has_acted
 
     def check(self) -> Iterator[str]:
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             if self.is_complete:
                 yield from self._check_lines(partition)
         for calls in self._begun.values():

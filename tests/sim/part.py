@@ -156,6 +156,12 @@ class Part:
         """Give a time that no clock has come to yet."""
         return self.now_ms() + self.world.clock_ahead_ms + 1
 
+    @property
+    def partitions(self) -> Iterator[int]:
+        """The partitions in which all comes to its end."""
+        numbers = range(self.world.partitions)
+        return (one for one in numbers if not self.world.is_given_up(TopicPartition(app.INPUT, one)))
+
     def attempt(self, *identity: object) -> int:
         """Count an attempt at something, and give how many there were."""
         self._attempts[identity] += 1
