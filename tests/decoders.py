@@ -106,7 +106,7 @@ class Data:
     y: int | None = None
 
 
-class Record(faust.Record, serializer="json"):
+class Record(faust.Record, serializer="json", isodates=True, decimals=True):
     x: int
     at: datetime
     price: Decimal
