@@ -169,9 +169,9 @@ def _moved(what: str, state: int | str, value: Any, sign: int) -> int | str:
     elif isinstance(value, float) and math.isfinite(value):
         numerator, denominator = value.as_integer_ratio()
     else:
+        shown = value if isinstance(value, float) else f"a value of type {type(value).__name__}"
         raise ValueError(
-            f"aggregates.{what}() over a table adds finite numbers, ints and floats, which it can take out again, and "
-            f"not {value!r} ({type(value).__name__})"
+            f"aggregates.{what}() over a table adds finite ints and floats, which it can take out again, not {shown}"
         )
     top, _, bottom = str(state).partition("/")
     # Denominators are powers of two.
