@@ -29,6 +29,7 @@ async def test_a_record_behind_the_last_commit_is_found_and_refused(brokers: str
     await make_topics(brokers, f"{name}-in", f"{name}-plain", f"{name}-out", partitions=1)
     changelog = f"{name}-kept-changelog"
     worker = WorkerProcess(MODULE, brokers, folder, APP_NAME=name).start()
+    await eventually(lambda: "actor keep owns" in worker.log(), deadline_s=60, what=worker.log)
     await send(brokers, f"{name}-in", [(b"key-%d" % number, b'"%d"' % number) for number in range(4)], partitions=1)
 
     async def kept() -> bool:
