@@ -429,6 +429,7 @@ EXCEPTED: dict[str, str] = {
     "_converted": "the caller parks the call for whatever it raises",
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
     "_decoder": "makes a decoder for `_json`",
+    "resolve": "reads what it wrote; `_guard_encode` sees to what that raises",
     "_is_known": "asks whether there is a decoder",
     "_check_type": "asks whether there is a decoder",
     "as_json": "reads what it wrote; `_text` sees to what that raises",
