@@ -455,9 +455,11 @@ class Amount(msgspec.Struct):
 def test_large_numbers_that_leave_take_nothing_with_them(aggregate: Any, large: Any) -> None:
     shop = Shop(aggregate=aggregate, of="cents", rows=Amount)
     with ActorTestDriver(shop.app, partitions=1) as driver:
-        for key, cents in (("a", 0.1), ("b", large), ("c", large), ("d", large), ("e", 1e-300), ("f", 0.2)):
+        # JSON can't hold the sum of two of the largest floats.
+        others = "b" if math.isinf(large * 2.0) else "bcd"
+        for key, cents in (("a", 0.1), *((other, large) for other in others), ("e", 1e-300), ("f", 0.2)):
             driver.send(shop.orders, key=key, value=Amount("de", cents))
-        for key in "bcd":
+        for key in others:
             driver.send(shop.orders, key=key, value=None)
         driver.send(shop.orders, key="e", value=None)
         total = math.fsum((0.1, 0.2))
