@@ -106,7 +106,7 @@ class Data:
     y: int | None = None
 
 
-class Record(faust.Record, serializer="json"):
+class Record(faust.Record, serializer="json", isodates=True, decimals=True):
     x: int
     at: datetime
     price: Decimal
@@ -125,7 +125,9 @@ _PARKED = msgspec.json.encode(
 )  # fmt: skip
 _HEAD = b'{"v":2,' + _PARKED[1:-1] + b',"size":1,"slices":1}'
 _EFFECT = msgspec.json.encode(
-    effect_calls.EffectRecord(id="i", name="n", args=[1], kwargs={"a": [2.5]}, trace={"a": "b"})
+    effect_calls.EffectRecord(
+        id="i", name="n", args=[1], kwargs={"a": [2.5]}, result=(b"r", [("h", b"h")]), trace={"a": "b"}
+    )
 )
 _COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
@@ -427,6 +429,7 @@ EXCEPTED: dict[str, str] = {
     "_converted": "the caller parks the call for whatever it raises",
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
     "_decoder": "makes a decoder for `_json`",
+    "resolve": "reads what it wrote; `_guard_encode` sees to what that raises",
     "_is_known": "asks whether there is a decoder",
     "_check_type": "asks whether there is a decoder",
     "as_json": "reads what it wrote; `_text` sees to what that raises",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from hashlib import blake2b
 from types import GenericAlias, UnionType
 from typing import Any, Generic, TypeVar, overload
@@ -142,13 +142,13 @@ def of_rows(aggregate: Aggregate[Any]) -> Aggregate[Any]:
     Such a state is an int, or as text an int beyond 64 bits, or "numerator/denominator" once there was a float.
     """
     if aggregate is _SUM:
-        return replace(
-            _SUM,
-            add=lambda state, value: _moved("sum", state, value, 1),
+        return Aggregate(
+            0,
+            lambda state, value: _moved("sum", state, value, 1),
             remove=lambda state, value: _moved("sum", state, value, -1),
-            merge=None,
             state_type=int | str,
             result=_total,
+            name="sum",
         )
     if aggregate is _MEAN:
         return Aggregate(
@@ -169,9 +169,9 @@ def _moved(what: str, state: int | str, value: Any, sign: int) -> int | str:
     elif isinstance(value, float) and math.isfinite(value):
         numerator, denominator = value.as_integer_ratio()
     else:
+        shown = value if isinstance(value, float) else f"a value of type {type(value).__name__}"
         raise ValueError(
-            f"aggregates.{what}() over a table adds finite numbers, ints and floats, which it can take out again, and "
-            f"not {value!r} ({type(value).__name__})"
+            f"aggregates.{what}() over a table adds finite ints and floats, which it can take out again, not {shown}"
         )
     top, _, bottom = str(state).partition("/")
     # Denominators are powers of two.

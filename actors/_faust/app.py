@@ -37,9 +37,9 @@ from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition, forwarder
 from actors.declare.streams.tables import inputs_of, owned
 from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
-from actors.declare.values.codecs import key_codec, resolve, store_keys, use_keys
+from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
-from actors.declare.values.stored import stored_values
+from actors.declare.values.stored import store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest

@@ -11,7 +11,7 @@ from actors._core.event_time import EventTime
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._kafka.admin.control import TopicInfo
-from actors._kafka.admin.topics import Topics
+from actors._kafka.admin.topics import ANY_TIME, Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.declare.names import changelog_topic
@@ -36,8 +36,10 @@ REPARTITION_CONFIG = {
     "retention.bytes": "-1",
     "segment.bytes": "52428800",
     "message.timestamp.type": "CreateTime",
+    **ANY_TIME,
 }
-"""Only workers delete records, those that are handled; segments are small since brokers delete whole ones."""
+"""Only workers delete records, those that are handled; segments are small since brokers delete whole ones. Records keep
+the times that their input has taken."""
 
 
 def repartitions(app: DeclaredApp) -> dict[str, str]:

@@ -453,7 +453,8 @@ class ActorService(Service):  # type: ignore[misc]
 
     def _watch_loop(self) -> None:
         session_s = float(self.app.conf.broker_session_timeout)
-        self._loop_watch = LoopWatch(warn_after_s=min(2.0, session_s / 4), session_timeout_s=session_s)
+        held_up = {} if self.worker is None else {"on_overlong": self.worker.held_up}
+        self._loop_watch = LoopWatch(warn_after_s=min(2.0, session_s / 4), session_timeout_s=session_s, **held_up)
         self._loop_watch.start()
 
     def _fail(self, error: BaseException) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from actors.declare.values.codecs import key_codec, resolve, use_keys
+from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.shapes import ValueType
+from actors.declare.values.stored import use_keys
 from actors.declare.values.versions import refusal, versioned
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.actor import Actor, expiry_of

@@ -12,8 +12,10 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from actors._core.logs import escaping
 
@@ -24,14 +26,25 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class LoopWatch:
-    """Watches the event loop that it is started in, until `stop`."""
+    """Watches the event loop that it is started in, until `stop`.
 
-    def __init__(self, *, warn_after_s: float, session_timeout_s: float) -> None:
+    `on_overlong` is called, in the watching thread, with the asyncio task that has held the loop for a whole session,
+    and with the session's seconds: once for each such time.
+    """
+
+    def __init__(
+        self,
+        *,
+        warn_after_s: float,
+        session_timeout_s: float,
+        on_overlong: Callable[[asyncio.Task[Any] | None, float], None] = lambda task, session_s: None,
+    ) -> None:
         self._warn_after_s = warn_after_s
         self._session_timeout_s = session_timeout_s
+        self._on_overlong = on_overlong
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        self._ticked_s = 0.0
+        self._ticked_s = self._ticked_cpu_s = 0.0
         self._said: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
@@ -41,7 +54,7 @@ class LoopWatch:
         """Begin to watch the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._ticked_s = time.monotonic()
+        self._ticked_s, self._ticked_cpu_s = time.monotonic(), time.process_time()
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self._thread.start()
 
@@ -53,7 +66,7 @@ class LoopWatch:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        held_s, self._ticked_s = now_s - self._ticked_s - TICK_S, now_s
+        held_s, self._ticked_s, self._ticked_cpu_s = now_s - self._ticked_s - TICK_S, now_s, time.process_time()
         said, self._said = self._said, None
         if said is not None or held_s >= self._warn_after_s:
             logger.warning("the event loop runs again: it was held for %.1f s by %s", held_s, said or "native code")
@@ -61,9 +74,18 @@ class LoopWatch:
             self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _watch(self) -> None:
-        remind_s = self._warn_after_s
+        remind_s, looks, is_overlong = self._warn_after_s, 0, False
         while not self._ended.wait(TICK_S):
             held_s = time.monotonic() - self._ticked_s - TICK_S
+            looks = looks + 1 if held_s >= 0.0 else 0
+            if held_s < self._session_timeout_s:
+                is_overlong = False
+            elif not is_overlong:
+                # A process that was stopped meanwhile neither looked nor computed.
+                ran_s = max(looks * TICK_S, time.process_time() - self._ticked_cpu_s)
+                is_overlong = ran_s >= self._session_timeout_s / 2
+                if is_overlong and self._loop is not None:
+                    self._on_overlong(asyncio.current_task(self._loop), self._session_timeout_s)
             if held_s < self._warn_after_s:
                 remind_s = self._warn_after_s
             elif held_s >= remind_s:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from actors._core.group.members import TaskId
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
-from actors.errors import InputGrownError
+from actors.errors import HandlerFailedError, InputGrownError, RecordError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.committer import Membership
@@ -28,6 +29,7 @@ from actors.runtime.inputs.task_time import TaskTime
 from actors.runtime.looks import Looks
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.task.context import MessageId
 from actors.runtime.task.identity import grown_error
 from actors.runtime.task.task import Task
 
@@ -35,6 +37,10 @@ logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.2
 ABANDON_S = 0.3
+HELD_UP_TIMES = 2
+"""How often a message may hold the event loop for longer than a session, before it is given up."""
+MOST_HELD_UP = 1_000
+"""How many such messages a worker remembers."""
 POLL_SOME_S = 0.02
 """The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
 WAITS_LONG_S = 60.0
@@ -132,6 +138,8 @@ class Worker:
         self._ending: dict[TaskId, Task] = {}
         self._leaving: dict[TaskId, Task] = {}
         self._readers: dict[TopicPartition, tuple[Task, int]] = {}
+        self._held_up: Counter[tuple[TaskId, MessageId]] = Counter()
+        self._overlong: dict[TaskId, dict[MessageId, RecordError]] = {}
         self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
@@ -278,7 +286,37 @@ class Worker:
             meters=self.meters.task(id),
             refusal=self._grown.get(id.actor),
         )
+        if held_up := self._overlong.get(id):
+            task.context.poison.held_up = held_up
+            task.context.poison.poisoned.update(held_up)
         task.start(self._ended)
+
+    def held_up(self, running: asyncio.Task[Any] | None, session_s: float) -> None:
+        """Note that an asyncio task has held the event loop for a whole session: the group gives its partition away.
+
+        The message that it handles can't be committed then, and the next owner is held up by it as well. When that has
+        happened here twice, the partition's next task gives the message up, as the actor's policy says. May be called
+        from another thread.
+        """
+        for task in [*self._tasks.values(), *self._ending.values()]:
+            message = task.message_in(running)
+            if message is None:
+                continue
+            if len(self._held_up) >= MOST_HELD_UP:
+                self._held_up.clear()
+            self._held_up[task.id, message] += 1
+            count = self._held_up[task.id, message]
+            if count >= HELD_UP_TIMES:
+                topic, offset = message if isinstance(message, tuple) else (task.sources[0].topic, -1)
+                reason = (
+                    f"the handler of actor {task.spec.name} held the event loop for longer than "
+                    f"broker_session_timeout={session_s:g} s, {count} times on this worker: each time the group gave "
+                    "the partition away before the message was committed: await what takes long, hand it to a thread, "
+                    "or raise broker_session_timeout"
+                )
+                failed = HandlerFailedError(reason, topic=topic, partition=task.partition, offset=offset, key=None)
+                self._overlong.setdefault(task.id, {})[message] = failed
+            return
 
     def _end(self, task: Task) -> None:
         """Have a task commit and end, unless it was dropped."""

@@ -128,13 +128,13 @@ def encoded(app: DeclaredApp, topic: Any, value: Any) -> tuple[bytes | None, Hea
     """Return a message for a topic as bytes, and the headers that it goes with.
 
     Raises:
-        CodecError: the class actor that reads the topic, or else the topic, doesn't take it.
+        CodecError, UsageError: the class actor that reads the topic, or else the topic, doesn't take it.
     """
     if value is None:
         return None, []
     try:
         return messages_of(app.actors.values(), topic).with_headers(value)
-    except CodecError:
+    except (CodecError, UsageError):
         if topic.schema.value_type is not None or not isinstance(value, dict | list | str | int | float | bytes):
             raise
     # Data and bytes are what other programs send: right or not, the actor gets it.

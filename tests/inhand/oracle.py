@@ -143,7 +143,7 @@ def day_of(at_ms: int) -> Span:
     """Return the day of the calendar that a time lies in."""
     zone = ZoneInfo(rules.ZONE)
     day = datetime.fromtimestamp(at_ms / 1000, zone).date()
-    midnights = (datetime(one.year, one.month, one.day, tzinfo=zone) for one in (day, day + timedelta(days=1)))
+    midnights = (datetime(date.year, date.month, date.day, tzinfo=zone) for date in (day, day + timedelta(days=1)))
     start_ms, end_ms = (int(midnight.timestamp() * 1000) for midnight in midnights)
     return start_ms, end_ms
 

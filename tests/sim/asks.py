@@ -214,7 +214,7 @@ class AsksPart(Part):
         """Give by entry what was booked, and by entry and asker what was answered."""
         booked: defaultdict[str, list[Booked]] = defaultdict(list)
         answers: defaultdict[str, dict[str, tuple[bytes, str]]] = defaultdict(dict)
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for key, (what, entry, id, *rest) in self.events(TOPIC, partition):
                 if what == "booked":
                     self.count("booked")
@@ -248,7 +248,7 @@ class AsksPart(Part):
         for bookings in booked.values():
             for booking in bookings:
                 balances[booking.account].append(booking.balance)
-        kept = {key: int(raw) for partition in range(self.world.partitions) for key, raw in self._accounts(partition)}
+        kept = {key: int(raw) for partition in self.partitions for key, raw in self._accounts(partition)}
         for account in sorted(balances.keys() | kept.keys()):
             found = sorted(balances[account])
             if found != list(range(1, kept.get(account, 0) + 1)):

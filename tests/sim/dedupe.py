@@ -46,7 +46,7 @@ class DedupePart(Part):
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def check(self) -> Iterator[str]:
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             handled: defaultdict[tuple[bytes, str], list[str]] = defaultdict(list)
             for key, (_, id, message) in self.events(TOPIC, partition):
                 self.count("id handled")

@@ -54,6 +54,7 @@ class EffectsPart(Part):
         (effects, "AT_ONCE", (1, 2, 16)),
         (effects, "MESSAGES_AT_ONCE", (1, 3, 100)),
         (effects, "MOST_RUNS", (2, 1000)),
+        (effects, "MOST_ENDED", (1, 3, 64, 64)),
         (effect_lines, "HELD_LINES", (2, 1000)),
         (effect_lines, "WALK_KEYS", (1, 3, 1000)),
     )
@@ -62,6 +63,7 @@ class EffectsPart(Part):
         super().__init__(seed)
         self.calls: list[Call] = []
         self._attempts_allowed = self.random.choice((0, 0, 0, 2))
+        self._handling_s = Random(f"{seed} results").choice((0.0, 0.1, 1.0))
         self._numbers = 0
         self._begun: defaultdict[str, list[Call]] = defaultdict(list)
         self._told: set[str] = set()
@@ -192,6 +194,7 @@ class EffectsPart(Part):
     def messages(self, host: Host) -> Mapping[str, Operation]:
         async def done(ctx: Context, argument: str) -> None:
             number, id = int(argument), ctx.message_id.removesuffix("-result")
+            await asyncio.sleep(self._handling_s)
             if number % 8 == 0 and self.is_first_attempt(ctx.partition, id):
                 ctx.effect(self._function(GARBAGE_NUMBER), GARBAGE_NUMBER)
                 self.fail_with_garbage(ctx)
@@ -215,14 +218,14 @@ class EffectsPart(Part):
     def unsettled(self) -> Iterator[str]:
         if not self.is_complete:
             return
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for key, raw in self.folded(STORE, partition).items():
                 yield f"effects: {key!r} is in the outbox of partition {partition}: {raw!r}"
 
     def operate(self) -> bool:
         """Have those that were given up tried again, each once for each time that it was."""
         has_acted = False
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for raw in self.folded(STORE, partition).values():
                 record = json.loads(raw)
                 if record["parked"] and f"{record['id']} {len(self._begun[record['id']])}" not in self._told:
@@ -233,7 +236,7 @@ class EffectsPart(Part):
         return has_acted
 
     def check(self) -> Iterator[str]:
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             if self.is_complete:
                 yield from self._check_lines(partition)
         for calls in self._begun.values():

@@ -91,13 +91,13 @@ class ExpiryPart(Part):
 
     def unsettled(self) -> Iterator[str]:
         if self.is_complete:
-            for partition in range(self.world.partitions):
+            for partition in self.partitions:
                 for key, raw in self.folded(STORE, partition).items():
                     yield f"expiry: {key!r} is there: {raw!r}"
 
     def check(self) -> Iterator[str]:
         yield from self._published()
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             if self.is_exact:
                 yield from self._replayed(partition)
             elif self.is_complete:
@@ -119,7 +119,7 @@ class ExpiryPart(Part):
 
     def _history(self, topic: str) -> dict[bytes, list[bytes | None]]:
         found: dict[bytes, list[bytes | None]] = defaultdict(list)
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for record in self.world.cluster.log(TopicPartition(topic, partition)).history:
                 if record.is_committed:
                     found[record.key].append(record.value)

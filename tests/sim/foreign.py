@@ -166,7 +166,7 @@ class ForeignPart(Part):
     def _evidence(self) -> ForeignEvidence:
         rows: dict[str, list[Record]] = {PARCEL: [], DEPOT: []}
         deliveries = []
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for at, record in enumerate(self.inputs(partition)):
                 operation, _, argument = (record.value or b"").decode(errors="replace").partition(":")
                 if operation in rows:

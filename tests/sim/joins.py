@@ -169,12 +169,12 @@ class JoinsPart(ClosingPart):
 
     def unsettled(self) -> Iterator[str]:
         if self.is_complete:
-            for number in range(self.world.partitions):
+            for number in self.partitions:
                 book = self._replayed(number, self._streams(number)) if self.is_exact else None
                 yield from self._lost(number) if book is None else book.missed()
 
     def check(self) -> Iterator[str]:
-        for number in range(self.world.partitions):
+        for number in self.partitions:
             for _, (what, *_) in self.events(TOPIC, number):
                 self.count(f"join {what}")
             if self.is_exact:

@@ -16,7 +16,7 @@ from actors._core.group.placement import PlacementRules
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR
 from actors._core.task.takeover import ResetPolicy, StartRules
-from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
+from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError, RestoreError
 from actors.ports import Identity, SourceEvents, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
@@ -121,6 +121,12 @@ class World:
     @property
     def is_exactly_once(self) -> bool:
         return "at_least_once" not in self.features
+
+    def is_given_up(self, source: TopicPartition) -> bool:
+        """Whether no copy has all that was committed: what is left is an operator's choice of what to lose."""
+        error = self.audit.stops.get(source)
+        is_behind = "restore_older" in str(error) or "has no copy" in str(error)
+        return isinstance(error, LostChangelogError) and is_behind and self.deployment.lost_changelog.restores
 
     def set_clock(self, clock: MachineClock, offset_ms: int) -> None:
         """Set a machine's clock, and note how far any has ever been ahead."""

@@ -89,9 +89,7 @@ class ParkPart(Part):
     def lines(self) -> Counter[tuple[int, bytes]]:
         """Give how many messages wait, by partition and key."""
         return Counter(
-            (partition, place_of(place)[0])
-            for partition in range(self.world.partitions)
-            for place in self.folded(STORE, partition)
+            (partition, place_of(place)[0]) for partition in self.partitions for place in self.folded(STORE, partition)
         )
 
     # --- the handler -----------------------------------------------------------------------------------------------
@@ -126,7 +124,7 @@ class ParkPart(Part):
 
     def unsettled(self) -> Iterator[str]:
         if self.world.deployment.is_cured and self.is_complete:
-            for partition in range(self.world.partitions):
+            for partition in self.partitions:
                 for key in self.folded(STORE, partition):
                     yield f"park: {key!r} of partition {partition} is parked"
 
@@ -147,7 +145,7 @@ class ParkPart(Part):
         """See that everybody who looks at the dead letters was told of each line once. The rest is the echo's."""
         if not self.is_exact:
             return
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             origins = {f"{app.INPUT}/{partition}/{r.offset}": r for r in self.inputs(partition)}
             found: defaultdict[bytes, list[int]] = defaultdict(list)
             for letter in self._letters(partition):
@@ -189,7 +187,7 @@ class ParkPart(Part):
         return found
 
     def _check_before_cure(self) -> Iterator[str]:
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             first = self._first_doomed(partition)
             closed = {letter.key for letter in self._letters(partition)}
             echoed: defaultdict[bytes, list[int]] = defaultdict(list)

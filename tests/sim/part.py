@@ -156,6 +156,12 @@ class Part:
         """Give a time that no clock has come to yet."""
         return self.now_ms() + self.world.clock_ahead_ms + 1
 
+    @property
+    def partitions(self) -> Iterator[int]:
+        """The partitions in which all comes to its end."""
+        numbers = range(self.world.partitions)
+        return (one for one in numbers if not self.world.is_given_up(TopicPartition(app.INPUT, one)))
+
     def attempt(self, *identity: object) -> int:
         """Count an attempt at something, and give how many there were."""
         self._attempts[identity] += 1
@@ -194,9 +200,9 @@ class Part:
         return [r for begin, end in spans for r in records if begin <= r.offset < end and r.is_committed]
 
     def latest_input(self, partition: int, offset: int | None = None) -> int:
-        """Give the highest timestamp of an input that was processed, up to an offset."""
-        found = (r.timestamp for r in self.inputs(partition) if offset is None or r.offset <= offset)
-        return max(found, default=0)
+        """Give the highest timestamp of a message that was processed, up to an offset; commands are none."""
+        inputs = (record for record in self.inputs(partition) if offset is None or record.offset <= offset)
+        return max((record.timestamp for record in inputs if not app.is_control(record)), default=0)
 
 
 def now_ms_of(ctx: Context) -> int:

@@ -144,12 +144,12 @@ class SessionsPart(Part):
 
     def unsettled(self) -> Iterator[str]:
         if self.is_complete:
-            for partition in range(self.world.partitions):
+            for partition in self.partitions:
                 for key, raw in self.folded(STORE, partition).items():
                     yield f"sessions: {key!r} is there: {raw!r}"
 
     def check(self) -> Iterator[str]:
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             if self.is_exact:
                 yield from self._replayed(partition)
             elif self.is_complete:

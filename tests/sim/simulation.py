@@ -395,7 +395,7 @@ class Simulation:
         tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
         for source in self._world.sources:
             owners = [held for held in tasks if source in held.sources]
-            if self._is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
+            if self._world.is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
                 continue
             if self._has_grown(source) and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
                 yield from self._unfounded(source, owners[0].state)
@@ -415,12 +415,6 @@ class Simulation:
                 yield f"{source} is committed to {committed}, not {wanted}"
         if cluster.transactions.open_transactions():
             yield "transactions are open"
-
-    def _is_given_up(self, source: TopicPartition) -> bool:
-        """Whether no copy has all that was committed: what is left is an operator's choice of what to lose."""
-        error = self.audit.stops.get(source)
-        is_behind = "restore_older" in str(error) or "has no copy" in str(error)
-        return isinstance(error, LostChangelogError) and is_behind and self._world.deployment.lost_changelog.restores
 
     def _has_grown(self, source: TopicPartition) -> bool:
         """Whether a partition stands still because the input was given partitions."""
@@ -454,7 +448,7 @@ class Simulation:
         cluster, audit = self._world.cluster, self.audit
         for number in range(self._world.partitions):
             source = TopicPartition(app.INPUT, number)
-            if self._is_given_up(source):
+            if self._world.is_given_up(source):
                 audit.counted["given up"] += 1
             elif len(self._world.inputs) > 1:
                 check = refolded if self._world.is_exactly_once else repeated
@@ -534,7 +528,7 @@ class Simulation:
                     continue
                 expected = self.audit.kept(files, self.audit.folded(log, log.end))
                 source = TopicPartition(app.INPUT, files.partition)
-                is_left = self._is_given_up(source) or self._has_grown(source)
+                is_left = self._world.is_given_up(source) or self._has_grown(source)
                 if files.partition in owned and not is_left and files.data != expected:
                     self.audit.violated(
                         f"state isn't the fold of its changelog: {node.name} {files.store}[{files.partition}] at "

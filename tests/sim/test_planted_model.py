@@ -28,6 +28,7 @@ from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeWriter
 from tests.sim.expiry import READERS
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+from tests.sim.simulation import simulate
 
 # --- timers -----------------------------------------------------------------------------------------------------------
 
@@ -327,3 +328,9 @@ PLANTED = (
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
     assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"
+
+
+def test_an_outcome_that_a_worker_drops_when_it_leaves_is_found(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Effects, "leave", Effects.close)
+    reports = (simulate(seed, faults=("bounce",), features=("effects", "timers")) for seed in range(MAX_SEEDS))
+    assert any(report.counted["effect succeeded again"] for report in reports)

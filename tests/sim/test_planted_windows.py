@@ -9,6 +9,7 @@ import pytest
 
 import actors.runtime.windows.closes as closes
 import actors.runtime.windows.store as store_module
+import actors.runtime.windows.task_windows as task_windows
 from actors._core.windows.kinds import AlignedWindows
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.task.processor import TaskProcessor
@@ -110,7 +111,7 @@ def emit_what_was_replaced(patch: Patch) -> None:
 
 def emit_again_after_a_crash(patch: Patch) -> None:
     """What was emitted stays in the store."""
-    edit = ("        overlay.delete(row)\n", "")
+    edit = ("    overlay.delete(row)\n", "")
     patch.setattr(ChangeStore, "take", rewritten(ChangeStore.take, edit))
 
 
@@ -137,6 +138,29 @@ def count_what_is_left_as_handled(patch: Patch) -> None:
     patch.setattr(TaskProcessor, "_leave", leave)
 
 
+def open_what_was_closed(patch: Patch) -> None:
+    """A longer grace opens windows that a shorter one closed."""
+    patch.setattr(task_windows._Closing, "note_grace", lambda *_: None)
+
+
+def close_by_the_grace_of_the_last_start(patch: Patch) -> None:
+    """Windows close by the grace that their former owner had."""
+    original = task_windows._Closing.note_grace
+
+    def note(self: Any, progress: Any) -> None:
+        original(self, progress)
+        if progress.grace_ms >= 0:
+            self.closed_end_ms, self.closed_grace_ms = 1 << 60, progress.grace_ms
+
+    patch.setattr(task_windows._Closing, "note_grace", note)
+
+
+def emit_an_older_value_last(patch: Patch) -> None:
+    """What waits for an interval that began before intervals became shorter stays as it was."""
+    edit = ("if end_ms >= until_ms:", "if end_ms == until_ms:")
+    patch.setattr(ChangeStore, "note", rewritten(ChangeStore.note, edit))
+
+
 WINDOWS: dict[str, Any] = {"features": ("windows",)}
 PLANTED = (
     Planted(close_without_the_cursor, "windows", **WINDOWS, first_seed=4),
@@ -156,6 +180,9 @@ PLANTED = (
     Planted(forget_changes_at_a_takeover, "windows", first_seed=2, **WINDOWS),
     Planted(count_what_is_left_as_handled, "windows", **WINDOWS),
     Planted(count_what_is_left_as_handled, "joins", features=("joins",)),
+    Planted(open_what_was_closed, "windows", first_seed=209, **WINDOWS),
+    Planted(close_by_the_grace_of_the_last_start, "windows", first_seed=14, **WINDOWS),
+    Planted(emit_an_older_value_last, "windows", first_seed=298, **WINDOWS),
 )
 
 

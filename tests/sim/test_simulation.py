@@ -126,6 +126,13 @@ def test_every_window_closes_once_under_faults(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(OTHERS))
+def test_no_call_that_has_succeeded_is_repeated_where_workers_leave_in_order(seed: int) -> None:
+    more = ((), ("timers",), ("parallel",), ("windows",), ("joins",))[seed % 5]
+    report = check(seed, faults=("bounce", "rebalance"), features=("effects", *more))
+    assert report.counted["effect succeeded again"] == 0
+
+
+@pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_pair_and_every_lone_record_is_called_once_under_faults(seed: int) -> None:
     more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("windows",))[seed % 5]
     check(seed, features=("joins", *more))

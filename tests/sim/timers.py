@@ -137,7 +137,7 @@ class TimersPart(Part):
     def unsettled(self) -> Iterator[str]:
         if not self.is_complete:
             return
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             stream_ms = self.latest_input(partition)
             for key in self.folded(STORE, partition):
                 if key[:1] == WALL_INDEX or (key[:1] == STREAM_INDEX and int.from_bytes(key[1:9]) <= stream_ms):
@@ -145,7 +145,7 @@ class TimersPart(Part):
             yield from self._replayed(partition).left(stream_ms)
 
     def check(self) -> Iterator[str]:
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             for _, (what, *_) in self.events(TOPIC, partition):
                 self.count(f"timer {what}")
             for record in self.world.cluster.log(TopicPartition(TOPIC, partition)).history:

@@ -140,7 +140,7 @@ class VersionsPart(Part):
     def check(self) -> Iterator[str]:
         if not self.is_exact:
             return
-        for partition in range(self.world.partitions):
+        for partition in self.partitions:
             yield from self._check_writes(partition)
             if self.is_parking:
                 yield from self._check_letters(partition)

@@ -249,7 +249,7 @@ class WindowsPart(ClosingPart):
     def unsettled(self) -> Iterator[str]:
         if not (self.closes and self.is_complete) or "grow" in self.world.features:
             return
-        for number in range(self.world.partitions):
+        for number in self.partitions:
             if self.is_exact:
                 yield from self._replayed(number, self._streams(number)).missed()
             else:
@@ -257,7 +257,7 @@ class WindowsPart(ClosingPart):
                 yield from self._never_emitted(number)
 
     def check(self) -> Iterator[str]:
-        for number in range(self.world.partitions):
+        for number in self.partitions:
             for _, (what, *_) in self.events(TOPIC, number):
                 self.count(f"window {what}")
             late = [record for record in self._log(LATE, number) if record.is_committed]

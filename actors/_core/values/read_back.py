@@ -9,12 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 _PLAIN = (str, int, float, bool, type(None))
 _LONGEST_TEXT = 80
+_AS_TEXT = {datetime: "2026-01-02T03:04:05Z", Decimal: "1.5", UUID: str(UUID(int=1)), date: "2026-01-02"}
+"""By type, a value as JSON has it."""
 
 
 def unfit(value: Any) -> str | None:
@@ -34,6 +39,22 @@ def no_text_key(value: Any) -> str | None:
                     f"{path} has the key {_shown(key)}, and it would be read back as text: use text, or declare the "
                     "type, as in dict[int, str]"
                 )
+    return None
+
+
+def lost_field(record: Any) -> str | None:
+    """Return which field of a `faust.Record` Faust would read back as text, None if there is none."""
+    for name, field in record._options.descriptors.items():
+        kinds = [kind for kind in (field.type, *getattr(field.type, "__args__", ())) if kind in _AS_TEXT]
+        if kinds and not isinstance(field.to_python(_AS_TEXT[kinds[0]]), kinds[0]):
+            return (
+                f"{record.__name__}.{name}, a {kinds[0].__name__}, would be read back as text: declare the Record with "
+                "isodates=True or decimals=True, or make it a dataclass"
+            )
+        nested = (lost_field(model) for model in field.related_models if model is not record)
+        text = next((text for text in nested if text is not None), None)
+        if text is not None:
+            return text
     return None
 
 

@@ -30,10 +30,10 @@ class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
     new: bytes | None
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+encode_change = msgspec.msgpack.Encoder().encode
+_encode_scalar = encode_change
+_decode_scalar = msgspec.msgpack.Decoder().decode
 _decode_change = msgspec.msgpack.Decoder(Change).decode
-encode_change = _encode
 
 
 def decode_change(raw: bytes) -> Change:
@@ -52,7 +52,7 @@ def encode_added(value: Any, row: bytes) -> bytes:
     """Return what a group keeps of a row: the value that was added, or the row that the value is made of again."""
     if type(value) in _SCALARS:
         try:
-            return _SCALAR + _encode(value)
+            return _SCALAR + _encode_scalar(value)
         except (OverflowError, UnicodeEncodeError):
             # An int beyond 64 bits, or a text with a lone surrogate.
             return _ROW + row
@@ -70,7 +70,7 @@ def decode_added(raw: bytes) -> tuple[Any, bytes | None]:
         return None, content
     try:
         if kind == _SCALAR:
-            return _decode(content), None
+            return _decode_scalar(content), None
     except MALFORMED as error:
         raise ValueError(f"not what a group keeps of a row, {error}: {raw[:50]!r}") from error
     raise ValueError(f"not what a group keeps of a row: {raw[:50]!r}")

@@ -16,7 +16,7 @@ from actors._faust.inputs import REPARTITION_CONFIG
 from actors._faust.startup.needs import TopicNeed
 from actors._kafka.admin.broker_time import BROKER_TIME
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.admin.topics import Topics
+from actors._kafka.admin.topics import ANY_TIME, Topics
 from actors._kafka.permissions import Operation
 from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError
@@ -169,6 +169,14 @@ def _repartition(topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
                 what=f"{limit}={config[limit]}",
                 why="records that aren't handled by then are lost, and workers delete those that are",
                 change=f"{limit}=-1",
+            )
+    for limit, wanted in ANY_TIME.items():
+        if config.get(limit, wanted) != wanted:
+            yield Finding(
+                topic=topic,
+                what=f"{limit}={config[limit]}",
+                why="a record whose time is further from the broker's clock would stop the partition that forwards it",
+                change=f"{limit}={wanted}",
             )
 
 

@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    InvalidConfigurationError,
     KafkaError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
@@ -31,6 +32,9 @@ ADMIN_MS = 8_000
 """How long one admin request may take: the client asks a random broker, which may hang; the next try asks another."""
 DEFAULT_MAX_RECORD_BYTES = 1_048_588
 WINDOWED = "compact,delete"
+ANY_TIME = dict.fromkeys(("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(2**63 - 1))
+"""Settings of a topic that takes records of all times. Brokers from 4.0 refuse by default what is an hour ahead; those
+before 3.6 don't have the settings, and refuse nothing by default."""
 _DENIED = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
@@ -243,9 +247,12 @@ class Topics:
         response = await self._administer(
             f"making topics {', '.join(missing)}", lambda admin: admin.create_topics(topics)
         )
+        former = {key: value for key, value in config.items() if key not in ANY_TIME}
         for name, code, *message in response.topic_errors:
             error = for_code(code)
-            if code and error is not TopicAlreadyExistsError:
+            if error is InvalidConfigurationError and former != dict(config):
+                await self._create({name: missing[name]}, replication_factor, former)
+            elif code and error is not TopicAlreadyExistsError:
                 raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
 
     async def _administer(self, what: str, call: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:

@@ -46,13 +46,16 @@ class ProducerOverError(Exception):
 class PartsFailedError(Exception):
     """What brokers answered about some partitions of a transaction, nothing of which can be committed then.
 
-    `may_be_late`: a request may still be under way to them.
+    `may_be_late`: a request may still be under way to them. `of_offsets`: the answer is about the group's offsets of
+    the partitions, not about records for them: a partition may be an input of one task and an output of another.
     """
 
-    def __init__(self, errors: Mapping[TopicPartition, KafkaError], *, may_be_late: bool = False) -> None:
+    def __init__(
+        self, errors: Mapping[TopicPartition, KafkaError], *, may_be_late: bool = False, of_offsets: bool = False
+    ) -> None:
         super().__init__("; ".join(f"{part}: {described(error)}" for part, error in errors.items()))
         self.errors = errors
-        self.may_be_late = may_be_late
+        self.may_be_late, self.of_offsets = may_be_late, of_offsets
 
 
 class Throttle:

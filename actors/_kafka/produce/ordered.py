@@ -70,5 +70,5 @@ def _code_of_offsets(answer: Any) -> int:
             elif code != OK:
                 return int(code)
     if failed:
-        raise PartsFailedError(failed)
+        raise PartsFailedError(failed, of_offsets=True)
     return OK

@@ -144,7 +144,7 @@ class BatchWriter(ABC):
             }
             raise BatchesRefusedError(needs_it) from unknown
         except PartsFailedError as failed:
-            raise await self._refused(batches, failed.errors) from failed
+            raise await self._refused(batches, failed) from failed
         except _FAILED as error:
             raise self._unknown(error) from error
 
@@ -353,9 +353,7 @@ class BatchWriter(ABC):
                 errors[place] = self._unknown_output(batch, unknown)
         return BatchesRefusedError(errors)
 
-    async def _refused(
-        self, batches: Sequence[CommitBatch], errors: Mapping[TopicPartition, KafkaError]
-    ) -> BatchesRefusedError:
+    async def _refused(self, batches: Sequence[CommitBatch], failed: PartsFailedError) -> BatchesRefusedError:
         found: dict[int, TaskError] = {}
         for place, batch in enumerate(batches):
             try:
@@ -364,10 +362,10 @@ class BatchWriter(ABC):
                 found[place] = self._unknown_output(batch, unknown)
                 continue
             changelogs = [TopicPartition(topic, batch.partition) for topic in batch.changelogs]
-            for part in (*batch.offsets, *changelogs, *outputs):
-                if part in errors:
+            for part in batch.offsets if failed.of_offsets else (*changelogs, *outputs):
+                if part in failed.errors:
                     has_own_time = any(output.timestamp_ms is not None for output in outputs.get(part, ()))
-                    found[place] = self._refusal(batch, part, errors[part], has_own_time=has_own_time)
+                    found[place] = self._refusal(batch, part, failed, has_own_time=has_own_time)
                     break
         return BatchesRefusedError(found)
 
@@ -377,12 +375,13 @@ class BatchWriter(ABC):
         return OutcomeUnknownError(f"{batch}: {why}", missing=missing)
 
     def _refusal(
-        self, batch: CommitBatch, part: TopicPartition, error: KafkaError, *, has_own_time: bool
+        self, batch: CommitBatch, part: TopicPartition, failed: PartsFailedError, *, has_own_time: bool
     ) -> CommitRefusedError | OutcomeUnknownError:
+        error = failed.errors[part]
         what = f"{batch}: {part}: {described(error)}"
         if is_refusal(error, has_own_time=has_own_time):
             return CommitRefusedError(what)
-        if part in batch.offsets and isinstance(error, TopicAuthorizationFailedError):
+        if failed.of_offsets and isinstance(error, TopicAuthorizationFailedError):
             # An offset needs Read on its topic.
             missing = lacking(error, self.connection.principal, READ, name=part.topic)
         else:
@@ -496,16 +495,16 @@ def _code(answer: Any) -> int:
 
 
 def _code_of_offsets(answer: Any) -> int:
-    return _common_code(
-        (name, partition, code) for name, partitions, _ in answer.topics for partition, code, _ in partitions
-    )
+    codes = ((name, partition, code) for name, partitions, _ in answer.topics for partition, code, _ in partitions)
+    return _common_code(codes, of_offsets=True)
 
 
 def _code_of_partitions(answer: Any) -> int:
-    return _common_code((name, partition, code) for name, partitions in answer.errors for partition, code in partitions)
+    codes = ((name, partition, code) for name, partitions in answer.errors for partition, code in partitions)
+    return _common_code(codes, of_offsets=False)
 
 
-def _common_code(codes: Iterable[tuple[str, int, int]]) -> int:
+def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> int:
     """Return what a coordinator says of the whole transaction.
 
     Raises:
@@ -518,7 +517,7 @@ def _common_code(codes: Iterable[tuple[str, int, int]]) -> int:
         elif code not in (OK, _OPERATION_NOT_ATTEMPTED):
             return code
     if failed:
-        raise PartsFailedError(failed)
+        raise PartsFailedError(failed, of_offsets=of_offsets)
     return OK
 
 

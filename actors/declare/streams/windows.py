@@ -9,9 +9,9 @@ from typing import Any, Literal
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
 from actors.declare.streams.repartition import Forward
-from actors.declare.values.codecs import Codec, resolve, use_keys
+from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
-from actors.declare.values.stored import check_aggregate, state_type
+from actors.declare.values.stored import check_aggregate, state_type, use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store

@@ -7,13 +7,12 @@ itself is written in the bytes that Faust writes, so agents and actors share top
 
 from __future__ import annotations
 
-import functools
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union
+from typing import Annotated, Any, Literal, NoReturn, Union
 from uuid import UUID
 
 import faust
@@ -27,7 +26,7 @@ from faust.utils.json import on_default
 from actors._core.logs import text_of
 from actors._core.unions import is_union
 from actors._core.values.key_forms import decimal_form, float_form, ordered
-from actors._core.values.read_back import difference, no_text_key, unfit
+from actors._core.values.read_back import difference, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
@@ -35,6 +34,7 @@ _SCALARS = (int, float, bool, Decimal, UUID)
 _EXACT = (bytes, str, int, bool, Decimal, UUID)
 """Types all of whose values are read back as they are."""
 _UNTYPED = (None, Any, object)
+_PLAIN_DATA = (*_UNTYPED, dict, list)
 _FORMS = {float: float_form, Decimal: decimal_form}
 """By type of key, what returns the same value for equal ones."""
 # The options of Faust's own JSON codec.
@@ -42,7 +42,6 @@ _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 _Decode = Callable[[bytes], Any]
 _Encode = Callable[[Any], bytes]
-_Keyed = TypeVar("_Keyed")
 
 
 class CodecError(ActorsError, ValueError):
@@ -80,15 +79,16 @@ def resolve(
         serializer: a name or codec of Faust's registry. By default the Record's own, `raw` for `bytes` and
             `str`, and `json` for the rest.
         refuse: called with bytes that aren't JSON of the type, to raise a better error than `CodecError`.
-        for_others: whether values without a type are written for readers that take JSON for what it is. Then what JSON
-            lacks, such as times and models, may become text and objects. It still has no NaN, and keys are text.
+        for_others: whether values are written for the readers of a topic. Then only types that can hold a float are
+            read back. Without a type, what JSON lacks, such as times and models, may become text and objects; it still
+            has no NaN, and keys are text.
         in_order: whether JSON has the entries of dicts in the order of their keys.
 
     Raises:
         ConfigurationError: the serializer is unknown, or can't carry the type.
     """
     plain, optional = _strip_optional(type_)
-    is_json = False
+    is_json = is_layered = False
     faust_codec = _find_serializer(serializer or _default_serializer(plain))
     label = getattr(plain, "__name__", None) or str(plain)
     if type(faust_codec) is registry.raw and not faust_codec.children:
@@ -99,17 +99,25 @@ def resolve(
         is_json = plain is not bytes
     else:
         decode, encode = _layered(plain, faust_codec, optional)
+        is_layered = True
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
-    is_exact = (is_json and is_record(plain)) or (plain in _EXACT and not faust_codec.children)
-    is_free = for_others and plain in (*_UNTYPED, dict, list)
+    is_exact = not is_layered and (is_record(plain) or plain in _EXACT)
+    is_free = for_others and (plain in _PLAIN_DATA or not (is_layered or _may_lose(plain)))
+    quick = orjson.loads if plain is None and is_json else decode
+    if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
+        raise ConfigurationError(reason)
     return Codec(
         _guard_decode(decode, label, refuse if is_json else None),
-        _guard_encode(encode, plain, label, None if is_exact or is_free else decode),
+        _guard_encode(encode, plain, label, None if is_exact or is_free else (quick, decode)),
         f"{label} as {name}",
         is_json,
         origin,
     )
+
+
+def _may_lose(type_: Any) -> bool:
+    return any(_holds(type_, kind) for kind in ("FloatType(", "AnyType(", "CustomType("))
 
 
 def check_schema(owner: str, schema: Any) -> None:
@@ -165,7 +173,7 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
     plain, _ = _strip_optional(type_)
     if serializer is None and (default != "raw" or _fits_raw(plain)):
         serializer = default
-    codec = resolve(type_, serializer, for_others=True, in_order=True)
+    codec = resolve(type_, serializer, for_others=plain in _PLAIN_DATA, in_order=True)
     decode, encode, form = codec.decode, codec.encode, _FORMS.get(plain)
     if form is not None:
 
@@ -203,36 +211,6 @@ def one_form(codec: Codec) -> Callable[[bytes], Any]:
         return key
 
     return decode_form
-
-
-def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
-    """Return what returns the codec of a store's keys: that of a topic with the same type and serializer.
-
-    It goes by the app's settings, which may not be there yet.
-
-    Raises:
-        ConfigurationError: as `resolve`.
-    """
-    # As `app.topic` and Faust's schemas have it.
-    own = "raw" if type_ in (bytes, str) else type_._options.serializer if is_record(type_) else None
-    serializer = serializer or own
-    key = resolve_key(type_, serializer)
-    if serializer is not None:
-        return lambda: key
-    return functools.cache(lambda: resolve_key(type_, default=app.serializers.key_serializer))
-
-
-def use_keys(store: _Keyed, keys: Callable[[], Codec]) -> _Keyed:
-    """Have a store take the codec of its keys from `keys` when it first needs one."""
-    handle: Any = store
-
-    def encode_key(key: Any) -> bytes:
-        # Hot: without a detour from now on.
-        handle.encode_key = encode = keys().encode
-        return encode(key)
-
-    handle.encode_key, handle.decode_key = encode_key, lambda raw: keys().decode(raw)
-    return store
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
@@ -331,7 +309,7 @@ def _json(type_: Any, in_order: bool = False) -> tuple[_Decode, _Encode]:
     if type_ in _UNTYPED:
         return orjson.loads, _in_order(_dump_untyped, in_order)
     decoder = _decoder(type_)
-    if type_ in (dict, list):
+    if type_ in _PLAIN_DATA:
         return decoder.decode, _in_order(_dump_json, in_order)
     order = "deterministic" if in_order else _order(type_)
     return decoder.decode, msgspec.json.Encoder(enc_hook=on_default, order=order).encode
@@ -466,8 +444,9 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
     return guarded
 
 
-def _guard_encode(encode: _Encode, type_: Any, label: str, back: _Decode | None) -> _Encode:
-    """Return an encoder that raises `CodecError`, for what `back` doesn't return from the bytes too."""
+def _guard_encode(encode: _Encode, type_: Any, label: str, decoders: tuple[_Decode, _Decode] | None) -> _Encode:
+    """Return an encoder that raises `CodecError`, for what isn't read back too: the first decoder is a quick one."""
+    back, decode = decoders or (None, _identity)
     expected = _classes(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
@@ -479,7 +458,7 @@ def _guard_encode(encode: _Encode, type_: Any, label: str, back: _Decode | None)
         try:
             raw = encode(value)
             if back is not None and back(raw) != value:
-                _check_same(value, back(raw))
+                _check_same(value, decode(raw))
         except MemoryError:
             raise
         except Exception as error:

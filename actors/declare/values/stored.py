@@ -1,16 +1,19 @@
-"""What a store keeps as its values: plain ones, those of a type with versions, or the states of an aggregate."""
+"""What a store keeps: keys, and as values plain ones, those of a type with versions, or states of an aggregate."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from actors._core.aggregates import Aggregate, as_it_is
-from actors.declare.values.codecs import Codec, CodecError, resolve
+from actors.declare.values.codecs import Codec, CodecError, is_record, resolve, resolve_key
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
+
+_Keyed = TypeVar("_Keyed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +113,33 @@ def _codec(owner: str, aggregate: Aggregate[Any]) -> Codec:
             raise CodecError(f"{owner}: {error}") from error
 
     return Codec(decode, encode, f"results of the aggregate {aggregate.name}")
+
+
+def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
+    """Return what returns the codec of a store's keys: that of a topic with the same type and serializer.
+
+    It goes by the app's settings, which may not be there yet.
+
+    Raises:
+        ConfigurationError: as `resolve`.
+    """
+    # As `app.topic` and Faust's schemas have it.
+    own = "raw" if type_ in (bytes, str) else type_._options.serializer if is_record(type_) else None
+    serializer = serializer or own
+    key = resolve_key(type_, serializer)
+    if serializer is not None:
+        return lambda: key
+    return functools.cache(lambda: resolve_key(type_, default=app.serializers.key_serializer))
+
+
+def use_keys(store: _Keyed, keys: Callable[[], Codec]) -> _Keyed:
+    """Have a store take the codec of its keys from `keys` when it first needs one."""
+    handle: Any = store
+
+    def encode_key(key: Any) -> bytes:
+        # Hot: without a detour from now on.
+        handle.encode_key = encode = keys().encode
+        return encode(key)
+
+    handle.encode_key, handle.decode_key = encode_key, lambda raw: keys().decode(raw)
+    return store

@@ -74,21 +74,27 @@ class PlacedRecords:
 
     def _misplaced(self, records: Sequence[InputRecord]) -> list[tuple[int, int | BaseException]]:
         """Return place and right partition of what is in a wrong one, or why the partitioner can't tell."""
-        partitioner, count, here = self._partitioner, self._spec.partition_count, self._source.partition
+        here = self._source.partition
         keys = [record.key or b"" for record in records]
         places: Sequence[int] = range(len(keys))
         if not all(keys):
             places = [place for place in places if keys[place] or self._is_placed(records[place])]
             keys = [keys[place] for place in places]
-        try:
-            homes = partitioner.homes(keys, count)
-        except EXITS:
-            raise
-        except BaseException:
+        homes = self._homes(keys)
+        if homes is None:
             return self._one_by_one(zip(places, keys, strict=True))
         if homes.count(here) == len(homes):
             return []
         return [(place, home) for place, home in zip(places, homes, strict=True) if home != here]
+
+    def _homes(self, keys: Sequence[bytes]) -> Sequence[int] | None:
+        """Return the partitions of keys, None if the partitioner raises for one of them."""
+        try:
+            return self._partitioner.homes(keys, self._spec.partition_count)
+        except EXITS:
+            raise
+        except BaseException:
+            return None
 
     def _is_placed(self, record: InputRecord) -> bool:
         """Whether producers put a record without a key, or with an empty one, into a certain partition."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, text_of
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
@@ -286,7 +286,7 @@ class Replies:
 
     def _encoded(self, later: AnswerLater, value: Any) -> bytes:
         if isinstance(value, Rejected):
-            return b"r" + _cut(str(value))
+            return b"r" + _cut(text_of(value))
         codec = self._types.codec_of(later.kind)
         if codec is None:
             raise UsageError(

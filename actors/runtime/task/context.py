@@ -34,7 +34,10 @@ class PoisonTracking:
             with them.
         careful_internal_s: internal messages are committed one by one until then, by the monotonic clock.
         dropped: the ids of internal messages that stopped the partition, and that an operator gave up.
-        poisoned: by `actors.runtime.task.handling.identity` why the broker refuses what a message led to.
+        poisoned: by `actors.runtime.task.handling.identity` why a message isn't handled again: the broker refuses what
+            it led to, or it is in `held_up`.
+        held_up: messages whose handlers held the event loop for longer than a session, again and again. The worker
+            keeps them for the partition's next task.
         given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by changelog, what a commit found that shows that its changelog lost records.
@@ -46,6 +49,7 @@ class PoisonTracking:
     given_up: set[MessageId] = field(default_factory=set)
     sweep_after_s: float = 0.0
     went_back: dict[str, str] = field(default_factory=dict)
+    held_up: dict[MessageId, RecordError] = field(default_factory=dict)
     dropped: set[MessageId] = field(default_factory=set)
 
 

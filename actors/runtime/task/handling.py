@@ -48,10 +48,10 @@ logger = escaping(logging.getLogger(__name__))
 class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
-    `parked` is None if the actor takes no commands. `poisoned` says by what `identity` gives why the broker
-    refuses what a message led to, `dropped` which internal messages an operator gave up. `timers` tell whether they can
-    go by a record's time. `wait` lets so many seconds pass, with nothing of the message held; it raises CancelledError
-    if the task ends.
+    `parked` is None if the actor takes no commands. `poisoned` has by what `identity` gives why a message isn't handled
+    again, `dropped` which internal messages an operator gave up; `internal_id` is the internal message that is handled
+    now. `timers` tell whether they can go by a record's time. `wait` lets so many seconds pass, with nothing of the
+    message held; it raises CancelledError if the task ends.
     """
 
     spec: ActorSpec
@@ -62,6 +62,7 @@ class Handling:
     dropped: Container[MessageId] = ()
     timers: Timers | None = None
     inputs: dict[str, InputSpec] = field(init=False)
+    internal_id: MessageId | None = None
 
     def __post_init__(self) -> None:
         self.inputs = {one.topic: one for one in self.spec.inputs}
@@ -92,7 +93,9 @@ class Handling:
             return
         if self.poisoned and identity(state.source, record) in self.poisoned:
             # It stays known until that is committed: the broker may refuse the dead letter too.
-            self.give_up(state, record, self.poisoned[identity(state.source, record)], 1, internal)
+            failed = self.poisoned[identity(state.source, record)]
+            failed.offset, failed.key = record.offset, record.key
+            self.give_up(state, record, failed, 1, internal)
             return
         if internal is not None and internal.handle is not None:
             parked = None
@@ -126,6 +129,7 @@ class Handling:
         ctx: Context | None = None
         try:
             if internal is not None:
+                self.internal_id = identity(state.source, record)
                 ctx = Context(state, record, None, record.key or b"")
                 enter_message(ctx)
                 is_wanted = internal.consume(ctx)
@@ -144,6 +148,7 @@ class Handling:
             if state.newer is not None:
                 raise state.newer
         finally:
+            self.internal_id = None
             if ctx is not None:
                 ctx._state = None
         state.scope.release()

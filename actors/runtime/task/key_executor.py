@@ -22,13 +22,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from actors._core.logs import escaping
 from actors.ports import InputRecord, Unreadable
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.task.handling import Handling
+from actors.runtime.task.context import MessageId
+from actors.runtime.task.handling import Handling, identity
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
 
 logger = escaping(logging.getLogger(__name__))
@@ -86,7 +88,7 @@ class KeyExecutor:
         self._open: dict[InFlightRecord, None] = {}
         self._queues: dict[bytes, KeyQueue] = {}
         self._ready: deque[KeyQueue] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[Any], InFlightRecord] = {}
         self._done: deque[tuple[InFlightRecord, TaskState]] = deque()
         self._holds = 0
         self._waiting = 0
@@ -149,8 +151,8 @@ class KeyExecutor:
             running = asyncio.create_task(
                 self._run(in_flight), name=f"message {in_flight.one.source} {in_flight.record.offset}"
             )
-            self._running.add(running)
-            running.add_done_callback(self._running.discard)
+            self._running[running] = in_flight
+            running.add_done_callback(self._end)
 
     async def _run(self, in_flight: InFlightRecord) -> None:
         state = self._private_state(in_flight)
@@ -165,10 +167,19 @@ class KeyExecutor:
             self._done.append((in_flight, state))
             if not self._holds:
                 self.merge_all()
-        self._running.discard(asyncio.current_task())
+        self._end(asyncio.current_task())
         self.start()
         self._changed.set()
         self._wake()
+
+    def _end(self, running: asyncio.Task[Any] | None) -> None:
+        if running is not None:
+            self._running.pop(running, None)
+
+    def message_in(self, running: asyncio.Task[Any]) -> MessageId | None:
+        """Return the message that an asyncio task handles; None if it handles none."""
+        in_flight = self._running.get(running)
+        return None if in_flight is None else identity(in_flight.one.source, in_flight.record)
 
     def _private_state(self, in_flight: InFlightRecord) -> TaskState:
         shared, one = self._shared, in_flight.one

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
@@ -15,7 +16,7 @@ from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.context import TaskContext
+from actors.runtime.task.context import MessageId, TaskContext
 from actors.runtime.task.key_executor import KeyExecutor
 from actors.runtime.task.processor import TaskProcessor
 from stores._core.overlay import Writes
@@ -176,6 +177,10 @@ class KeyedProcessor(TaskProcessor):
         """See `TaskProcessor.in_hand`."""
         begun = ((one.source, one.completed.oldest) for one in self.inputs)
         return next(((source, offset) for source, offset in begun if offset is not None), None)
+
+    def message_in(self, running: asyncio.Task[Any]) -> MessageId | None:
+        """See `KeyExecutor.message_in`."""
+        return self._executor.message_in(running)
 
     def _sync(self) -> None:
         for one in self.inputs:

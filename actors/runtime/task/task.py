@@ -59,7 +59,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
-from actors.runtime.task.context import CAREFUL_INTERNAL_S, PoisonTracking, TaskContext
+from actors.runtime.task.context import CAREFUL_INTERNAL_S, MessageId, PoisonTracking, TaskContext
 from actors.runtime.task.former_owners import settled_offset, settled_owner
 from actors.runtime.task.identity import FoundInput, agreed, check_order, identify, require_unchanged
 from actors.runtime.task.keyed_processor import KeyedProcessor
@@ -310,6 +310,18 @@ class Task:
         """The oldest input record that its handlers haven't finished, with its offset; None if there is none."""
         return None if self._processor is None else self._processor.in_hand
 
+    def message_in(self, running: asyncio.Task[Any] | None) -> MessageId | None:
+        """Return the message whose handler runs in an asyncio task; None if that handles no message of this task."""
+        processor = self._processor
+        if processor is None or running is None:
+            return None
+        if isinstance(processor, KeyedProcessor):
+            return processor.message_in(running)
+        if running is not self._run_task:
+            return None
+        in_hand = processor.in_hand
+        return processor._handling.internal_id if in_hand is None else (in_hand[0].topic, in_hand[1])
+
     @property
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
@@ -468,6 +480,7 @@ class Task:
         if facts.is_recreated:
             await self._services.group.require_agreement([found.source.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", found.source, decision.offset)
+            self.context.poison.held_up.clear()
             self.context.poison, finished, self._release.told_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:

@@ -53,7 +53,7 @@ if "THREADED" in os.environ:
         time.sleep(float(seconds))
 
 
-@app.actor(source, stores=[last])
+@app.actor(source, stores=[last], on_error=os.environ.get("ON_ERROR", "stop"))  # type: ignore[arg-type]
 async def repeat(ctx: Context, value: str) -> None:
     """Echo a message."""
     kind, _, seconds = value.partition(":")

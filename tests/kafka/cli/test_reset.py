@@ -335,7 +335,7 @@ async def test_names_with_a_typo(operator: Operator) -> None:
     assert wrong.returncode == 1
     assert "there is no actor 'cuont', did you mean count?" in wrong.stderr
     assert "did you mean earliest?" in (await operator.faust("reset", "--to", "earlyest")).stderr
-    assert (await operator.faust("reset", "--yes")).returncode == 2
+    assert (await operator.faust("reset", "--state", "delete")).returncode == 2
 
 
 @pytest.mark.nightly

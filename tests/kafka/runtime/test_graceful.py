@@ -177,6 +177,25 @@ async def test_a_handler_that_holds_the_loop_is_named_before_the_session_is_over
 
 
 @pytest.mark.nightly
+async def test_a_message_that_holds_the_loop_for_longer_than_a_session_is_given_up(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name = await begin(brokers)
+    for number in range(2):
+        workers.append(WorkerProcess(MODULE, brokers, tmp_path / f"data-{number}", APP_NAME=name, ON_ERROR="skip"))
+        workers[-1].start()
+    await eventually(lambda: all(_takeovers(worker) for worker in workers), what=lambda: _logs(workers))
+    sent = [(b"key-%d" % number, b"block:9" if number == 20 else b"%d" % number) for number in range(40)]
+    await send(brokers, f"{name}-in", sent)
+    await eventually(lambda: _has(brokers, name, 39), deadline_s=120, what=lambda: _logs(workers))
+    logs = "".join(worker.log() for worker in workers)
+    assert "held the event loop for longer than broker_session_timeout=6 s, 2 times on this worker" in logs
+    assert "skipped after 1 attempts" in logs
+    values = sorted(record.value for record in await read_all(brokers, f"{name}-out"))
+    assert values == sorted(value for _, value in sent if not value.startswith(b"block"))
+
+
+@pytest.mark.nightly
 async def test_a_broker_that_is_away_is_said_once_per_interval(tmp_path: Path, workers: list[WorkerProcess]) -> None:
     with Cluster.up(tmp_path / "kafka") as cluster:
         name = await begin(cluster.bootstrap)

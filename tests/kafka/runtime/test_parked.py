@@ -256,7 +256,7 @@ async def test_many_keys_are_retried_or_dropped_by_one_command(shop: Shop) -> No
     assert await shop.json("retry", "--all", "--until", "2001-01-01") == []
     assert await shop.json("drop", "--all", "--yes", "--partition", "1") == []
     asked = await shop.faust("parked", "drop", "--all")
-    assert (asked.returncode, "Drop 7 messages and effects of 4 keys?" in asked.stderr) == (1, True), asked
+    assert (asked.returncode, "Drop 6 messages and 1 effect of 4 keys?" in asked.stderr) == (1, True), asked
     again = await shop.json("retry", "take_order", "--all", code=1)
     assert [(one["key"], "failed again" in one["error"]) for one in again] == [
         ("a", True),
@@ -275,7 +275,7 @@ async def test_many_keys_are_retried_or_dropped_by_one_command(shop: Shop) -> No
     assert [order for order, _, _ in await shop.done("a")] == ["a0", "a1"]
     assert await shop.done("c") == []
     done = await shop.faust("parked", "retry", "--all")
-    assert (done.returncode, done.stdout) == (0, "handled: 1 messages and effects of 1 keys\n"), done
+    assert (done.returncode, done.stdout) == (0, "handled: 1 effect of 1 key\n"), done
     assert await shop.json("list") == []
 
 
@@ -289,7 +289,7 @@ async def test_what_comes_while_somebody_is_asked_is_not_dropped_with_what_was_s
     assert asking.stdin is not None
     async with asyncio.timeout(90):
         shown = await asking.stderr.readuntil(b"?")
-    assert b"Drop 2 messages and effects of 2 keys?" in shown
+    assert b"Drop 2 messages of 2 keys?" in shown
     await shop.send(("a", named("a1")))
 
     async def waits() -> bool:
@@ -298,5 +298,5 @@ async def test_what_comes_while_somebody_is_asked_is_not_dropped_with_what_was_s
     await eventually(waits)
     async with asyncio.timeout(90):
         told, _ = await asking.communicate(b"y\n")
-    assert (asking.returncode, told.strip()) == (0, b"dropped: 2 messages and effects of 2 keys")
+    assert (asking.returncode, told.strip()) == (0, b"dropped: 2 messages of 2 keys")
     assert [(one["key"], one["waiting"]) for one in await shop.json("list")] == [("a", 1)]

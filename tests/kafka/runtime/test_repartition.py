@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,29 @@ async def has_dead_letters(brokers: str, name: str) -> None:
         if json.loads(record.value)["number"] % 25 == 0
     }
     assert {origin: letter.value for origin, letter in letters.items()} == refused
+
+
+async def test_a_payment_hours_ahead_of_the_clock_is_forwarded_with_its_time(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    """A topic that is made with the brokers' defaults takes an hour, and refuses the record in the end."""
+    name, ahead_ms = unique("ahead"), 20 * 3_600_000
+    any_time = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    await make_topics(brokers, f"{name}-payments", f"{name}-out", partitions=PARTITIONS, config=any_time)
+    worker = WorkerProcess("tests.kafka.apps.rekey_app", brokers, tmp_path / "data", APP_NAME=name)
+    workers.append(worker.start())
+    now_ms = time.time_ns() // 1_000_000
+    async with producing(brokers) as producer:
+        for number, timestamp_ms in enumerate((now_ms, now_ms + ahead_ms)):
+            value = json.dumps({"number": number, "order": "o"}).encode()
+            await producer.send(f"{name}-payments", value, b"c", timestamp_ms=timestamp_ms, headers=[("number", b"1")])
+
+    async def has_both() -> bool:
+        return len(await read_all(brokers, f"{name}-out")) == 2
+
+    await eventually(has_both, what=worker.log)
+    times = sorted(record.timestamp for record in await read_all(brokers, f"{name}-out"))
+    assert times == [now_ms, now_ms + ahead_ms]
 
 
 async def test_payments_are_counted_once_by_their_order_although_workers_are_killed(

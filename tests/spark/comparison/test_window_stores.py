@@ -170,7 +170,7 @@ async def last_values(world: World, store: str) -> dict[int, dict[bytes, bytes]]
 def waiting(rows: dict[bytes, bytes]) -> list[bytes]:
     """The rows whose close is due and wasn't handled."""
     progress = decode_progress(rows[PROGRESS_KEY])
-    lengths_ms = {b"w": 15_000, b"e": 0}
+    lengths_ms = {b"w": 15_000, b"e": 9_001}
     return [
         row
         for row in rows

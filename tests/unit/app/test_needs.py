@@ -337,6 +337,8 @@ REKEYED = "shop-forward-shop-keyed-repartition"
         ("retention.ms", "604800000", "-1", False),
         ("retention.bytes", "1", "-1", False),
         ("message.timestamp.type", "LogAppendTime", "CreateTime", False),
+        ("message.timestamp.after.max.ms", "3600000", "9223372036854775807", False),
+        ("message.timestamp.before.max.ms", "3600000", "9223372036854775807", False),
     ],
 )
 def test_a_repartition_topic_keeps_what_is_not_handled(name: str, value: str, good: str, is_error: bool) -> None:

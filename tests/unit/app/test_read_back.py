@@ -17,7 +17,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import Actor, ActorsError, App, Context, EffectCall, HandlerFailedError, Tumbling, aggregates, receive
+from actors import (
+    Actor,
+    ActorsError,
+    App,
+    ConfigurationError,
+    Context,
+    EffectCall,
+    HandlerFailedError,
+    Tumbling,
+    aggregates,
+    receive,
+)
 from actors.declare.values.codecs import Codec, CodecError, resolve
 from actors.testing import ActorTestDriver
 
@@ -271,6 +282,28 @@ def test_what_is_written_for_others_need_only_be_json() -> None:
     for value in ({"a": math.nan}, {1: 2}, {"a": [{"b": {None: 1}}]}):
         with pytest.raises(CodecError, match=r"is nan|has the key"):
             codec.encode(value)
+
+
+class Undated(faust.Record):
+    at: Optional[datetime] = None  # noqa: UP045  as above
+
+
+class Basket(faust.Record):
+    carts: list[Undated]
+
+
+class Numbered(faust.Record, isodates=True):
+    id: UUID
+
+
+@pytest.mark.parametrize(
+    ("record", "field"), [(Undated, "Undated.at"), (Basket, "Undated.at"), (Numbered, "Numbered.id")]
+)
+def test_a_record_whose_fields_would_become_text_is_refused_as_a_stores_type(record: Any, field: str) -> None:
+    app = App("records", broker="kafka://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match=rf"{field}, a \w+, would be read back as text"):
+        app.store("carts", value_type=record)
+    app.topic("carts", value_type=record)
 
 
 # --- in every place --------------------------------------------------------------------------------------------------

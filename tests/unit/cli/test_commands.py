@@ -246,7 +246,9 @@ def no_time(value: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"by": lambda value: value.decode()}, {"times": {"timestamp": no_time}}], ids=str
+    "options",
+    [{}, {"by": lambda value: value.decode()}, {"times": {"timestamp": no_time}}],
+    ids=["plain", "by another key", "with times of its own"],
 )
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("key", [None, "ada"])

@@ -10,6 +10,7 @@ import pytest
 from actors import App, Context, EffectCall, HandlerFailedError
 from actors._core.keys import line_bounds
 from actors._core.task.topic_ids import show_id
+from actors._faust.setup import Setup
 from actors.ports import TopicPartition
 from actors.runtime.quarantine.entries import ParkedMessage, summary_of
 from actors.runtime.requests.requests import ASK, REPLY_TO
@@ -140,12 +141,12 @@ class MovedDriver(ActorTestDriver):
     """The app on another cluster: `snapshot --publish` has written a key of its store, partition 0, to the
     changelog."""
 
-    async def _begin(self) -> None:
-        make_topics(self._cluster, self._setup, self._partitions)
+    async def _begin(self, app: App, setup: Setup) -> None:
+        make_topics(self._cluster, setup, self._partitions)
         # As `spark_replay` metadata it: no owner, no input.
         headers = [(METADATA_HEADER, encode_metadata(0, -1))]
         self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
-        await super()._begin()
+        await super()._begin(app, setup)
 
 
 @pytest.mark.parametrize("driven", [ActorTestDriver, MovedDriver])

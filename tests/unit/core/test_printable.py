@@ -145,7 +145,7 @@ def test_a_worker_s_log_shows_keys_and_handlers_errors_escaped(caplog: pytest.Lo
 
     text = HOSTILE.rstrip("\ud800")
     with ActorTestDriver(app, partitions=1) as driver:
-        driver.send(topic, key=text, value=text, headers={"fa-control": text.encode()})
+        driver.send(topic, key=text, value=text, headers={"note": text.encode()})
     formatted = [logging.Formatter("%(message)s").format(record) for record in caplog.records]
     assert any("forged" in line for line in formatted)
     assert all(is_sound(line) for line in formatted)

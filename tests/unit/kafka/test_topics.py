@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from aiokafka.errors import InvalidConfigurationError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from actors._kafka.admin import topics
-from actors._kafka.admin.topics import WINDOWED, ChangelogSettings, Topics, check_policy
+from actors._kafka.admin.topics import ANY_TIME, WINDOWED, ChangelogSettings, Topics, check_policy
 from actors._kafka.connection import Connection
 from actors.errors import BrokerUnavailableError, ConfigurationError
 
@@ -52,6 +52,34 @@ async def test_other_errors_are_not_waited_for() -> None:
     refused = (TopicAuthorizationFailedError.errno, "not for you", 2, "secret", [])
     with pytest.raises(BrokerUnavailableError, match="topic secret: TopicAuthorizationFailedError: not for you"):
         await AnsweredTopics([unknown("new"), refused]).configs(["new", "secret"])
+
+
+async def test_a_broker_that_lacks_the_limits_of_times_makes_the_topic_without_them() -> None:
+    asked: list[dict[str, str]] = []
+
+    class OldBroker(Topics):
+        async def _administer(self, what: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+            return await call(self)
+
+        async def create_topics(self, topics: list[Any]) -> Any:
+            asked.extend(topic.topic_configs for topic in topics)
+            unknown = InvalidConfigurationError.errno if "message.timestamp.after.max.ms" in asked[-1] else 0
+            return SimpleNamespace(topic_errors=[(topic.name, unknown, "unknown name") for topic in topics])
+
+    broker = OldBroker(Connection.to("127.0.0.1:9092", client_id="test"), control=None)  # type: ignore[arg-type]
+    config = {"retention.ms": "-1"}
+    await broker._create({"made": 3}, 1, {**config, **ANY_TIME})
+    assert asked == [{**config, **ANY_TIME}, config]
+
+
+async def test_a_topic_with_a_setting_that_no_broker_takes_is_an_error() -> None:
+    class Strict(Topics):
+        async def _administer(self, what: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+            return SimpleNamespace(topic_errors=[("made", InvalidConfigurationError.errno, "no")])
+
+    broker = Strict(Connection.to("127.0.0.1:9092", client_id="test"), control=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="topic made can't be made: InvalidConfigurationError: no"):
+        await broker._create({"made": 3}, 1, {**ANY_TIME})
 
 
 KEPT_MS = 7_200_000

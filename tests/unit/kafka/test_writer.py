@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    InvalidTimestampError,
     NodeNotReadyError,
     NotLeaderForPartitionError,
     TopicAuthorizationFailedError,
@@ -20,8 +21,9 @@ from actors._kafka.produce.failures import PartsFailedError
 from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.sending import Sequences
 from actors._kafka.produce.writer import TransactionWriter
-from actors.errors import BatchesRefusedError, BrokerUnavailableError
-from actors.ports import CommitBatch, Identity, Output, TopicPartition
+from actors._kafka.transaction_requests import TxnOffsetCommitRequest
+from actors.errors import BatchesRefusedError, BrokerUnavailableError, CommitRefusedError
+from actors.ports import CommitBatch, Committed, Identity, Output, TopicPartition
 
 
 class Brokers:
@@ -128,6 +130,41 @@ async def test_a_transaction_whose_produce_may_be_late_is_fenced_and_not_aborted
     assert names == (["ApiVersionsRequest", "InitProducerIdRequest"] if may_be_late else ["EndTxnRequest"])
     assert made._sequences is not None
     assert made._sequences.epoch == (9 if may_be_late or is_version_2 else 8)
+
+
+@pytest.mark.parametrize("refuses", ["records", "offsets"])
+async def test_only_the_batch_whose_records_or_offset_are_refused_fails(
+    monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    """One batch sends to a partition that another batch has read, as with `by=`: their offset isn't those records."""
+    part = TopicPartition("made", 0)
+
+    async def append(*_: Any, **__: Any) -> dict[TopicPartition, int]:
+        raise PartsFailedError({part: InvalidTimestampError()})
+
+    class Group:
+        async def coordinator_lookup(self, *_: Any) -> int:
+            return 1
+
+        async def send(self, _: int, request: Any, **__: Any) -> Any:
+            code = TopicAuthorizationFailedError.errno if refuses == "offsets" else 0
+            topics = [("made", [(0, code, {})], {})] if isinstance(request, TxnOffsetCommitRequest) else []
+            return SimpleNamespace(error_code=0, producer_id=5, producer_epoch=9, topics=topics)
+
+        async def _wait_on_metadata(self, _: str) -> set[int]:
+            return {0}
+
+    monkeypatch.setattr(writer_module, "append", append)
+    monkeypatch.setattr(writer_module, "finalized_features", lambda _: {"transaction.version": 2})
+    made = transactions(Group())
+    made._sequences, made._is_version_2 = Sequences(5, 8), True
+    outputs = [Output("made", 0, b"k", b"v", [], 1 << 50)]
+    sender = CommitBatch(0, {TopicPartition("in", 0): Committed(1, "")}, outputs=outputs)
+    reader = CommitBatch(0, {part: Committed(7, "")})
+    with pytest.raises(BatchesRefusedError) as raised:
+        await made.write(Identity("m", 1), [reader, sender])
+    assert list(raised.value.errors) == [1 if refuses == "records" else 0]
+    assert isinstance(next(iter(raised.value.errors.values())), CommitRefusedError) == (refuses == "records")
 
 
 @pytest.mark.parametrize("is_denied", [False, True])

@@ -133,7 +133,7 @@ def test_a_value_that_is_taken_out_was_never_there(
 @pytest.mark.parametrize("make", [aggregates.sum, aggregates.mean])
 def test_a_sum_whose_values_leave_takes_numbers_that_can(make: Callable[[], Aggregate[Any]], number: Any) -> None:
     aggregate = of_rows(make())
-    with pytest.raises(ValueError, match="adds finite numbers"):
+    with pytest.raises(ValueError, match="adds finite ints and floats"):
         aggregate.add(aggregate.initial, number)
 
 

@@ -23,7 +23,7 @@ from actors import (
     UndecodableRecordError,
     aggregates,
 )
-from actors._core.windows.changes import Change, encode_change
+from actors._core.windows.changes import GROUP_OF, Change, encode_change
 from actors.runtime.message import grouping
 from actors.testing import ActorTestDriver
 
@@ -455,9 +455,11 @@ class Amount(msgspec.Struct):
 def test_large_numbers_that_leave_take_nothing_with_them(aggregate: Any, large: Any) -> None:
     shop = Shop(aggregate=aggregate, of="cents", rows=Amount)
     with ActorTestDriver(shop.app, partitions=1) as driver:
-        for key, cents in (("a", 0.1), ("b", large), ("c", large), ("d", large), ("e", 1e-300), ("f", 0.2)):
+        # JSON can't hold the sum of two of the largest floats.
+        others = "b" if math.isinf(large * 2.0) else "bcd"
+        for key, cents in (("a", 0.1), *((other, large) for other in others), ("e", 1e-300), ("f", 0.2)):
             driver.send(shop.orders, key=key, value=Amount("de", cents))
-        for key in "bcd":
+        for key in others:
             driver.send(shop.orders, key=key, value=None)
         driver.send(shop.orders, key="e", value=None)
         total = math.fsum((0.1, 0.2))
@@ -501,6 +503,59 @@ def test_what_cant_be_taken_out_of_a_sum_again_is_refused(aggregate: Any, number
     shop = Shop(aggregate=aggregate, of=of)
     with ActorTestDriver(shop.app, partitions=1) as driver:
         driver.send(shop.orders, key="a", value=Order("de", 5))
-        with pytest.raises(HandlerFailedError, match=f"aggregates.{aggregate.name}\\(\\) over a table adds finite"):
+        with pytest.raises(
+            HandlerFailedError, match=f"aggregates.{aggregate.name}\\(\\) over a table adds finite ints"
+        ):
             driver.send(shop.orders, key="b", value=Order("de", 13))
         assert driver.items(shop.countries) == {"de": 5}
+
+
+@pytest.mark.parametrize("history", [None, timedelta(hours=1)])
+def test_groups_are_what_they_took_however_many_changes_are_skipped(history: timedelta | None) -> None:
+    def checked(held: int, order: Order) -> int:
+        if order.cents % 3 == 0:
+            raise ValueError("a third of all")
+        return held + order.cents
+
+    own = {"add": checked, "remove": lambda held, order: held - order.cents, "initial": 0, "value_type": int}
+    rng, shop = random.Random(9), Shop(history=history, on_changes_error="skip", **own)
+    groups: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    sent_to: dict[str, str | None] = {}
+    with ActorTestDriver(shop.app) as driver:
+        for number in range(300):
+            key, order = rng.choice("abcdefgh"), some_order(rng)
+            driver.post(shop.orders, key=key, value=order, timestamp_ms=NOON_MS + number)
+            country = None if order is None else order.country
+            former = sent_to.get(key)
+            if former is not None and former != country:
+                groups[former].pop(key, None)
+            if order is not None and country is not None and order.cents % 3:
+                groups[country][key] = order.cents
+            sent_to[key] = country
+            if number % 60 == 50:
+                driver.crash(keep_disk=number % 120 == 50, settle=False)
+        driver.settle()
+        totals = {country: sum(rows.values()) for country, rows in groups.items()}
+        assert driver.items(shop.countries) == totals
+        assert any(len(rows) > 1 for rows in groups.values())
+        kept = {(country, key) for country, rows in groups.items() for key in rows}
+        assert len(driver.items(shop.app.stores["countries-rows"])) == len(kept)
+        in_groups = [key for key, country in sent_to.items() if country is not None]
+        taken = [key for key in driver.items(shop.app.stores["countries-taken"]) if key.startswith(GROUP_OF)]
+        assert sorted(taken) == sorted(GROUP_OF + key.encode() for key in in_groups)
+
+
+def test_a_group_that_ended_while_it_had_rows_goes_on_from_initial() -> None:
+    own = {
+        "add": lambda held, order: held + order.cents or None,
+        "remove": lambda held, order: held - order.cents or None,
+    }
+    shop = Shop(**own, initial=0, value_type=int)
+    with ActorTestDriver(shop.app) as driver:
+        for key, cents in (("a", 5), ("b", -5)):
+            driver.send(shop.orders, key=key, value=Order("de", cents))
+        assert driver.items(shop.countries) == {}
+        driver.send(shop.orders, key="a", value=None)
+        assert driver.items(shop.countries) == {"de": -5}
+        driver.send(shop.orders, key="b", value=Order("de", 7))
+        assert driver.items(shop.countries) == {"de": 7}

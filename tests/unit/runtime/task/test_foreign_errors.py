@@ -330,3 +330,18 @@ def test_retries_take_an_error_that_is_no_exception() -> None:
 async def test_a_function_in_a_thread_that_raises_stop_iteration_fails() -> None:
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         await in_threads(1, "t")(lambda: next(iter(())))()
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "park"])
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_the_end_of_the_process_is_no_failure_of_the_message(
+    error: type[BaseException], concurrency: int, policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World("handler", error, on_error=policy, concurrency=concurrency)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        driver.post(world.topic, key="bad", value=-1)
+        with pytest.raises(error):
+            driver.settle()
+        assert driver.dead_letters() == []
+    assert "the handler of actor" not in caplog.text

@@ -63,7 +63,7 @@ def test_other_windows_than_those_held_are_refused(other):
     before = Shop(Tumbling(seconds=10))
     with ActorTestDriver(before.app, partitions=1) as driver:
         before.order(driver, "a", 1, 10)
-        refused = "store sales holds windows of Tumbling.0:00:10., and the program declares .*: run the program as it"
+        refused = "has windows of Tumbling.0:00:10. of the aggregate sum, and this program would keep .* there: run the"
         with pytest.raises(ActorsError, match=refused):
             driver.restart(Shop(other).app)
         driver.restart(before.app)

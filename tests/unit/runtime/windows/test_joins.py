@@ -254,7 +254,9 @@ def test_another_join_over_the_same_records_is_refused(how: str, within: Any) ->
     before, after = World("left"), World(how, within=within)
     with ActorTestDriver(before.app, partitions=1) as driver:
         before.send(driver, LEFT, "a", 0)
-        refused = "store joined holds records of a join, left, within 0:00:10, and the program declares a join, .*name="
+        refused = (
+            "store joined: .* has records of a join, left, within 0:00:10, and this program would keep .*another name"
+        )
         with pytest.raises(ActorsError, match=refused):
             driver.restart(after.app)
         driver.restart(before.app)

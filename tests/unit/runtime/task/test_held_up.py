@@ -1,0 +1,152 @@
+"""Messages whose handlers hold the event loop for longer than the group's session."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from actors import App, Context, HandlerFailedError
+from actors.runtime import blocking
+from actors.runtime.blocking import LoopWatch
+from actors.testing import ActorTestDriver
+
+SESSION_S = 6.0
+
+
+class World:
+    """An app whose handler holds up the event loop at `bad`, so that the worker loses its session before the commit."""
+
+    def __init__(self, way: str, **options: Any) -> None:
+        self.app = app = App("held", broker="kafka://127.0.0.1:1")
+        self.topic = app.topic("in", key_type=str, value_type=str)
+        self.out = app.topic("out", key_type=str, value_type=str)
+        self.calls = 0
+
+        @app.actor(self.topic, name="a", timers=True, **options)
+        async def take(ctx: Context, value: str) -> None:
+            if value == "set":
+                ctx.schedule("bad", after=timedelta(seconds=1), name="t")
+            elif value == "bad":
+                self.calls += 1
+                if way == "after an await":
+                    await asyncio.sleep(0.1)
+                self.hold_up()
+                if way == "before an await":
+                    await asyncio.sleep(0.1)
+            else:
+                ctx.send(self.out, key=ctx.key, value=value)
+
+    def hold_up(self) -> None:
+        """Do what the watch of the loop reports, and what the group does then."""
+        worker: Any = self.driver._worker
+        worker.held_up(asyncio.current_task(), SESSION_S)
+        identity = worker._member.identity
+        worker.dropped()
+        worker.assigned(identity, worker._source.source.partitions)
+
+    def run(self) -> ActorTestDriver:
+        self.driver = ActorTestDriver(self.app, partitions=1)
+        return self.driver
+
+    def values(self) -> list[str]:
+        return sorted(sent.value for sent in self.driver.outputs(self.out))
+
+
+WAYS = pytest.mark.parametrize("way", ["without an await", "after an await", "before an await"])
+CONCURRENCY = pytest.mark.parametrize("concurrency", [1, 3])
+
+
+@WAYS
+@CONCURRENCY
+@pytest.mark.parametrize("policy", ["skip", "park"])
+def test_a_message_that_holds_up_the_loop_twice_is_given_up(way: str, concurrency: int, policy: Any) -> None:
+    world = World(way, on_error=policy, concurrency=concurrency)
+    with world.run() as driver:
+        for key, value in (("ada", "1"), ("bob", "bad"), ("ada", "2"), ("cem", "3")):
+            driver.post(world.topic, key=key, value=value)
+        driver.settle()
+        assert world.calls == 2
+        assert world.values() == ["1", "2", "3"]
+        if policy == "park":
+            (parked,) = driver.parked("a")
+            assert "held the event loop for longer than broker_session_timeout=6 s, 2 times" in parked.error
+
+
+@WAYS
+@CONCURRENCY
+def test_a_message_that_holds_up_the_loop_twice_stops_its_partition(way: str, concurrency: int) -> None:
+    world = World(way, concurrency=concurrency)
+    with world.run() as driver:
+        driver.post(world.topic, key="bob", value="bad")
+        with pytest.raises(
+            HandlerFailedError, match=r"in\[0\] offset 0 key 'bob': the handler of actor a held the event"
+        ):
+            driver.settle()
+        assert world.calls == 2
+
+
+@WAYS
+@CONCURRENCY
+def test_a_timer_that_holds_up_the_loop_twice_is_given_up(way: str, concurrency: int) -> None:
+    world = World(way, on_error="skip", concurrency=concurrency)
+    with world.run() as driver:
+        driver.post(world.topic, key="ada", value="set")
+        driver.advance(60)
+        driver.send(world.topic, key="ada", value="1")
+        assert (world.calls, world.values()) == (2, ["1"])
+        assert driver.items(world.app.actors["a"].timers) == {}
+
+
+async def watched(block: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Let something block the loop, watched with a short session; return what was reported."""
+    monkeypatch.setattr(blocking, "TICK_S", 0.02)
+    reported: list[tuple[str, float]] = []
+
+    def report(task: asyncio.Task[Any] | None, session_s: float) -> None:
+        reported.append(("" if task is None else task.get_name(), session_s))
+
+    watch = LoopWatch(warn_after_s=60.0, session_timeout_s=0.3, on_overlong=report)
+    watch.start()
+    try:
+        await asyncio.sleep(0.05)
+        await asyncio.create_task(block(), name="the blocking one")
+        await asyncio.sleep(0.1)
+    finally:
+        watch.stop()
+        await asyncio.to_thread(watch._thread.join)
+    return reported
+
+
+async def test_the_watch_reports_who_waits_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sleeps() -> None:
+        time.sleep(0.9)  # noqa: ASYNC251  what is watched for
+
+    assert await watched(sleeps, monkeypatch) == [("the blocking one", 0.3)]
+
+
+async def test_the_watch_reports_who_computes_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def computes() -> None:
+        until_s = time.process_time() + 0.9
+        while time.process_time() < until_s:
+            pass
+
+    assert await watched(computes, monkeypatch) == [("the blocking one", 0.3)]
+
+
+async def test_the_watch_blames_nobody_where_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(threading.Event):
+        """An event whose wait takes as long as the process stands still."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(0.5)
+
+    async def stands_still() -> None:
+        time.sleep(0.8)  # noqa: ASYNC251  what is watched for
+
+    monkeypatch.setattr(blocking.threading, "Event", Away)
+    assert await watched(stands_still, monkeypatch) == []
