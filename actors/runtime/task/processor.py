@@ -29,6 +29,7 @@ from collections.abc import Iterable, Sequence
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import Event
 from actors.errors import (
+    ActorsError,
     CommitRefusedError,
     LogWentBackError,
     NewerVersionError,
@@ -121,15 +122,17 @@ class TaskProcessor:
         """
         try:
             await self._work()
-        except NewerVersionError:
+        except (NewerVersionError, RecordError) as error:
+            await self._end_before(error)
+            raise
+
+    async def _end_before(self, error: ActorsError) -> None:
+        """Commit what was handled before what stops the task; what the broker refuses is still held."""
+        if isinstance(error, NewerVersionError):
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
-            raise
-        except RecordError as error:
-            # What the broker refuses is still held.
-            if not isinstance(error, RefusedRecordError):
-                await self._end_in_order()
-            raise
+        elif not isinstance(error, RefusedRecordError):
+            await self._end_in_order()
 
     async def _work(self) -> None:
         inbox = self._inbox

@@ -10,12 +10,10 @@ import pytest
 from actors import App, Context, EffectCall, HandlerFailedError
 from actors._core.keys import line_bounds
 from actors._core.task.topic_ids import show_id
-from actors._faust.setup import Setup
 from actors.ports import TopicPartition
 from actors.runtime.quarantine.entries import ParkedMessage, summary_of
 from actors.runtime.requests.requests import ASK, REPLY_TO
 from actors.testing import ActorTestDriver
-from actors.testing.driving import make_topics
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.logs import Record
 from tests.unit.runtime.quarantine.test_parked import Standing
@@ -141,12 +139,11 @@ class MovedDriver(ActorTestDriver):
     """The app on another cluster: `snapshot --publish` has written a key of its store, partition 0, to the
     changelog."""
 
-    async def _begin(self, app: App, setup: Setup) -> None:
-        make_topics(self._cluster, setup, self._partitions)
+    async def _restart(self, *, settle: bool = True) -> None:
         # As `spark_replay` metadata it: no owner, no input.
         headers = [(METADATA_HEADER, encode_metadata(0, -1))]
         self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
-        await super()._begin(app, setup)
+        await super()._restart(settle=settle)
 
 
 @pytest.mark.parametrize("driven", [ActorTestDriver, MovedDriver])
