@@ -388,7 +388,7 @@ class TaskProcessor:
                         undo.clear()
                 one.next_offset = offset + 1
                 self._handled += 1
-                if is_watched and saw is not None and not (record.headers and is_command(record)):
+                if saw is not None and not (record.headers and is_command(record)):
                     saw(record.timestamp)
                 if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                     await self._pause(record)
@@ -417,7 +417,7 @@ class TaskProcessor:
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
         is_known = bool(self._poison.poisoned) or any(one.completed.finished for one in self.inputs)
-        return is_known or self._handling.parked is not None or bool(self._saw)
+        return is_known or self._handling.parked is not None or self._handling.timers is not None
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""
