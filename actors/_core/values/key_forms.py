@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Context, Decimal
 from typing import Any
 
@@ -43,8 +44,18 @@ def decimal_form(key: Any) -> Any:
     return Decimal(int(key)) if is_whole else key.normalize(Context(prec=len(key.as_tuple().digits)))
 
 
-def ordered(value: Any) -> Any:
-    """Return plain data with the entries of its dicts in the order of their keys, which are text."""
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: ordered(value[key]) for key in sorted(value)}
-    return [ordered(part) for part in value] if isinstance(value, list | tuple) else value
+def plain_form(value: Any) -> Any:
+    """Return plain data whose equal numbers and times have one form, entries of dicts in the order of keys of text.
+
+    Raises:
+        ValueError: a part can't be in a key.
+    """
+    if isinstance(value, dict):
+        entries = {plain_form(key): plain_form(part) for key, part in value.items()}
+        is_text = all(isinstance(key, str) for key in entries)
+        return {key: entries[key] for key in sorted(entries)} if is_text else entries
+    if isinstance(value, list | tuple):
+        return [plain_form(part) for part in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.utcoffset() is not None else value
+    return value + 0.0 if type(value) is float else decimal_form(value)

@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NoReturn, Union
 from uuid import UUID
@@ -25,7 +26,7 @@ from faust.utils.json import on_default
 
 from actors._core.logs import text_of
 from actors._core.unions import is_union
-from actors._core.values.key_forms import decimal_form, float_form, ordered
+from actors._core.values.key_forms import decimal_form, float_form, plain_form
 from actors._core.values.read_back import difference, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
@@ -37,6 +38,7 @@ _UNTYPED = (None, Any, object)
 _PLAIN_DATA = (*_UNTYPED, dict, list)
 _FORMS = {float: float_form, Decimal: decimal_form}
 """By type of key, what returns the same value for equal ones."""
+_FORMED = (Decimal, datetime)
 # The options of Faust's own JSON codec.
 _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
@@ -104,7 +106,10 @@ def resolve(
     origin = (plain, optional, faust_codec)
     is_exact = not is_layered and (is_record(plain) or plain in _EXACT)
     is_free = for_others and (plain in _PLAIN_DATA or not (is_layered or _may_lose(plain)))
-    quick = orjson.loads if plain is None and is_json else decode
+    quick = decode
+    if plain is None and is_json:
+        # Faust revives a model of what has its mark.
+        quick = lambda raw: decode(raw) if b'"__faust"' in raw else orjson.loads(raw)  # noqa: E731
     if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
         raise ConfigurationError(reason)
     return Codec(
@@ -171,10 +176,13 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
         ConfigurationError: as `resolve`.
     """
     plain, _ = _strip_optional(type_)
+    kinds = [] if is_record(plain) or plain in _PLAIN_DATA else _kinds(plain).split("DictType(key_type=")[1:]
+    if not all(kind.startswith("StrType(") for kind in kinds):
+        raise ConfigurationError(f"keys of {plain} have no order: use text as the keys of a dict in a key, or a list")
     if serializer is None and (default != "raw" or _fits_raw(plain)):
         serializer = default
     codec = resolve(type_, serializer, for_others=plain in _PLAIN_DATA, in_order=True)
-    decode, encode, form = codec.decode, codec.encode, _FORMS.get(plain)
+    encode, form = codec.encode, _FORMS.get(plain)
     if form is not None:
 
         def encode_form(key: Any) -> bytes:
@@ -184,9 +192,19 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
                 raise CodecError(str(error)) from error
 
         return replace(codec, encode=encode_form)
-    if codec.is_json and _holds(plain, "FloatType("):
-        # 3 and 3.0 are one key.
-        return replace(codec, encode=lambda key: encode(decode(encode(key))))
+    if codec.is_json and any(_holds(plain, kind) for kind in ("FloatType(", "DecimalType(", "DateTimeType(")):
+
+        def encode_plain_form(key: Any) -> bytes:
+            encode(key)
+            try:
+                # With builtin types parts stay what they are, and 3 of a float becomes 3.0.
+                data = msgspec.to_builtins(key, builtin_types=_FORMED, enc_hook=on_default)
+                same = msgspec.convert(plain_form(data), plain, builtin_types=_FORMED, dec_hook=_revive_record)
+            except (ValueError, OverflowError) as error:
+                raise CodecError(str(error)) from error
+            return encode(same)
+
+        return replace(codec, encode=encode_plain_form)
     return codec
 
 
@@ -326,7 +344,15 @@ def _order(type_: Any) -> Literal["deterministic"] | None:
 
 def _holds(type_: Any, kind: str) -> bool:
     """Return whether values of a type that msgspec knows have parts of a kind, as `FloatType(`."""
-    return not is_record(type_) and type_ not in _UNTYPED and kind in repr(msgspec.inspect.type_info(type_))
+    return not is_record(type_) and type_ not in _UNTYPED and kind in _kinds(type_)
+
+
+def _kinds(type_: Any) -> str:
+    """Return the text of a type that msgspec knows, "" of another."""
+    try:
+        return repr(msgspec.inspect.type_info(type_))
+    except (TypeError, NameError):
+        return ""
 
 
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
@@ -381,11 +407,11 @@ def _dump_record(record: Any) -> bytes:
 
 
 def _dump_record_in_order(record: Any) -> bytes:
-    return _dump_json({name: ordered(part) for name, part in record.to_representation().items()})
+    return _dump_json({name: plain_form(part) for name, part in record.to_representation().items()})
 
 
 def _in_order(dump: _Encode, in_order: bool) -> _Encode:
-    return (lambda value: dump(ordered(value))) if in_order else dump
+    return (lambda value: dump(plain_form(value))) if in_order else dump
 
 
 def _null_as_none(decode: _Decode) -> _Decode:
