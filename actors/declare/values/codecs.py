@@ -11,8 +11,8 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Literal, NoReturn, Union
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from faust.utils.json import on_default
 
 from actors._core.logs import text_of
 from actors._core.unions import is_union
-from actors._core.values.key_forms import decimal_form, float_form, plain_form
+from actors._core.values.key_forms import decimal_form, float_form, plain_form, typed_form
 from actors._core.values.read_back import difference, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
@@ -38,7 +38,6 @@ _UNTYPED = (None, Any, object)
 _PLAIN_DATA = (*_UNTYPED, dict, list)
 _FORMS = {float: float_form, Decimal: decimal_form}
 """By type of key, what returns the same value for equal ones."""
-_FORMED = (Decimal, datetime)
 # The options of Faust's own JSON codec.
 _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
@@ -104,8 +103,8 @@ def resolve(
         is_layered = True
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
-    is_exact = not is_layered and (is_record(plain) or plain in _EXACT)
-    is_free = for_others and (plain in _PLAIN_DATA or not (is_layered or _may_lose(plain)))
+    is_exact = not is_layered and plain in _EXACT
+    is_free = for_others and (plain in _PLAIN_DATA or is_record(plain) or not (is_layered or _may_lose(plain)))
     quick = decode
     if plain is None and is_json:
         # Faust revives a model of what has its mark.
@@ -193,19 +192,19 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
 
         return replace(codec, encode=encode_form)
     if codec.is_json and any(_holds(plain, kind) for kind in ("FloatType(", "DecimalType(", "DateTimeType(")):
-
-        def encode_plain_form(key: Any) -> bytes:
-            encode(key)
-            try:
-                # With builtin types parts stay what they are, and 3 of a float becomes 3.0.
-                data = msgspec.to_builtins(key, builtin_types=_FORMED, enc_hook=on_default)
-                same = msgspec.convert(plain_form(data), plain, builtin_types=_FORMED, dec_hook=_revive_record)
-            except (ValueError, OverflowError) as error:
-                raise CodecError(str(error)) from error
-            return encode(same)
-
-        return replace(codec, encode=encode_plain_form)
+        return replace(codec, encode=_encode_formed(plain, encode))
     return codec
+
+
+def _encode_formed(type_: Any, encode: _Encode) -> _Encode:
+    def encode_formed(key: Any) -> bytes:
+        encode(key)
+        try:
+            return encode(typed_form(key, type_, on_default, _revive_record))
+        except (ValueError, OverflowError) as error:
+            raise CodecError(str(error)) from error
+
+    return encode_formed
 
 
 def one_form(codec: Codec) -> Callable[[bytes], Any]:
@@ -560,16 +559,19 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
         return payload, self.on_dumps_value_prepare_headers(value, headers)
 
     def _key_codec(self, app: Any, serializer: Any) -> Codec:
-        return self._codec("key", self.key_type, serializer, lambda: key_codec(app, self))
+        return self._codec("key", self.key_type, serializer, resolve_key, lambda: key_codec(app, self))
 
     def _value_codec(self, app: Any, serializer: Any) -> Codec:
-        return self._codec("value", self.value_type, serializer, lambda: value_codec(app, self))
+        resolve_value = partial(resolve, for_others=True)
+        return self._codec("value", self.value_type, serializer, resolve_value, lambda: value_codec(app, self))
 
-    def _codec(self, part: str, type_: Any, serializer: Any, default: Callable[[], Codec]) -> Codec:
-        found = self._resolved.get((part, type_, serializer))
-        if found is None:
-            found = self._resolved[part, type_, serializer] = resolve(type_, serializer) if serializer else default()
-        return found
+    def _codec(
+        self, part: str, type_: Any, serializer: Any, own: Callable[[Any, Any], Codec], default: Callable[[], Codec]
+    ) -> Codec:
+        codec = self._resolved.get((part, type_, serializer))
+        if codec is None:
+            codec = self._resolved[part, type_, serializer] = own(type_, serializer) if serializer else default()
+        return codec
 
     @staticmethod
     def _load(codec: Codec, raw: bytes | None, type_: Any, error_class: type[Exception]) -> Any:
@@ -590,14 +592,3 @@ def _faust_knows(type_: Any) -> bool:
 def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
     """Return the codecs of a topic's keys and values."""
     return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)
-
-
-def by_value(anything: Codec) -> Codec:
-    """Return the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
-
-    def encode(value: Any) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        return value.encode() if isinstance(value, str) else anything.encode(value)
-
-    return Codec(decode=anything.decode, encode=encode, name="by value")
