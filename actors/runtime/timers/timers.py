@@ -255,10 +255,15 @@ class Timers:
         harm = "make timers by stream time due long before their time"
         self._timestamps.check(source, record, reached_ms=self._stream_ms, harm=harm)
 
-    def saw(self, timestamp_ms: int) -> None:
-        """Move stream time on: an input record with that timestamp was handled, or given up."""
+    def saw(self, timestamp_ms: int) -> bool:
+        """Move stream time on: an input record with that timestamp was handled, or given up.
+
+        Returns:
+            Whether a timer by stream time may be due: it goes before the next record, which could replace it.
+        """
         if timestamp_ms > self._stream_ms and not self._timestamps.is_ahead(timestamp_ms):
             self._stream_ms = timestamp_ms
+        return self._stream.earliest_ms <= self._stream_ms
 
     def wait_s(self) -> float:
         """See `Punctuator.wait_s`."""
