@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from actors._core.outside import MALFORMED
+from actors._core.values.read_back import difference
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -67,8 +68,20 @@ class Aggregate(Generic[S]):
         return (lambda: initial) if deepcopy(initial) is initial else (lambda: deepcopy(initial))
 
     def encoder(self) -> Callable[[S], bytes]:
-        """Return how a state becomes bytes."""
-        return msgspec.msgpack.Encoder().encode
+        """Return how a state becomes bytes. It raises ValueError for one that they wouldn't give back as it is."""
+        encode, decode = msgspec.msgpack.Encoder().encode, self.decoder()
+
+        def bytes_of(state: S) -> bytes:
+            raw = encode(state)
+            back = decode(raw)
+            if back != state and (reason := difference(state, back, "the state")) is not None:
+                raise ValueError(
+                    f"{reason}: name the type, state_type= of an Aggregate of your own, or value_type= as in "
+                    "aggregates.max(value_type=Decimal)"
+                )
+            return raw
+
+        return bytes_of
 
     def decoder(self) -> Callable[[bytes], S]:
         """Return the function that decodes a state. It raises ValueError for other bytes."""

@@ -75,7 +75,8 @@ class ParkPart(Part):
         if "parked messages" not in said:
             return
         self.count("refused with parked messages")
-        told = f" {lines.total()} parked messages of {len(lines)} keys wait "
+        total, count = lines.total(), len(lines)
+        told = f" {total} parked message{'s' * (total != 1)} of {count} key{'s' * (count != 1)} wait"
         if self.world.deployment.parks or told not in said:
             self.world.audit.violated(f"unparking: a start is refused, not for{told}: {said}")
 

@@ -34,7 +34,7 @@ NOT_WITH = {
     "inputs": NOT_WITH_INPUTS,
     "at_least_once": frozenset(("operator",)),
     # Not all partitions come to a pause where one stands still, and a rival that meets another topic ends.
-    "pauses": frozenset(("expired", "operator")),
+    "pauses": frozenset(("expired", "operator", "replaced")),
     "rival": frozenset(("replaced",)),
 }
 ONLY_WITH = {"grow": WITH_GROWN, "recreate": WITH_RECREATED}

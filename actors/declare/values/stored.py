@@ -101,7 +101,7 @@ def _codec(owner: str, aggregate: Aggregate[Any]) -> Codec:
             raise UsageError(f"{owner}: no state can be made of a result of its aggregate: use add(), or delete()")
         try:
             raw = encode_state(value)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise CodecError(f"{owner}: {error}") from error
         decode(raw)
         return raw

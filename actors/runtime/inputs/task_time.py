@@ -42,8 +42,8 @@ class TaskTime:
     """The feeds of one task, from a takeover to the next.
 
     Attributes:
-        saw: by input, called with the time of each record that was handled or given up, in order; None where no time
-            follows from that.
+        saw: by input, called with the time of each record that was handled or given up, in order; returns whether a
+            timer by stream time may be due. None where no time follows from that.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class TaskTime:
         timestamps: Timestamps,
         followers: Sequence[Follower],
         monotonic: Callable[[], float],
+        is_due: Callable[[], bool],
     ) -> None:
         self._feeds = feeds
         self._inputs = inputs
@@ -64,6 +65,7 @@ class TaskTime:
         self._timestamps = timestamps
         self._followers = followers
         self._monotonic = monotonic
+        self._is_due = is_due
         self._looks: deque[Look] = deque(maxlen=1)
         self._sources = [
             None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
@@ -98,12 +100,13 @@ class TaskTime:
             return self._inputs[holder].source, UNKNOWN_MS if source is None else source.time_ms
         return (None if holder is None else TopicPartition(*holder)), self._times.least_ms
 
-    def _saw(self, index: int, source: SourceTime, at_ms: int) -> None:
-        # Hot.
+    def _saw(self, index: int, source: SourceTime, at_ms: int) -> bool:
+        """Note the time of a record; return whether a timer by stream time may be due. Hot."""
         if at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
             source.time_ms = at_ms
             if self._times.holder == index or self._times.holder is None:
                 self._move()
+        return self._is_due()
 
     def finished(self, index: int, offset: int, at_ms: int) -> None:
         """Note that a record was handled while others before it may not be."""

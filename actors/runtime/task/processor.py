@@ -51,8 +51,7 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
-from actors.runtime.task.steps import in_steps
-from actors.runtime.task.tools import make_state, make_time, make_tools
+from actors.runtime.task.tools import make_batch, make_state, make_time, make_tools
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -347,6 +346,9 @@ class TaskProcessor:
             self._oldest_s = self._clock.monotonic()
         messages, home = self._messages, self.inputs[0]
         try:
+            if any(saw is not None and saw(-1) for saw in self._saw):
+                # A former owner committed the record that made a timer due.
+                await self._handle_timers(self._at)
             await self._handle(runs)
         finally:
             messages.source, messages.message_tag = home.source, home.topics.message_tag
@@ -384,8 +386,8 @@ class TaskProcessor:
                         undo.clear()
                 one.next_offset = offset + 1
                 self._handled += 1
-                if saw is not None and not (record.headers and is_command(record)):
-                    saw(record.timestamp)
+                if saw is not None and not (record.headers and is_command(record)) and saw(record.timestamp):
+                    outputs, pause_s = await self._handle_timers(one), self._next_pause_s()
                 if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                     await self._pause(record)
                     outputs, pause_s = messages.outputs, self._next_pause_s()
@@ -422,6 +424,19 @@ class TaskProcessor:
             return True
         is_known = record.offset in at.completed.finished or (timers is not None and timers.may_refuse(record))
         return is_known or (is_command(record) if parked is None else parked.may_concern(record))
+
+    async def _handle_timers(self, one: InputProgress) -> list[Output]:
+        """Handle all that is due; return the outputs, which a commit may have renewed.
+
+        So which of a key's records finds a timer fired doesn't depend on the batches in which they came.
+        """
+        messages, home = self._messages, self.inputs[0]
+        messages.source, messages.message_tag = home.source, home.topics.message_tag
+        while self._may_take and not self._inbox.stopping and self._due.take():
+            await self._handle_due(MOST_DUE_S)
+            await (self._stay_paused() if self._inbox.is_paused else self._clock.sleep(0))
+        self._turn_to(one)
+        return messages.outputs
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
         """Handle a message with all precautions; return the outputs, which a commit may have renewed."""
@@ -555,7 +570,9 @@ class TaskProcessor:
         self._under_way_bytes = size = self._new_bytes
         frozen = [overlay.freeze() for _, _, overlay in self._parts]
         changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
-        batch = self._batch_of(changelogs, size)
+        if self.time is not None:
+            self.time.before_commit()
+        batch = make_batch(context, messages, self.inputs, self._published, changelogs=changelogs, size=size)
         for one in self.inputs:
             one.handed_in_offset = batch.offsets[one.source].offset
         handled, self._handled = self._handled, 0
@@ -582,18 +599,3 @@ class TaskProcessor:
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked_topic)
         context.advance(Event.COMMITTED)
         self._due.committed()
-
-    def _batch_of(self, changelogs: dict[str, Writes], size: int) -> CommitBatch:
-        """Return what is committed with these writes: the input's offset, the outputs, and what the stores publish."""
-        context, messages = self._context, self._messages
-        outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
-        for topic, writes in changelogs.items():
-            if topic in self._published:
-                outputs.extend(self._published[topic].records(writes))
-        for one in self.inputs:
-            one.completed.skip_to(one.next_offset)
-        if self.time is not None:
-            self.time.before_commit()
-        context.now_ms = max(context.now_ms, self._scope.now_ms, messages.tools.latest_ms)
-        steps = () if context.settings.rules.exactly_once else in_steps(self._spec, changelogs)
-        return CommitBatch(context.partition, context.marked(self.inputs), changelogs, outputs, steps, size)

@@ -258,10 +258,19 @@ class Timers:
         harm = "make timers by stream time due long before their time"
         self._timestamps.check(source, record, reached_ms=self.stream_ms, harm=harm)
 
-    def saw(self, timestamp_ms: int) -> None:
-        """Move stream time on: an input record with that timestamp was handled, or given up."""
+    def saw(self, timestamp_ms: int) -> bool:
+        """Move stream time on: an input record with that timestamp was handled, or given up.
+
+        Returns:
+            Whether a timer by stream time may be due: it goes before the next record, which could replace it.
+        """
         if timestamp_ms > self.stream_ms and not self._timestamps.is_ahead(timestamp_ms):
             self.stream_ms = timestamp_ms
+        return self.is_due()
+
+    def is_due(self) -> bool:
+        """Whether a timer by stream time may be due."""
+        return self._stream.earliest_ms <= self.stream_ms
 
     def advance(self, to_ms: int) -> None:
         """Move stream time on without a record."""

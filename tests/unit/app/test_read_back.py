@@ -25,6 +25,7 @@ from actors import (
     Context,
     EffectCall,
     HandlerFailedError,
+    Session,
     Tumbling,
     aggregates,
     receive,
@@ -473,6 +474,45 @@ def test_an_effects_result_that_could_not_be_read_is_parked(caplog: pytest.LogCa
         driver.ask(parts["wallet"], "ada", Give("result"))
         assert "$.money.rate is nan" in caplog.text
         assert driver.get(parts["wallet"], "ada") is None
+
+
+def _joined(state: Any, value: Any) -> Any:
+    return value if state is None else state + value
+
+
+@pytest.mark.parametrize("windows", [None, Tumbling(timedelta(seconds=1)), Session(timedelta(seconds=1))], ids=repr)
+@pytest.mark.parametrize(
+    ("aggregate", "value", "text"),
+    [
+        (aggregates.max(), Decimal("1.5"), r"the state is a Decimal and would be read back as '1\.5'"),
+        (aggregates.collect(3), UUID(int=1), r"the state\[0\] is a UUID"),
+        (aggregates.collect(3), [Money(1)], r"the state\[0\]\[0\] is a Money and would be read back as a dict"),
+        (aggregates.collect(3), {1}, r"the state\[0\] is a set and would be read back as a list"),
+        (aggregates.Aggregate(0, _joined, _joined, int), 1.5, "not a state of this aggregate"),
+        (aggregates.Aggregate(None, _joined, _joined), Decimal(1), "the state is a Decimal"),
+    ],
+    ids=repr,
+)
+def test_a_state_of_an_aggregate_is_read_back_or_refused(windows: Any, aggregate: Any, value: Any, text: str) -> None:
+    app = App("states", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=int)
+    store: Any = app.store("kept", aggregate=aggregate)
+    if windows is not None:
+        store = app.window_store("in-windows", windows, aggregate=aggregate)
+
+    @app.actor(topic, stores=[store])
+    async def keep(ctx: Context, _: int) -> None:
+        store.add(ctx.key, value)
+
+    with ActorTestDriver(app, partitions=1) as driver, pytest.raises(HandlerFailedError, match=text) as caught:
+        driver.send(topic, key="a", value=1)
+    assert caught.value.offset == 0
+
+
+def test_an_initial_that_is_not_read_back_is_refused_at_the_declaration() -> None:
+    app = App("states", broker="kafka://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match=r"initial=Decimal\('0'\) .* would be read back as '0'"):
+        app.store("kept", aggregate=aggregates.Aggregate(Decimal(0), _joined))
 
 
 def test_aggregates_keep_infinity_and_nan() -> None:
