@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -166,7 +166,8 @@ def _timers(app: App, shape: Shape, topics: tuple[Any, ...], late: Any, send: Se
         if event.id < 0:
             send(ctx, Found(ctx.key, ctx.timestamp_ms, 0, [-event.id]))
         else:
-            ctx.schedule(Event(-event.id, event.user), after=ms(shape.span_ms), stream_time=True)
+            due = datetime.fromtimestamp(0, UTC) + ms(ctx.timestamp_ms + shape.span_ms)
+            ctx.schedule(Event(-event.id, event.user), at=due, stream_time=True)
 
 
 def _second_stage(app: App, shape: Shape, first: Any) -> None:
