@@ -154,7 +154,7 @@ class Machine(Node):
             worker=process.name,
             policy=CommitPolicy(interval_s=world.commit_interval_s, max_bytes=1_000_000),
             queue_records=world.queue_records,
-            checkpoint_refresh_s=5.0,
+            checkpoint_refresh_s=1_000.0,
             transactional_id=self.disk.transactional_id,
         )
 

@@ -15,6 +15,7 @@ import warnings
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -76,6 +77,7 @@ FAULTS = (
     "slow_actor",
     "lost_look",
     "slow_look",
+    "grow",
 )
 QUIET_S = 90.0
 """How long after the last record everything has to be handed out."""
@@ -151,7 +153,8 @@ class FeedNemesis(Nemesis):
     def __init__(self, run: Run, random: Random, kinds: Sequence[str]) -> None:
         world: Any = run.world
         machines: Any = run.machines
-        more = [self.slow_actor, self.lost_look, self.slow_look]
+        more = [self.slow_actor, self.lost_look, self.slow_look, self.grow]
+        self._grow = run.grow
         super().__init__(world, machines, random, kinds=kinds, further=more)
 
     def slow_actor(self) -> None:
@@ -167,6 +170,10 @@ class FeedNemesis(Nemesis):
         if process is not None:
             request = self._random.choice(("OffsetFetch", "ListOffsets"))
             self._world.network.planned[process.name, request] = "lost"
+
+    def grow(self) -> None:
+        """The topic that is read by another key is given a partition, once."""
+        self._grow()
 
     def slow_look(self) -> None:
         """Answers of all kinds take their time."""
@@ -203,10 +210,12 @@ class Run:
         self._partitions = random.randint(1, 3)
         self._clicks = random.randint(1, 3)
         self._lag_ms = random.choice((0, 60_000))
+        self._is_prompt = random.random() < 0.5
         self._live_s = random.choice((6.0, 15.0))
         self._ids = 0
         self._reached: list[tuple[float, int]] = []
         self._open = 0
+        self._producing: list[asyncio.Task[None]] = []
         self.machines = [Machine(self.world, f"w{number}") for number in range(random.randint(1, 3))]
         kinds = random.sample(FAULTS, random.randint(0, 6)) if faults is None else faults
         self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if kinds else None
@@ -221,19 +230,41 @@ class Run:
         for machine in self.machines:
             machine.start()
         loop = world.loop
-        producing = [
+        self._producing += [
             loop.create_task(self._produce(source, Random(f"{self.seed} {source}"))) for source in self._sources
         ]
         if self._nemesis is not None:
             pause_s = random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 8.0)))
             await self._nemesis.run(random.randint(2, 8), pause_s)
-        await asyncio.gather(*producing)
+        await asyncio.gather(*self._producing)
         if self._nemesis is not None:
             self._nemesis.heal()
         world.slow_s.clear()
         await self._end_all_windows()
         await self._settle()
         await self._rest()
+
+    def grow(self) -> None:
+        """Give the forwarder's topic a partition more, which is written to once its owner has begun with it."""
+        cluster, loop, number = self.world.cluster, self.world.loop, self._clicks
+        if len(cluster.topic(CLICKS).partitions) > number:
+            return
+        cluster.grow_topic(CLICKS, number + 1)
+        cluster.group.rebalance()
+        source = TopicPartition(CLICKS, number)
+
+        async def produce() -> None:
+            while source not in cluster.group.offsets:
+                await asyncio.sleep(0.1)
+            # Readers know of it after their next look.
+            await asyncio.sleep(20.0)
+            random = Random(f"{self.seed} grown")
+            self.world.slow_s[f"{CLICKS}-repartition[{number}]"] = random.choice((0.0, 1.0))
+            for _ in range(12):
+                await asyncio.sleep(0.3)
+                self._write(source, [cluster.wall_ms() - self._lag_ms], random)
+
+        self._producing.append(loop.create_task(produce(), context=Context()))
 
     async def _make_topics(self) -> None:
         setup, cluster = Setup(make_app(self.world.shape)), self.world.cluster
@@ -248,10 +279,14 @@ class Run:
         return [log.name for topic in self.world.shape.sources for log in cluster.topic(topic).partitions]
 
     async def _produce(self, source: TopicPartition, random: Random) -> None:
-        """Write a backlog, and then live records with silences between them; each producer lags by as much as it does."""
-        lag_ms = self._lag_ms + random.choice((0, 0, 200, 4_000))
+        """Write a backlog, and then live records with silences between them.
+
+        Producers are prompt in half of the runs: what comes after a silence isn't late then. In the others each lags by
+        as much as it does.
+        """
+        lag_ms = self._lag_ms + (0 if self._is_prompt else random.choice((0, 0, 200, 4_000)))
         top_ms = EPOCH_MS - 120_000 + random.randrange(2_000)
-        if random.random() < 0.2:
+        if not self._is_prompt and random.random() < 0.2:
             await asyncio.sleep(random.uniform(1.0, 6.0))
         backlog = random.choice((0, 0, 5, 10, 20))
         step_ms = max(1, (EPOCH_MS - lag_ms - top_ms) // max(1, backlog))
@@ -263,7 +298,8 @@ class Run:
             await asyncio.sleep(random.choice((0.1, 0.4, 0.6) if is_busy else (0.4, 1.5, 4.0, 9.0)))
             times, live_ms = [], self.world.cluster.wall_ms() - lag_ms
             for _ in range(random.choice((1, 1, 1, 4))):
-                top_ms = max(top_ms, min(live_ms, top_ms + random.choice((1, 100, 1_000, 3_000, 100_000))))
+                step_ms = 1_000_000 if self._is_prompt else random.choice((1, 100, 1_000, 3_000, 100_000))
+                top_ms = max(top_ms, min(live_ms, top_ms + step_ms))
                 times.append(top_ms)
             self._write(source, times, random)
 
@@ -417,7 +453,9 @@ class Run:
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
         yield from self._first_differences(promise, [read for read in reads if read.id not in late])
-        yield from self._second_differences([read for read in reads if read.topic == NOTES and read.id not in late])
+        left_out = [one for one in second_late if isinstance(one, Found)]
+        notes = [read for read in reads if read.topic == NOTES and read.id not in late]
+        yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
 
     def _first_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
         shape = self.world.shape
@@ -429,10 +467,10 @@ class Run:
             sent.setdefault(found.user, []).append((found.user, found.from_ms, found.to_ms, tuple(found.ids)))
         for user in wanted.keys() | sent.keys():
             own = [read for read in promise.records if read.user == user and read.topic != NOTES]
-            if shape.kind in ("join", "sliding") and any(
+            if shape.kind in ("join", "sliding", "session") and any(
                 promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id
             ):
-                # A record may then be in time for itself and too late for another one.
+                # A record may then be in time for itself, and too late for another one or for a session that has closed.
                 self.counted["users left out"] += 1
                 continue
             results = sent.get(user, [])
@@ -451,10 +489,12 @@ class Run:
         """Whether a result isn't one of the last record, which ends all others."""
         return self._last_id not in result[3]
 
-    def _second_differences(self, notes: list[Read]) -> Iterator[str]:
+    def _second_differences(self, notes: list[Read], late: Counter[tuple[int, ...]]) -> Iterator[str]:
         inputs = []
         for record in self._records(FIRST):
             found = msgspec.json.decode(record.value, type=Found)
+            if late[tuple(entry(found))]:
+                continue
             inputs.append((record.key.decode(), record.timestamp, entry(found)))
         inputs += [(read.user, read.at_ms, [read.id]) for read in notes]
         wanted = second_stage(self.world.shape, inputs)
