@@ -65,7 +65,9 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
 def _sessions(records: list[Read], gap_ms: int) -> list[tuple[int, int]]:
     times = [record.at_ms for record in records]
     breaks = [(before, after) for before, after in pairwise(times) if after - before > gap_ms]
-    return list(zip([times[0], *(after for _, after in breaks)], [*(before for before, _ in breaks), times[-1]], strict=True))
+    return list(
+        zip([times[0], *(after for _, after in breaks)], [*(before for before, _ in breaks), times[-1]], strict=True)
+    )
 
 
 def _pairs(user: str, records: list[Read], within_ms: int) -> list[Result]:

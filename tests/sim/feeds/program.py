@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -52,6 +53,7 @@ class Shape:
         has_notes: whether the second stage has a source of its own beside the topic with writers.
         span_ms: the size of its windows, the gap of sessions, the delay of timers.
         concurrency: of the forwarder.
+        close_s: how long each close of the first stage takes, so that others wait.
     """
 
     kind: str
@@ -61,9 +63,10 @@ class Shape:
     grace_ms: int
     second_ms: int
     concurrency: int
+    close_s: float = 0.0
 
     @classmethod
-    def drawn(cls, random: Random, disorder_ms: int) -> Shape:
+    def drawn(cls, random: Random, disorder_ms: int, close_s: float) -> Shape:
         """Draw one whose grace covers the disorder within a source."""
         kind = random.choice(KINDS)
         return cls(
@@ -74,6 +77,7 @@ class Shape:
             grace_ms=disorder_ms + random.choice((0, 700)),
             second_ms=random.choice((5_000, 20_000)),
             concurrency=random.choice((1, 1, 3)),
+            close_s=close_s,
         )
 
     @property
@@ -135,6 +139,8 @@ def _windows(app: App, shape: Shape, topics: tuple[Any, ...], late: Any, send: S
         store.add(ctx.key, event.id)
 
     async def ended(ctx: Context, window: Window, ids: list[int]) -> None:
+        if shape.close_s:
+            await asyncio.sleep(shape.close_s)
         send(ctx, Found(ctx.key, window.start_ms, window.end_ms, sorted(ids)))
 
     if shape.kind == "emit":

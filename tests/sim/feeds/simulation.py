@@ -40,7 +40,6 @@ from tests.sim.feeds.machine import FeedKafka, FeedWorld, Machine, Notes
 from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage
 from tests.sim.feeds.program import (
     CLICKS,
-    DIRECT,
     FIRST,
     LATE,
     LATE_SECOND,
@@ -191,7 +190,7 @@ class Run:
         self.counted: Counter[str] = Counter()
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
-        shape = Shape.drawn(random, self._disorder_ms)
+        shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
         network.trace = self.notes.note
@@ -254,10 +253,8 @@ class Run:
         source = TopicPartition(CLICKS, number)
 
         async def produce() -> None:
-            while source not in cluster.group.offsets:
-                await asyncio.sleep(0.1)
-            # Readers know of it after their next look.
-            await asyncio.sleep(20.0)
+            # Its owner has begun with it by then, and readers have looked since.
+            await asyncio.sleep(40.0)
             random = Random(f"{self.seed} grown")
             self.world.slow_s[f"{CLICKS}-repartition[{number}]"] = random.choice((0.0, 1.0))
             for _ in range(12):
@@ -470,7 +467,7 @@ class Run:
             if shape.kind in ("join", "sliding", "session") and any(
                 promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id
             ):
-                # A record may then be in time for itself, and too late for another one or for a session that has closed.
+                # A record may then be in time for itself, and too late for another one, or for a session that closed.
                 self.counted["users left out"] += 1
                 continue
             results = sent.get(user, [])
