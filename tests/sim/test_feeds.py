@@ -38,8 +38,9 @@ PLANTED = [
     (damages.take_the_last_stable_offset_for_the_end, NO_FAULTS, 1, "late"),
     (damages.count_no_markers, NO_FAULTS, 0, "first stage lacks"),
     (damages.send_no_later_than_stream_time, NO_FAULTS, 0, "late"),
-    (damages.count_what_is_fetched, GROWTH, 5, "late"),
-    (damages.remember_partition_counts, GROWTH, 3, "first stage lacks"),
+    (damages.count_what_is_fetched, GROWTH, 12, "late"),
+    (damages.forget_timers_that_wait, NO_FAULTS, 10, "late"),
+    (damages.forget_output_time, ("slow_actor", "crash"), 11, "time of"),
     (damages.believe_at_once, None, 302, "late"),
     (damages.follow_at_once, None, 304, "late"),
 ]
