@@ -182,11 +182,12 @@ class _Join:
             ConfigurationError: the name or a topic is taken, or the keys of the inputs are of different types.
         """
         store, rows = self.store, self.store.rows
-        self._late = forwarder(app, inputs, self._late)
         rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
         rows.decode_row = lambda row, raw: store.shown_row(self._decode, row, raw)
         app._add_actor(name, list(inputs), self.handler(LEFT), options)
         self.definition = definition = app.actors[name]
+        # Of an input that is read by another key, the records come from the topic that has them by it.
+        self._late = forwarder(app, definition.topics, self._late)
         definition.on(inputs[RIGHT])(self.handler(RIGHT))
         _check_keys(f"join {name}", definition)
         if store.reports[LEFT]:

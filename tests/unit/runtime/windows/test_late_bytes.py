@@ -128,3 +128,19 @@ def test_a_record_that_is_read_by_another_key_keeps_its_value_and_headers() -> N
     with ActorTestDriver(app) as driver:
         send(driver, sales, NOW_MS, KEY)
         assert sent(driver, "shop-by_cents-sales-repartition") == [(b"5", VALUE, HEADERS, NOW_MS)]
+
+
+def test_a_late_record_of_an_input_that_is_read_by_another_key() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    sales = app.topic("sales", key_type=str, value_type=Sale)
+    refunds = app.topic("refunds", key_type=str, value_type=Sale)
+    late = app.topic("late", key_type=str, value_type=Sale)
+
+    @app.join(sales, refunds, by={refunds: lambda refund: str(refund.cents)}, within=MINUTE, late=late)
+    async def pair(ctx: Context, sale: Sale, refund: Sale) -> None: ...
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for at_ms in (NOW_MS, LATE_MS):
+            driver.send(sales, key="5", value=Sale(5), timestamp_ms=at_ms)
+            driver.send(refunds, key="a", value=Sale(5), timestamp_ms=at_ms)
+        assert [(one.key, one.value, one.timestamp_ms) for one in driver.outputs(late)] == [("5", Sale(5), LATE_MS)] * 2

@@ -1,0 +1,1 @@
+"""Event time under faults: actors that feed each other, on the simulated cluster."""

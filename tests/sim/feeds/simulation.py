@@ -1,0 +1,512 @@
+"""One run: a program by event time, sources, faults, then peace, and the results beside the oracle's.
+
+The sources have backlogs, bursts, silences, disorder up to the grace, transactions that are committed, aborted or left
+open, and producers that lag. Stream time may not depend on any of it: a result that differs, a record that is late
+without being allowed to by the promise of `docs/design/0013-event-time.md`, a window that closes twice or never, a
+committed time that goes back, and anything written at rest are violations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import warnings
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import msgspec
+
+from actors._core.partitioner import MURMUR2
+from actors._core.task.commit import parse_mark
+from actors._faust.setup import Setup
+from actors.ports import Committed, TopicPartition
+from actors.replay.virtual_time import StuckError
+from actors.runtime import worker
+from actors.testing.driving import SimTopics, claim_stores, make_topics
+from actors.testing.fakes.cluster import EPOCH_MS
+from actors.testing.fakes.direct import DirectNetwork
+from actors.testing.fakes.errors import RefusedError
+from actors.testing.fakes.log import Transaction, offset_of
+from actors.testing.fakes.ports import FakeClock
+from tests.sim.fakes.loop import VirtualLoop
+from tests.sim.fakes.network import Network
+from tests.sim.feeds.machine import FeedKafka, FeedWorld, Machine, Notes
+from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage
+from tests.sim.feeds.program import (
+    CLICKS,
+    FIRST,
+    LATE,
+    LATE_SECOND,
+    NOTES,
+    RESULTS,
+    Event,
+    Found,
+    Shape,
+    Total,
+    entry,
+    make_app,
+)
+from tests.sim.nemesis import Nemesis
+from tests.sim.simulation import SimulationFailedError
+
+FAULTS = (
+    "crash",
+    "crash_at_step",
+    "pause",
+    "pause_at_step",
+    "wake_in_takeover",
+    "rebalance",
+    "rebalance_at_step",
+    "unknown_outcome",
+    "bad_network",
+    "cut_off",
+    "move_group_coordinator",
+    "move_transaction_coordinator",
+    "slow_disk",
+    "clock_jump",
+    "foreign_transaction",
+    "slow_markers",
+    "bounce",
+    "slow_actor",
+    "lost_look",
+    "slow_look",
+    "grow",
+)
+QUIET_S = 90.0
+"""How long after the last record everything has to be handed out."""
+REST_S = 15.0
+"""How long nothing may be written then."""
+TRACE_LINES = 60
+USERS = ("u0", "u1", "u2", "u3")
+
+
+@dataclass
+class Report:
+    """What a run was like."""
+
+    seed: int
+    shape: Shape
+    violations: list[str]
+    trace: list[str]
+    counted: Counter[str] = field(default_factory=Counter)
+
+
+def check(seed: int, *, faults: Sequence[str] | None = None, print_trace: bool = False) -> Report:
+    """Run a seed.
+
+    Raises:
+        SimulationFailedError: something isn't as the promise says.
+    """
+    report = simulate(seed, faults=faults, print_trace=print_trace)
+    if report.violations:
+        lines = [f"feeds, seed {seed}: {report.shape}", *report.violations[:10], "---", *report.trace[-TRACE_LINES:]]
+        raise SimulationFailedError("\n".join(lines))
+    return report
+
+
+def simulate(seed: int, *, faults: Sequence[str] | None = None, print_trace: bool = False) -> Report:
+    """Run a seed and report, whatever happens; with these faults only, if they are given."""
+    loop = VirtualLoop()
+    run = Run(loop, seed, faults, print_trace=print_trace)
+    loop.set_exception_handler(lambda _, context: run.notes.violated(f"unhandled: {context}"))
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            loop.run_until_complete(run.play())
+        except StuckError as error:
+            run.notes.violated(f"progress: {error}")
+        finally:
+            loop.set_exception_handler(lambda *_: None)
+            loop.close()
+            for machine in run.machines:
+                machine.kill(finishes=False)
+                for process in list(machine.left_behind):
+                    machine.forget(process)
+                for process in machine.dead:
+                    process.reap()
+    return Report(seed, run.world.shape, run.notes.violations, run.notes.trace, run.counted)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the product's log, and have polls take longer: most of what happens in a silence are polls."""
+    logger, poll_s = logging.getLogger("actors"), worker.POLL_S
+    before, logger.disabled, worker.POLL_S = logger.level, True, 1.0
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.disabled, worker.POLL_S = False, poll_s
+        logger.setLevel(before)
+
+
+class FeedNemesis(Nemesis):
+    """The faults of all runs, and those of looks and of slow actors."""
+
+    def __init__(self, run: Run, random: Random, kinds: Sequence[str]) -> None:
+        world: Any = run.world
+        machines: Any = run.machines
+        more = [self.slow_actor, self.lost_look, self.slow_look, self.grow]
+        self._grow = run.grow
+        super().__init__(world, machines, random, kinds=kinds, further=more)
+
+    def slow_actor(self) -> None:
+        """A partition of an actor takes long for each record, or stands still for a while."""
+        world: Any = self._world
+        number, name = self._random.randrange(3), self._random.choice((f"{CLICKS}-repartition", "stage", "total"))
+        world.slow_s[f"{name}[{number}]"] = self._random.choice((0.05, 0.5, 6.0))
+        self._after(self._random.choice((2.0, 8.0)), lambda: world.slow_s.pop(f"{name}[{number}]", None))
+
+    def lost_look(self) -> None:
+        """One of the two requests of some look has no answer."""
+        process = self._some_node().process
+        if process is not None:
+            request = self._random.choice(("OffsetFetch", "ListOffsets"))
+            self._world.network.planned[process.name, request] = "lost"
+
+    def grow(self) -> None:
+        """The topic that is read by another key is given a partition, once."""
+        self._grow()
+
+    def slow_look(self) -> None:
+        """Answers of all kinds take their time."""
+        latency_s = (0.0005, self._random.choice((0.3, 1.2)))
+        self._world.network.conditions.latency_s = latency_s
+        self._after(self._random.uniform(1.0, 6.0), self._mend_network)
+
+
+class Run:
+    """A seed's world, and what becomes of it."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, faults: Sequence[str] | None, *, print_trace: bool) -> None:
+        self.seed = seed
+        self.notes = Notes(loop, print_trace=print_trace)
+        self.counted: Counter[str] = Counter()
+        random = self._random = Random(f"{seed} feeds")
+        self._disorder_ms = random.choice((0, 0, 600))
+        shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
+        cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
+        network = Network(Random(f"{seed} network"))
+        network.trace = self.notes.note
+        self.world = FeedWorld(
+            loop=loop,
+            cluster=cluster,
+            network=network,
+            audit=self.notes,
+            random=Random(f"{seed} disk"),
+            shape=shape,
+            max_poll_records=random.choice((1, 3, 10, 50)),
+            queue_records=random.choice((5, 20, 1000)),
+            commit_interval_s=random.choice((0.05, 0.1, 0.5)),
+            session_s=random.choice((3.0, 6.0)),
+        )
+        self._partitions = random.randint(1, 3)
+        self._clicks = random.randint(1, 3)
+        self._lag_ms = random.choice((0, 60_000))
+        self._is_prompt = random.random() < 0.5
+        self._live_s = random.choice((6.0, 15.0))
+        self._ids = 0
+        self._reached: list[tuple[float, int]] = []
+        self._open = 0
+        self._producing: list[asyncio.Task[None]] = []
+        self.machines = [Machine(self.world, f"w{number}") for number in range(random.randint(1, 3))]
+        kinds = random.sample(FAULTS, random.randint(0, 6)) if faults is None else faults
+        self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if kinds else None
+        cluster.group.complete = self._completing(cluster.group.complete)  # type: ignore[method-assign]
+        self.notes.note(f"{shape}, {self._partitions} partitions, {self._clicks} of clicks, faults {kinds}")
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        world, random = self.world, self._random
+        await self._make_topics()
+        for machine in self.machines:
+            machine.start()
+        loop = world.loop
+        self._producing += [
+            loop.create_task(self._produce(source, Random(f"{self.seed} {source}"))) for source in self._sources
+        ]
+        if self._nemesis is not None:
+            pause_s = random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 8.0)))
+            await self._nemesis.run(random.randint(2, 8), pause_s)
+        await asyncio.gather(*self._producing)
+        if self._nemesis is not None:
+            self._nemesis.heal()
+        world.slow_s.clear()
+        await self._end_all_windows()
+        await self._settle()
+        await self._rest()
+
+    def grow(self) -> None:
+        """Give the forwarder's topic a partition more, which is written to once its owner has begun with it."""
+        cluster, loop, number = self.world.cluster, self.world.loop, self._clicks
+        if len(cluster.topic(CLICKS).partitions) > number:
+            return
+        cluster.grow_topic(CLICKS, number + 1)
+        cluster.group.rebalance()
+        source = TopicPartition(CLICKS, number)
+
+        async def produce() -> None:
+            # Its owner has begun with it by then, and readers have looked since.
+            await asyncio.sleep(40.0)
+            random = Random(f"{self.seed} grown")
+            self.world.slow_s[f"{CLICKS}-repartition[{number}]"] = random.choice((0.0, 1.0))
+            for _ in range(12):
+                await asyncio.sleep(0.3)
+                self._write(source, [cluster.wall_ms() - self._lag_ms], random)
+
+        self._producing.append(loop.create_task(produce(), context=Context()))
+
+    async def _make_topics(self) -> None:
+        setup, cluster = Setup(make_app(self.world.shape)), self.world.cluster
+        cluster.make_topic(CLICKS, self._clicks)
+        make_topics(cluster, setup, self._partitions)
+        inputs = await setup.check_topics(SimTopics(cluster))  # type: ignore[arg-type]
+        await claim_stores(setup, inputs, cluster, DirectNetwork(), FakeClock())
+
+    @property
+    def _sources(self) -> list[TopicPartition]:
+        cluster = self.world.cluster
+        return [log.name for topic in self.world.shape.sources for log in cluster.topic(topic).partitions]
+
+    async def _produce(self, source: TopicPartition, random: Random) -> None:
+        """Write a backlog, and then live records with silences between them.
+
+        Producers are prompt in half of the runs: what comes after a silence isn't late then. In the others each lags by
+        as much as it does.
+        """
+        lag_ms = self._lag_ms + (0 if self._is_prompt else random.choice((0, 0, 200, 4_000)))
+        top_ms = EPOCH_MS - 120_000 + random.randrange(2_000)
+        if not self._is_prompt and random.random() < 0.2:
+            await asyncio.sleep(random.uniform(1.0, 6.0))
+        backlog = random.choice((0, 0, 5, 10, 20))
+        step_ms = max(1, (EPOCH_MS - lag_ms - top_ms) // max(1, backlog))
+        for _ in range(backlog):
+            top_ms += random.randrange(step_ms)
+            self._write(source, [top_ms], random)
+        is_busy = random.random() < 0.6
+        while self.world.loop.time() < self._live_s:
+            await asyncio.sleep(random.choice((0.1, 0.4, 0.6) if is_busy else (0.4, 1.5, 4.0, 9.0)))
+            times, live_ms = [], self.world.cluster.wall_ms() - lag_ms
+            for _ in range(random.choice((1, 1, 1, 4))):
+                step_ms = 1_000_000 if self._is_prompt else random.choice((1, 100, 1_000, 3_000, 100_000))
+                top_ms = max(top_ms, min(live_ms, top_ms + step_ms))
+                times.append(top_ms)
+            self._write(source, times, random)
+
+    def _write(self, source: TopicPartition, times: list[int], random: Random) -> None:
+        """Write records of these times, apart from disorder; some in a transaction that ends later, or never."""
+        records = []
+        for at_ms in times:
+            self._ids += 1
+            key = user = random.choice(USERS)
+            if source.topic == CLICKS:
+                key = f"k{random.randrange(5)}"
+            else:
+                user = key = self._key_in(source, random)
+            early_ms = random.randrange(self._disorder_ms + 1)
+            value = msgspec.json.encode(Event(self._ids, user))
+            records.append((key.encode(), value, (), at_ms - early_ms))
+        transactions = self.world.cluster.transactions
+        if random.random() > 0.12 or transactions.is_moving:
+            self.world.cluster.produce(source, records)
+            return
+        self._open += 1
+        name = f"producer-{self._open}"
+        epoch = transactions.init_producer_id(name, 5.0)
+        self.world.cluster.produce_in_transaction(name, epoch, source, records)
+        ending = random.choice(("commit", "commit", "abort", "expire"))
+        if ending != "expire":
+            self.world.loop.call_later(
+                random.choice((0.01, 0.4, 2.5)), self._end_transaction, name, epoch, ending == "commit"
+            )
+
+    def _end_transaction(self, name: str, epoch: int, is_committed: bool) -> None:
+        transactions = self.world.cluster.transactions
+        if transactions.is_moving:
+            self.world.loop.call_later(0.1, self._end_transaction, name, epoch, is_committed)
+        else:
+            # It may have come too late.
+            with contextlib.suppress(RefusedError):
+                transactions.end(name, epoch, commit=is_committed)
+
+    def _key_in(self, source: TopicPartition, random: Random) -> str:
+        """Return a key that belongs in the partition: of the groups for notes, of users otherwise."""
+        names = [f"g{number}" for number in range(2)] if source.topic == NOTES else list(USERS)
+        home = [name for name in names if MURMUR2.home(name.encode(), self._partitions) == source.partition]
+        if home:
+            return random.choice(home)
+        return next(
+            name
+            for number in range(1000)
+            if MURMUR2.home((name := f"x{number}").encode(), self._partitions) == source.partition
+        )
+
+    async def _end_all_windows(self) -> None:
+        """Write a record that is later than all, once the clock has come so far, and by that end all windows."""
+        shape, cluster = self.world.shape, self.world.cluster
+        latest_ms = max((read.at_ms for read in self._reads()), default=EPOCH_MS)
+        last_ms = latest_ms + 4 * shape.span_ms + 2 * shape.grace_ms + 2 * shape.second_ms + 5_000
+        await asyncio.sleep(max(6.0, (last_ms - cluster.wall_ms()) / 1000 + 3.0))
+        self._last_ms = last_ms
+        self._last_id = self._ids = self._ids + 1
+        value = msgspec.json.encode(Event(self._ids, USERS[0]))
+        cluster.produce(TopicPartition(CLICKS, 0), [(b"k0", value, (), last_ms)])
+        self.notes.note(f"the last record, of {last_ms}")
+
+    async def _settle(self) -> None:
+        deadline_s = self.world.loop.time() + QUIET_S
+        while self.world.loop.time() < deadline_s and not self.notes.violations:
+            await asyncio.sleep(3.0)
+            if next(self._differences(), None) is None:
+                return
+        for difference in list(self._differences())[:8]:
+            self.notes.violated(difference)
+
+    async def _rest(self) -> None:
+        """See that nothing comes any more."""
+        # What only keeps stream time is committed once in a while.
+        await asyncio.sleep(REST_S)
+        before = self._written()
+        await asyncio.sleep(REST_S)
+        if self._written() != before:
+            for name, end in self._written().items():
+                if before.get(name) != end:
+                    self.notes.violated(f"rest: {name} goes from {before.get(name)} to {end}")
+        for difference in self._differences():
+            self.notes.violated(difference)
+
+    def _written(self) -> dict[str, object]:
+        cluster = self.world.cluster
+        ends: dict[str, object] = {str(log.name): log.end for log in cluster.logs()}
+        return ends | {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
+
+    # --- what it is judged by --------------------------------------------------------------------------------------
+
+    def _completing(self, complete: Any) -> Any:
+        """Note up to which times sources are committed, and see that no committed time goes back."""
+        group, cluster = self.world.cluster.group, self.world.cluster
+
+        def completed(source: TopicPartition, committed: Committed, appended: int) -> None:
+            before = group.offsets.get(source)
+            complete(source, committed, appended)
+            counts = group.offsets.get(source) is committed
+            if source.topic in self.world.shape.sources and counts:
+                handled_from = before.offset if before is not None else 0
+                history = cluster.log(source).history
+                handled = history[bisect_left(history, handled_from, key=offset_of) :]
+                top_ms = max((one.timestamp for one in handled if one.offset < committed.offset), default=-1)
+                if top_ms > (self._reached[-1][1] if self._reached else -1):
+                    self._reached.append((self.world.loop.time(), top_ms))
+            former, mark = before and parse_mark(before.metadata), parse_mark(committed.metadata)
+            if counts and former and mark:
+                for what in ("source_ms", "output_ms"):
+                    if getattr(mark.times, what) < getattr(former.times, what):
+                        self.notes.violated(f"time of {source} goes back: {former.times} to {mark.times}")
+
+        return completed
+
+    def _records(self, topic: str) -> Iterator[Any]:
+        found = self.world.cluster.find_topic(topic)
+        for log in found.partitions if found is not None else ():
+            yield from (record for record in log.history if _is_readable(record))
+
+    def _reads(self) -> list[Read]:
+        return [
+            Read(event.id, event.user, record.topic, record.partition, record.offset, record.timestamp)
+            for topic in self.world.shape.sources
+            for record in self._records(topic)
+            for event in [msgspec.json.decode(record.value, type=Event)]
+        ]
+
+    def _differences(self) -> Iterator[str]:
+        """Say what isn't as the oracle has it."""
+        shape, reads = self.world.shape, self._reads()
+        written_s = {tuple(source): self.world.cluster.log(source).written_s for source in self._sources}
+        promise = Promise(reads, written_s, self._reached)  # type: ignore[arg-type]
+        by_id = {read.id: read for read in reads}
+        late: set[int] = set()
+        for record in self._records(LATE):
+            late.add(msgspec.json.decode(record.value, type=Event).id)
+        second_late = [msgspec.json.decode(record.value, type=Found | Event) for record in self._records(LATE_SECOND)]
+        for one in second_late:
+            if isinstance(one, Found):
+                # A timer of a record that came after a silence may be due before it was set.
+                read = by_id[one.ids[0]]
+                if shape.kind != "timers" or not promise.allows(read, one.from_ms):
+                    yield f"late: a result of the first stage, {one}"
+            else:
+                late.add(one.id)
+        for number in late:
+            read = by_id[number]
+            if not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
+                yield f"late: {read}, which no earlier record and no silence of its source allows"
+        self.counted["late"] = len(late)
+        self.counted["records"] = len(reads)
+        yield from self._first_differences(promise, [read for read in reads if read.id not in late])
+        left_out = [one for one in second_late if isinstance(one, Found)]
+        notes = [read for read in reads if read.topic == NOTES and read.id not in late]
+        yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
+
+    def _first_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
+        shape = self.world.shape
+        firsts = [read for read in reads if read.topic != NOTES]
+        wanted = first_stage(shape, firsts)
+        sent: dict[str, list[Result]] = {}
+        for record in self._records(FIRST):
+            found = msgspec.json.decode(record.value, type=Found)
+            sent.setdefault(found.user, []).append((found.user, found.from_ms, found.to_ms, tuple(found.ids)))
+        for user in wanted.keys() | sent.keys():
+            own = [read for read in promise.records if read.user == user and read.topic != NOTES]
+            if shape.kind in ("join", "sliding", "session") and any(
+                promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id
+            ):
+                # A record may then be in time for itself, and too late for another one, or for a session that closed.
+                self.counted["users left out"] += 1
+                continue
+            results = sent.get(user, [])
+            if shape.kind == "emit":
+                results = list({result[:3]: result for result in results}.values())
+            got = Counter(results)
+            want = Counter({one: count for one, count in wanted.get(user, Counter()).items() if self._is_over(one)})
+            for result, count in (want - got).items():
+                yield f"first stage lacks {result}, {count} times of {want[result]}"
+            for result, count in (got - want).items():
+                if self._is_over(result):
+                    yield f"first stage has {result}, {count} times too often"
+            self.counted["results"] += len(results)
+
+    def _is_over(self, result: Result) -> bool:
+        """Whether a result isn't one of the last record, which ends all others."""
+        return self._last_id not in result[3]
+
+    def _second_differences(self, notes: list[Read], late: Counter[tuple[int, ...]]) -> Iterator[str]:
+        inputs = []
+        for record in self._records(FIRST):
+            found = msgspec.json.decode(record.value, type=Found)
+            if late[tuple(entry(found))]:
+                continue
+            inputs.append((record.key.decode(), record.timestamp, entry(found)))
+        inputs += [(read.user, read.at_ms, [read.id]) for read in notes]
+        wanted = second_stage(self.world.shape, inputs)
+        totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
+        got = Counter((total.group, total.from_ms) for total in totals)
+        for window, count in got.items():
+            if count > 1:
+                yield f"second stage closes {window} {count} times"
+        contents = {(total.group, total.from_ms): total.entries for total in totals}
+        for window, entries in wanted.items():
+            is_last = window[1] + 2 * self.world.shape.second_ms + 2 * self.world.shape.span_ms > self._last_ms
+            if not is_last and contents.get(window) != entries:
+                yield f"second stage has {window}: {contents.get(window)}, not {entries}"
+
+
+def _is_readable(record: Any) -> bool:
+    transaction: Transaction | None = record.transaction
+    return bool(record.is_committed and (transaction is None or not transaction.unmarked))
