@@ -253,6 +253,18 @@ class ActorTestDriver(Machine):
         """Return the committed windows of a key of a window store, in order of their starts, with their values."""
         return committed_windows(store, key, [files.data for files in self._disk.files() if files.store == store.name])
 
+    def late(self, actor: Any) -> dict[str, int]:
+        """Return by window store, join or table with a history how many messages of an actor came too late for it.
+
+        Those of all workers that the driver has started, as often as they were handled.
+        """
+        specs = [spec for spec in self._specs if spec.name == self._app.definition_of(actor).name]
+        counts = {store: 0 for spec in specs for store in spec.late_stores}
+        for task, meters in self._meters.tasks.items():
+            for store, meter in meters.late.items() if task.actor == specs[0].name else ():
+                counts[store] = counts.get(store, 0) + meter.count
+        return counts
+
     def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any:
         """Call a query of an actor on the committed state of a key, and give what it returns.
 

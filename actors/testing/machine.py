@@ -17,6 +17,7 @@ from actors.errors import ActorsError, UsageError
 from actors.ports import Identity, TopicPartition, Writer
 from actors.runtime.committer import Committer
 from actors.runtime.handlers.effect import Effect
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.replicas.views import ViewParts
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
@@ -79,6 +80,7 @@ class Machine:
         self._dead: list[Process] = []
         self._failures: list[BaseException] = []
         self._lives = 0
+        self._meters = WorkerMeters()
 
     def __enter__(self) -> Self:
         try:
@@ -226,6 +228,7 @@ class Machine:
             member=committer.member,
             task_log=committer.new_log,
             on_failure=self._failures.append,
+            meters=self._meters,
         )
         late.source = source = LoneSource(
             self._cluster,

@@ -74,12 +74,13 @@ class SourceTime:
 
     Attributes:
         time_ms: the source's time.
+        record_ms: the largest time of the records that were handled since the takeover.
     """
 
-    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "time_ms")
+    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "record_ms", "time_ms")
 
     def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS) -> None:
-        self.time_ms = time_ms
+        self.time_ms, self.record_ms = time_ms, UNKNOWN_MS
         self._idle_after_s = idle_after_s
         self._end = self._epoch = -1
         self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
@@ -88,7 +89,7 @@ class SourceTime:
     def handled(self, at_ms: int) -> None:
         """Note that a record of that time was handled."""
         if at_ms > self.time_ms:
-            self.time_ms = at_ms
+            self.time_ms = self.record_ms = at_ms
 
     def failed(self, now_s: float) -> None:
         """Note that a look failed, or that the source has another leader."""
@@ -172,6 +173,11 @@ class UpstreamTimes:
         return believed
 
     @property
+    def times(self) -> Mapping[tuple[str, int], int]:
+        """The times of the tasks upstream, as far as they are believed."""
+        return self._times
+
+    @property
     def feeds(self) -> frozenset[str]:
         """The first inputs of the actors upstream."""
         return frozenset(feed for topics in self._topics.values() for feed in topics)
@@ -203,6 +209,15 @@ class FeedTimes:
     stream_ms: int = UNKNOWN_MS
     least_ms: int = UNKNOWN_MS
     holder: tuple[str, int] | int | None = None
+
+    @property
+    def foremost(self) -> tuple[tuple[str, int] | int | None, int]:
+        """The feed with the largest time, and that time; None if no time is known. One that follows it isn't meant."""
+        upstream = {} if self.upstream is None else self.upstream.times
+        times: dict[tuple[str, int] | int, tuple[int, int]] = {feed: (ms, ms) for feed, ms in upstream.items()}
+        times |= {index: (source.time_ms, source.record_ms) for index, source in self.sources.items()}
+        feed = max(times, key=times.__getitem__, default=None)
+        return (None, UNKNOWN_MS) if feed is None or times[feed][0] == UNKNOWN_MS else (feed, times[feed][0])
 
     def advance(self) -> bool:
         """Move stream time up to the least time of the feeds; return whether it moved."""

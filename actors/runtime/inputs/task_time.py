@@ -87,11 +87,18 @@ class TaskTime:
     @property
     def holder(self) -> tuple[TopicPartition | None, int]:
         """The feed that holds stream time, and its time; None for a feed that no look has told of yet."""
-        holder = self._times.holder
-        if isinstance(holder, int):
-            source = self._sources[holder]
-            return self._inputs[holder].source, UNKNOWN_MS if source is None else source.time_ms
-        return (None if holder is None else TopicPartition(*holder)), self._times.least_ms
+        return self._named(self._times.holder), self._times.least_ms
+
+    @property
+    def foremost(self) -> tuple[TopicPartition | None, int]:
+        """The feed that is ahead of all others, and its time; None while none has a time."""
+        feed, time_ms = self._times.foremost
+        return self._named(feed), time_ms
+
+    def _named(self, feed: tuple[str, int] | int | None) -> TopicPartition | None:
+        if isinstance(feed, int):
+            return self._inputs[feed].source
+        return None if feed is None else TopicPartition(*feed)
 
     def _saw(self, index: int, at_ms: int) -> None:
         source = self._sources[index]

@@ -329,7 +329,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         refused_commands=meters.refused_commands,
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
-        late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
+        late={name: meters.late[name].count if name in meters.late else 0 for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
         paused_at_ms=None if task.paused is None else task.paused.at_ms,
         paused_by=None if task.paused is None else task.paused.by,

@@ -233,16 +233,15 @@ class TaskWindows:
         at_ms, raw_key, state = self.time_of(ctx), ctx._raw_key, ctx._working("late")
         return all(store.is_late(raw_key, at_ms, state.overlays[store.rows], state) for store in self._closings)
 
-    def count_late(self) -> None:
+    def count_late(self, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
             if not isinstance(store, ChangeStore):
-                self.was_late(store)
+                self.was_late(store, ctx, is_warned=is_warned)
 
-    def was_late(self, store: TimedStore) -> None:
+    def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
-        late = self._meters.late
-        late[store.name] = late.get(store.name, 0) + 1
+        self._state.tools.was_late(store.name, ctx, self.stream_ms, is_warned=is_warned)
 
     def expect(self, store: TimedStore, row: bytes) -> None:
         """Count on the close of a row.
