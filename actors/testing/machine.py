@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 from threading import RLock
 from typing import Any, Self, TypeVar
 
@@ -81,6 +82,7 @@ class Machine:
         self._failures: list[BaseException] = []
         self._lives = 0
         self._meters = WorkerMeters()
+        self._order: Random | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -237,6 +239,7 @@ class Machine:
             reads_committed=self._setup.exactly_once,
             room=worker.room,
             lost=worker.lost,
+            order=lambda: self._order,
         )
         worker.assigned(Identity("driver", self._lives), source.partitions)
         await worker.run()
@@ -265,6 +268,7 @@ class Machine:
         for view in self._app.views:
             await view.caught_up()
             await view.callbacks_done()
+        self._order = None
 
     async def _all_handled(self) -> None:
         deadline_s = self._loop.time() + _PATIENCE_S

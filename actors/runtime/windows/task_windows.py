@@ -264,6 +264,17 @@ class TaskWindows:
         self.stream_ms = max(self.stream_ms, to_ms)
         self.latest_ms = max(self.latest_ms, self.stream_ms)
 
+    @property
+    def all_closed_ms(self) -> int:
+        """The stream time at which the windows of all that was handled are closed, and those that their closes fill."""
+        spans = (
+            closing.closes.length_ms
+            + closing.closes.idle_ms
+            + (store.every_ms if isinstance(store, ChangeStore) else store.grace_ms)
+            for store, closing in self._closings.items()
+        )
+        return self.latest_ms + sum(spans)
+
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be handed out for a window, a change or a record of a join."""
         return self._handled_ms() - max((store.output_lag_ms for store in self._closings), default=0)
