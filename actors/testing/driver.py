@@ -129,7 +129,7 @@ class ActorTestDriver(Machine):
         What is posted before `settle` may be handled and committed together.
         """
         record = self._encoded(topic, key, value, headers, raw=raw)
-        self._run(self._produce(*record, partition, timestamp_ms))
+        self._produce(*record, partition, timestamp_ms)
 
     def _encoded(
         self, topic: Any, key: Any, value: Any, headers: Headers | Mapping[str, bytes] = (), *, raw: bool = False
@@ -172,7 +172,7 @@ class ActorTestDriver(Machine):
         async def produce() -> None:
             # Nothing is handled in between: nothing here waits.
             for record in encoded:
-                await self._produce(*record)
+                await self._append(*record)
 
         self._order = Random(order)
         self._run(produce())
@@ -201,7 +201,7 @@ class ActorTestDriver(Machine):
         value, type_headers = definition.messages().with_headers(message)
         raw_key = topic_codecs(definition.topic)[0].encode(key)
         pairs = [*checked_headers(headers, ()), *type_headers]
-        self._run(self._produce(definition.topic_name, raw_key, value, pairs, None, timestamp_ms))
+        self._produce(definition.topic_name, raw_key, value, pairs, None, timestamp_ms)
         if settle:
             self.settle()
 
@@ -438,7 +438,7 @@ class ActorTestDriver(Machine):
         (commands,) = (spec.commands for spec in self._specs if spec.name == definition.name)
         for told in commands_to_all(definition, command, self._end_of(source)):
             headers = commands.headers(source.partition, raw_key, told)
-            self._run(self._produce(source.topic, raw_key, told, headers, None, None))
+            self._produce(source.topic, raw_key, told, headers, None, None)
         self.settle()
 
     def _upstream_of(self, spec: ActorSpec) -> set[str]:
@@ -456,7 +456,10 @@ class ActorTestDriver(Machine):
         raw_key, topic = topic_codecs(definition.topic)[0].encode(key), definition.topic_name
         return raw_key, TopicPartition(topic, self._app.partitioner_for(topic).home(raw_key, self._partitions))
 
-    async def _produce(
+    def _produce(self, *record: Any) -> None:
+        self._run(self._append(*record))
+
+    async def _append(
         self,
         topic: str,
         key: bytes | None,

@@ -214,10 +214,13 @@ class FeedTimes:
     def foremost(self) -> tuple[tuple[str, int] | int | None, int]:
         """The feed with the largest time, and that time; None if no time is known. One that follows it isn't meant."""
         upstream = {} if self.upstream is None else self.upstream.times
-        times: dict[tuple[str, int] | int, tuple[int, int]] = {feed: (ms, ms) for feed, ms in upstream.items()}
-        times |= {index: (source.time_ms, source.record_ms) for index, source in self.sources.items()}
-        feed = max(times, key=times.__getitem__, default=None)
-        return (None, UNKNOWN_MS) if feed is None or times[feed][0] == UNKNOWN_MS else (feed, times[feed][0])
+        task = max(upstream, key=upstream.__getitem__, default=None)
+        feed: tuple[str, int] | int | None = task
+        order = (UNKNOWN_MS, UNKNOWN_MS) if task is None else (upstream[task], upstream[task])
+        for index, source in self.sources.items():
+            if (source.time_ms, source.record_ms) > order:
+                feed, order = index, (source.time_ms, source.record_ms)
+        return (None, UNKNOWN_MS) if order[0] == UNKNOWN_MS else (feed, order[0])
 
     def advance(self) -> bool:
         """Move stream time up to the least time of the feeds; return whether it moved."""

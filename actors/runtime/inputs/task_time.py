@@ -64,6 +64,7 @@ class TaskTime:
         self._followers = followers
         self._monotonic = monotonic
         self._looks: deque[Look] = deque(maxlen=1)
+        self._held: tuple[int, float] | None = None
         self._sources = [
             None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
             for one in inputs
@@ -94,6 +95,11 @@ class TaskTime:
         """The feed that is ahead of all others, and its time; None while none has a time."""
         feed, time_ms = self._times.foremost
         return self._named(feed), time_ms
+
+    @property
+    def held_s(self) -> float:
+        """For how long stream time has stood while a feed is ahead, as looks found it; 0 where it moves."""
+        return 0.0 if self._held is None else self._monotonic() - self._held[1]
 
     def _named(self, feed: tuple[str, int] | int | None) -> TopicPartition | None:
         if isinstance(feed, int):
@@ -130,6 +136,10 @@ class TaskTime:
 
     def look(self, look: Look) -> None:
         """Take a look; it counts between two messages."""
+        if self._times.foremost[1] <= self.stream_ms:
+            self._held = None
+        elif self._held is None or self._held[0] != self.stream_ms:
+            self._held = self.stream_ms, self._monotonic()
         self._looks.append(look)
         self._inbox.wake()
 
