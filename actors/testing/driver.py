@@ -303,12 +303,8 @@ class ActorTestDriver(Machine):
 
         Those of all workers that the driver has started, as often as they were handled.
         """
-        specs = [spec for spec in self._specs if spec.name == self._app.definition_of(actor).name]
-        counts = {store: 0 for spec in specs for store in spec.late_stores}
-        for task, meters in self._meters.tasks.items():
-            for store, meter in meters.late.items() if task.actor == specs[0].name else ():
-                counts[store] = counts.get(store, 0) + meter.count
-        return counts
+        name, counts = self._app.definition_of(actor).name, self._late + self._late_here()
+        return {store: counts[name, store] for spec in self._specs if spec.name == name for store in spec.late_stores}
 
     def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any:
         """Call a query of an actor on the committed state of a key, and give what it returns.

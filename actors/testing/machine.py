@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,6 @@ from actors.errors import ActorsError, UsageError
 from actors.ports import Identity, TopicPartition, Writer
 from actors.runtime.committer import Committer
 from actors.runtime.handlers.effect import Effect
-from actors.runtime.meters import WorkerMeters
 from actors.runtime.replicas.views import ViewParts
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
@@ -81,7 +81,7 @@ class Machine:
         self._dead: list[Process] = []
         self._failures: list[BaseException] = []
         self._lives = 0
-        self._meters = WorkerMeters()
+        self._late: Counter[tuple[str, str]] = Counter()
         self._order: Random | None = None
 
     def __enter__(self) -> Self:
@@ -191,7 +191,17 @@ class Machine:
         self._process = Process(self._loop, f"worker-{self._lives}")
         self._process.spawn(self._main(), name="main").add_done_callback(self._ended)
 
+    def _late_here(self) -> Counter[tuple[str, str]]:
+        """Return by actor and store what came too late in the worker that runs."""
+        meters = {} if self._worker is None else self._worker.meters.tasks
+        counts: Counter[tuple[str, str]] = Counter()
+        for task, its_meters in meters.items():
+            for store, meter in its_meters.late.items():
+                counts[task.actor, store] += meter.count
+        return counts
+
     def _kill(self) -> None:
+        self._late += self._late_here()
         process, self._process, self._worker = self._process, None, None
         if process is not None:
             process.kill()
@@ -230,7 +240,6 @@ class Machine:
             member=committer.member,
             task_log=committer.new_log,
             on_failure=self._failures.append,
-            meters=self._meters,
         )
         late.source = source = LoneSource(
             self._cluster,
