@@ -26,6 +26,7 @@ from faust.cli.faust import cli
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
 from actors.cli.deploy import doctor, plan, topics
+from actors.cli.feeds import feeds
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
 from actors.cli.parked import parked
@@ -51,6 +52,7 @@ for command in (
     config,
     dev,
     doctor,
+    feeds,
     init,
     locks,
     parked,

@@ -35,7 +35,7 @@ def resume(session: Session, where: str) -> None:
 
 def _set(session: Session, where: str, *, is_paused: bool) -> None:
     actor, partition = _place(where)
-    count = asyncio.run(set_pause(session.setup, actor, partition, is_paused=is_paused, by=_who()))
+    count = asyncio.run(set_pause(session.setup, actor, partition, is_paused=is_paused, by=who()))
     if session.as_json:
         session.say_json({"actor": actor, "partition": partition, "partitions": count, "is_paused": is_paused})
         return
@@ -61,7 +61,8 @@ def _place(where: str) -> tuple[str, int | None]:
     return actor, int(number)
 
 
-def _who() -> str:
+def who() -> str:
+    """Return who gives a command, for people."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNKNOWN_MS = -1
 """The time of a feed that hasn't committed any: it holds all others."""
@@ -202,6 +202,7 @@ class FeedTimes:
         least_ms: the least time of the feeds now.
         holder: the feed that has it: the place of an input, or a task upstream as (topic, partition); None for tasks of
             which no look told yet.
+        released: by feed the time up to which it doesn't count: an operator has the others go on without it.
     """
 
     sources: dict[int, SourceTime]
@@ -209,6 +210,7 @@ class FeedTimes:
     stream_ms: int = UNKNOWN_MS
     least_ms: int = UNKNOWN_MS
     holder: tuple[str, int] | int | None = None
+    released: Mapping[tuple[str, int] | int, int] = field(default_factory=dict)
 
     @property
     def foremost(self) -> tuple[tuple[str, int] | int | None, int]:
@@ -230,8 +232,23 @@ class FeedTimes:
         for index, source in self.sources.items():
             if is_first or source.time_ms < least_ms:
                 least_ms, holder, is_first = source.time_ms, index, False
+        if self.released:
+            least_ms, holder = self._least_of_others()
         self.least_ms, self.holder = least_ms, holder
         if least_ms <= self.stream_ms:
             return False
         self.stream_ms = least_ms
         return True
+
+    def _least_of_others(self) -> tuple[int, tuple[str, int] | int | None]:
+        """Return the least time of the feeds that aren't released, and whose it is."""
+        upstream = {} if self.upstream is None else self.upstream.times
+        if self.upstream is not None and not upstream:
+            return UNKNOWN_MS, None
+        times: dict[tuple[str, int] | int, int] = {index: source.time_ms for index, source in self.sources.items()}
+        times.update(upstream.items())
+        counted = {feed: ms for feed, ms in times.items() if feed not in self.released or ms > self.released[feed]}
+        if not counted:
+            return self.stream_ms, None
+        feed = min(counted, key=counted.__getitem__)
+        return counted[feed], feed

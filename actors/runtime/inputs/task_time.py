@@ -143,6 +143,24 @@ class TaskTime:
         self._looks.append(look)
         self._inbox.wake()
 
+    def release(self, times: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Go on without feeds until they have a later time than the one beside them; return those that are new.
+
+        It counts between two messages.
+        """
+        places = {one.source: index for index, one in enumerate(self._inputs) if self._sources[index] is not None}
+        upstream = {} if self._times.upstream is None else self._times.upstream.times
+        released: dict[tuple[str, int] | int, int] = {}
+        for feed, time_ms in times.items():
+            key = places.get(feed, (*feed,))
+            if isinstance(key, int) or key in upstream:
+                released[key] = time_ms
+        before, self._times.released = self._times.released, released
+        names = [(self._named(key), key) for key in released if before.get(key) != released[key]]
+        if names:
+            self._inbox.wake()
+        return [name for name, _ in names if name is not None]
+
     def failed(self, now_s: float) -> None:
         """Note that a look failed."""
         self._looks.clear()

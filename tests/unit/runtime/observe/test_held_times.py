@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from actors import App, Context, Tumbling, aggregates
+from actors._core.task.pauses import Release, release_key
 from actors.errors import HandlerFailedError
 from actors.runtime.observe.feeds import CLOCK_BEHIND_MS, HeldTimes
 from actors.runtime.observe.status import FeedStatus, InputStatus, TaskStatus, WorkerStatus
+from actors.runtime.pauses import LOOK_S, follow_pauses
 from actors.testing import ActorTestDriver
+from actors.testing.fakes.ports import FakeLogs, FakeOwners
 from tests.unit.runtime.observe.test_meters import seen
 
 NOON_MS = 1_700_049_600_000
@@ -118,3 +124,55 @@ def test_the_cause_is_followed_up_the_stream() -> None:
         further = FeedStatus(topic="raw", partition=7, time_ms=NOON_MS)
         text = task_of(status, **RUNS, waits_for=further, held_s=99.0).text(count_of(status)[0])
         assert text == "waits for raw[7], which is at 2023-11-15T12:00:00: no worker that answers has this partition"
+
+
+def follow(driver: ActorTestDriver, *releases: Release) -> None:
+    """Write releases into the registry, and let the worker follow it for some seconds."""
+    topic = driver._setup.owners_topic
+    for one in releases:
+        key = release_key(one.actor, one.topic, one.partition)
+        driver._produce(topic, key, msgspec.json.encode(one), (), 0, None)
+    owners = FakeOwners(topic, FakeLogs(driver._cluster, driver._network))
+    worker = driver._worker
+    assert worker is not None
+
+    async def run() -> None:
+        follower = asyncio.create_task(follow_pauses(owners, lambda: worker.tasks, driver._clock))
+        await asyncio.sleep(5 * LOOK_S)
+        follower.cancel()
+        await asyncio.gather(follower, return_exceptions=True)
+
+    driver._run(run())
+
+
+def test_event_time_goes_on_without_a_released_feed(caplog: pytest.LogCaptureFixture) -> None:
+    with Stages().held() as driver:
+        held = count_of(seen(driver))[0]
+        assert held.waits_for is not None
+        time_ms = held.waits_for.time_ms
+        release = Release(actor="count", topic="clicks", partition=2, time_ms=time_ms, at_ms=7, by="ann")
+        with caplog.at_level(logging.WARNING):
+            follow(driver, release)
+        driver.advance(20, settle=False)
+        for task in count_of(seen(driver)):
+            assert (task.waits_for, task.held_s) == (None, 0.0)
+            assert task.stream_ms == NOON_MS + 60 * SECOND
+        lines = [line.getMessage() for line in caplog.records if "goes on without" in line.getMessage()]
+        assert len(lines) == 3
+        assert "goes on without clicks[2], which is at 2023-11-15T12:00:" in lines[0]
+        assert lines[0].endswith("by ann")
+
+
+@pytest.mark.parametrize("release", [
+    {"time_ms": NOON_MS},  # it has committed a later time since
+    {"actor": "other"},
+    {"partition": 1},
+])  # fmt: skip
+def test_a_release_of_another_time_or_feed_changes_nothing(release: dict[str, Any]) -> None:
+    with Stages().held() as driver:
+        held = count_of(seen(driver))[0]
+        assert held.waits_for is not None
+        fields = {"actor": "count", "topic": "clicks", "partition": 2, "time_ms": held.waits_for.time_ms, "at_ms": 7}
+        follow(driver, Release(**fields | release, by="ann"))
+        driver.advance(20, settle=False)
+        assert count_of(seen(driver))[0].waits_for == held.waits_for
