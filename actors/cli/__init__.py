@@ -26,11 +26,10 @@ from faust.cli.faust import cli
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
 from actors.cli.deploy import doctor, plan, topics
-from actors.cli.feeds import feeds
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
 from actors.cli.parked import parked
-from actors.cli.pausing import pause, resume
+from actors.cli.pausing import feeds, pause, resume
 from actors.cli.project import load_app
 from actors.cli.reset import reset
 from actors.cli.run.dev import dev

@@ -74,13 +74,13 @@ class SourceTime:
 
     Attributes:
         time_ms: the source's time.
-        record_ms: the largest time of the records that were handled since the takeover.
+        followed_ms: the time that it has from others, which it followed at its end.
     """
 
-    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "record_ms", "time_ms")
+    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "followed_ms", "time_ms")
 
     def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS) -> None:
-        self.time_ms, self.record_ms = time_ms, UNKNOWN_MS
+        self.time_ms, self.followed_ms = time_ms, UNKNOWN_MS
         self._idle_after_s = idle_after_s
         self._end = self._epoch = -1
         self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
@@ -89,7 +89,7 @@ class SourceTime:
     def handled(self, at_ms: int) -> None:
         """Note that a record of that time was handled."""
         if at_ms > self.time_ms:
-            self.time_ms = self.record_ms = at_ms
+            self.time_ms = at_ms
 
     def failed(self, now_s: float) -> None:
         """Note that a look failed, or that the source has another leader."""
@@ -125,7 +125,7 @@ class SourceTime:
         least_ms = self.time_ms + (CLOCK_STEP_MS if known_ms > wall_ms else 1)
         if min(known_ms, wall_ms) < least_ms:
             return False
-        self.time_ms = min(known_ms, wall_ms)
+        self.time_ms = self.followed_ms = min(known_ms, wall_ms)
         return True
 
 
@@ -218,10 +218,11 @@ class FeedTimes:
         upstream = {} if self.upstream is None else self.upstream.times
         task = max(upstream, key=upstream.__getitem__, default=None)
         feed: tuple[str, int] | int | None = task
-        order = (UNKNOWN_MS, UNKNOWN_MS) if task is None else (upstream[task], upstream[task])
+        order = (UNKNOWN_MS, True) if task is None else (upstream[task], True)
         for index, source in self.sources.items():
-            if (source.time_ms, source.record_ms) > order:
-                feed, order = index, (source.time_ms, source.record_ms)
+            is_own = source.time_ms != source.followed_ms
+            if (source.time_ms, is_own) > order:
+                feed, order = index, (source.time_ms, is_own)
         return (None, UNKNOWN_MS) if order[0] == UNKNOWN_MS else (feed, order[0])
 
     def advance(self) -> bool:
