@@ -223,6 +223,15 @@ class MisplacedRecordError(RecordError):
     is_alone = False
 
 
+class LateRecordError(RecordError):
+    """The record came when its windows were closed, and its actor has late="stop": `on_error` isn't asked."""
+
+    remedy = (
+        'To go on without such records, declare late="drop", "warn", or a topic that gets them, or give the windows a '
+        "longer grace, and restart the worker"
+    )
+
+
 class RefusedRecordError(RecordError):
     """The broker refuses what the record's handler wrote or sent; its answer is this one's cause.
 

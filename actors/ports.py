@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from actors._core.partitioner import Partitioner
-from actors._core.task.pauses import Pause
+from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
 from stores.errors import StoreError
 from stores.ports import PartitionStore, SnapshotContent
@@ -453,6 +453,9 @@ class Owners(Protocol):
 
     def pause_of(self, actor: str, partition: int) -> Pause | None:
         """Return what pauses a task, as of the last `latest` or `refresh`; None if nothing does."""
+
+    def released(self, actor: str) -> Sequence[Release]:
+        """Return the feeds that an actor's event time goes on without, as of then."""
 
 
 class Clock(Protocol):

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from actors._core.logs import error_text, text_of
 from actors._core.outside import EXITS
 
 TOO_LATE_MS = 1 << 63
+
+
+def utc_text(at_ms: int) -> str:
+    """Return Unix milliseconds as a time in UTC, "no time" before 1970."""
+    if at_ms < 0:
+        return "no time"
+    try:
+        return datetime.fromtimestamp(at_ms // 1000, UTC).isoformat().removesuffix("+00:00")
+    except (ValueError, OverflowError, OSError):
+        # Behind the year 9999.
+        return f"{at_ms} ms"
 
 
 class NoTimeError(ValueError):

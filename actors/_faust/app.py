@@ -243,7 +243,7 @@ class App(TableMethods, FaustApp):
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
             max_task_idle: how long records wait for an input that is at its end; one that isn't is always waited for.
-            late: of messages too late for all windows: "drop" counts, "handle" handles them; a topic gets them.
+            late: of messages too late for all windows: "drop", "warn", "stop" or "handle"; a topic gets them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
@@ -543,7 +543,7 @@ class App(TableMethods, FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return windowed(handler, forwarder(self, (topic, *others), options.late)) if options.windows else handler
+            return windowed(handler, forwarder(self, (topic, *others), options.late), options.windows)
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))

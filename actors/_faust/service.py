@@ -44,6 +44,7 @@ from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.observe.history import History
+from actors.runtime.observe.late import report_late
 from actors.runtime.pauses import follow_pauses
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.replicas.standbys import Standbys
@@ -255,6 +256,8 @@ class ActorService(Service):  # type: ignore[misc]
             self._dispatcher.add_done_callback(self._dispatched)
             pauses = follow_pauses(owners, lambda: worker.tasks, self.app.actor_clock)
             self._watches.append(asyncio.create_task(pauses, name="actors pauses"))
+            late = report_late(lambda: worker.tasks, self.app.actor_clock)
+            self._watches.append(asyncio.create_task(late, name="actors late records"))
             samples = self.history.follow(lambda: worker.tasks, self._late, self.app.actor_clock)
             self._watches.append(asyncio.create_task(samples, name="actors history"))
             if made:

@@ -57,7 +57,7 @@ from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.spec import ActorSpec, Feeds, TaskSettings
+from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
@@ -71,7 +71,6 @@ STATE_SNAPSHOT = "STATE_SNAPSHOT"
 MISSING_OFFSET = "MISSING_OFFSET"
 MOVED_OFFSET = "MOVED_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
-WINDOW_MARGIN_MS = 86_400_000
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
 """What Kafka's own clients take."""

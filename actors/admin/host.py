@@ -14,7 +14,7 @@ from actors.errors import ConfigurationError
 from actors.ports import TaskLog
 from actors.runtime.commands import CommandKey
 from actors.runtime.message.outputs import OutputTopic
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, Feeds
 from stores._core.printable import counted
 
 
@@ -45,6 +45,9 @@ class Setup(AppTopics, Protocol):
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
     ) -> list[ActorSpec]:
         """Return the actors as the runtime needs them."""
+
+    def feeds(self) -> Mapping[str, Feeds]:
+        """Return what the event time of actors follows, by actor."""
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
         """Return the key that signs admin commands to an input."""

@@ -1,11 +1,17 @@
-"""Pauses and resumes an actor, or one partition of it: a record of the app's registry that all workers follow."""
+"""Pauses and resumes an actor, or one partition of it, and releases feeds of its event time.
+
+Each is a record of the app's registry that all workers follow.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
-from actors._core.task.pauses import MAX_BY_CHARS, Pause
+from actors._core.task.commit import parse_mark
+from actors._core.task.feed_times import NO_TIMES
+from actors._core.task.pauses import MAX_BY_CHARS, Pause, Release
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import write_pause
 from actors.admin.host import Setup
@@ -26,10 +32,7 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
         ConfigurationError: the app has no such actor, the actor no such partition, or the app has never run.
         BrokerUnavailableError: the record may not have been written.
     """
-    definition = setup.app.actors.get(actor)
-    if definition is None:
-        known = ", ".join(sorted(setup.app.actors)) or "none"
-        raise ConfigurationError(f"{say_unknown('actor', [actor], setup.app.actors)}. The app's actors: {known}")
+    definition = _definition(setup, actor)
     pause = Pause(
         actor=actor,
         partition=partition,
@@ -40,13 +43,7 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
     topic, registry = definition.topic_name, setup.owners_topic
     try:
         async with asyncio.timeout(WRITE_S), ControlPlane.connect(setup.connection, setup.group) as control:
-            found = await control.topics([topic, registry])
-            if topic not in found or registry not in found:
-                missing = topic if topic not in found else registry
-                raise ConfigurationError(
-                    f"topic {missing} isn't on the broker: start a worker of app {setup.app.conf.id} once, which "
-                    "checks and makes the app's topics"
-                )
+            found = await _topics(setup, control, topic)
             count = found[topic].partitions
             if partition is not None:
                 check_partition(actor, TopicPartition(topic, partition), found)
@@ -57,6 +54,71 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
             f"{'paused' if is_paused else 'resumed'}; the same command may be given again"
         ) from None
     return count if partition is None else 1
+
+
+async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: str) -> int:
+    """Have an actor's event time go on without a feed until it commits a later time; return its time, -1 for none.
+
+    Workers follow within about a second. `feed` is an input of the actor, or the first input of a task upstream.
+
+    Raises:
+        ConfigurationError: the app has no such actor, the actor no such feed, or the app has never run.
+        BrokerUnavailableError: the record may not have been written.
+    """
+    definition = _definition(setup, actor)
+    feeds = setup.feeds().get(actor)
+    if feeds is None:
+        raise ConfigurationError(f"actor {actor} has one input, and its event time is that of its own records")
+    upstream = {topic for topics in feeds.upstream.values() for topic in topics}
+    known = sorted(upstream | (set(definition.topic_names) - feeds.upstream.keys()))
+    if feed.topic not in known:
+        raise ConfigurationError(f"{say_unknown('feed', [feed.topic], known)}. Those of {actor}: {', '.join(known)}")
+    try:
+        async with asyncio.timeout(WRITE_S), ControlPlane.connect(setup.connection, setup.group) as control:
+            check_partition(actor, feed, await _topics(setup, control, feed.topic))
+            committed = await control.committed(feed)
+            mark = None if committed is None else parse_mark(committed.metadata)
+            times = NO_TIMES if mark is None else mark.times
+            time_ms = times.output_ms if feed.topic in upstream else times.source_ms
+            release = Release(
+                actor=actor,
+                topic=feed.topic,
+                partition=feed.partition,
+                time_ms=time_ms,
+                at_ms=setup.app.actor_clock.wall_ms(),
+                by=by[:MAX_BY_CHARS],
+            )
+            await write_pause(setup.connection, setup.owners_topic, release)
+    except TimeoutError:
+        raise BrokerUnavailableError(
+            f"writing into {setup.owners_topic}: no answer within {WRITE_S:g} s, so it isn't known whether {feed} is "
+            "released; the same command may be given again"
+        ) from None
+    return time_ms
+
+
+def _definition(setup: Setup, actor: str) -> Any:
+    definition = setup.app.actors.get(actor)
+    if definition is None:
+        known = ", ".join(sorted(setup.app.actors)) or "none"
+        raise ConfigurationError(f"{say_unknown('actor', [actor], setup.app.actors)}. The app's actors: {known}")
+    return definition
+
+
+async def _topics(setup: Setup, control: ControlPlane, topic: str) -> Mapping[str, TopicInfo]:
+    """Return a topic and the registry.
+
+    Raises:
+        ConfigurationError: one isn't on the broker.
+    """
+    found = await control.topics([topic, setup.owners_topic])
+    for name in (topic, setup.owners_topic):
+        if name not in found:
+            raise ConfigurationError(
+                f"topic {name} isn't on the broker: start a worker of app {setup.app.conf.id} once, which checks and "
+                "makes the app's topics"
+            )
+    return found
 
 
 def check_partition(actor: str, source: TopicPartition, found: Mapping[str, TopicInfo]) -> None:

@@ -29,7 +29,7 @@ from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
 from actors.cli.parked import parked
-from actors.cli.pausing import pause, resume
+from actors.cli.pausing import feeds, pause, resume
 from actors.cli.project import load_app
 from actors.cli.reset import reset
 from actors.cli.run.dev import dev
@@ -51,6 +51,7 @@ for command in (
     config,
     dev,
     doctor,
+    feeds,
     init,
     locks,
     parked,

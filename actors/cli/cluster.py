@@ -15,6 +15,7 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import OwnerRecord, TopicPartition
+from actors.runtime.observe.feeds import HeldTimes
 from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.workers import WorkerClient
 from stores._core.printable import moment
@@ -45,7 +46,8 @@ class TaskStatus:
         start, end: the input's offsets, of the first record that is left and behind the last.
         waiting: how many records are between what is committed and the end; None where they weren't looked at.
         state: what the owner says of the task ("running", "halted", "paused", …); "unknown" where it doesn't answer.
-        reason: why the partition stands still, or why the state isn't known; "" where there is nothing to say.
+        reason: why the partition stands still, what its event time waits for, or why the state isn't known; "" where
+            there is nothing to say.
     """
 
     actor: str
@@ -182,15 +184,17 @@ class Cluster:
             await asyncio.gather(*(ask_worker(workers, seen, room) for seen in owners.values()))
         finally:
             await workers.close()
-        return [row if row.owner is None else _as_told(row, owners[row.owner.worker]) for row in rows]
+        now_ms = self._setup.app.actor_clock.wall_ms()
+        held = HeldTimes([seen.status for seen in owners.values() if seen.status is not None], now_ms)
+        return [row if row.owner is None else _as_told(row, owners[row.owner.worker], held) for row in rows]
 
 
-def _as_told(row: TaskStatus, owner: Seen) -> TaskStatus:
+def _as_told(row: TaskStatus, owner: Seen, held: HeldTimes) -> TaskStatus:
     told = next((task for task in owner.tasks if (task.actor, task.partition) == (row.actor, row.partition)), None)
     if told is not None and told.paused_at_ms is not None and told.reason is None:
         since = f"since {moment(told.paused_at_ms)}, by {told.paused_by}"
         return replace(row, state=PAUSED, reason=f"{since}; `faust -A … resume {row.actor}` ends it")
     if told is not None:
-        return replace(row, state=told.state, reason=told.reason or "")
+        return replace(row, state=told.state, reason=told.reason or held.text(told))
     trouble = owner.trouble if owner.status is None else "it doesn't own the partition now"
     return replace(row, reason=f"worker {owner.worker}: {trouble}")

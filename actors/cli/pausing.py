@@ -1,4 +1,7 @@
-"""`faust -A APP pause | resume ACTOR[:PARTITION]`: an actor, or one partition of it, handles nothing for a while."""
+"""`faust -A APP pause | resume ACTOR[:PARTITION]` and `feeds release ACTOR TOPIC PARTITION`.
+
+An actor, or one partition of it, handles nothing for a while, or its event time goes on without a feed.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import socket
 
 import click
 
-from actors.admin.pausing import set_pause
+from actors._core.event_time import utc_text
+from actors.admin.pausing import release_feed, set_pause
 from actors.cli.session import Session, with_session
+from actors.ports import TopicPartition
 
 
 @click.command("pause")
@@ -31,6 +36,34 @@ def pause(session: Session, where: str) -> None:
 def resume(session: Session, where: str) -> None:
     """Let a paused actor, or one partition of it, go on where it was."""
     _set(session, where, is_paused=False)
+
+
+@click.group("feeds")
+def feeds() -> None:
+    """Have event time go on without a feed that holds it back: `faust actors` names it."""
+
+
+@feeds.command("release")
+@click.argument("actor")
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@with_session
+def release(session: Session, actor: str, topic: str, partition: int) -> None:
+    """Have the event time of ACTOR go on without partition PARTITION of TOPIC.
+
+    Windows that wait for it close. The feed counts again when it has committed a later time; what it still delivers of
+    the time before may be late then. TOPIC is an input of the actor, or the first input of an actor upstream.
+    """
+    source = TopicPartition(topic, partition)
+    time_ms = asyncio.run(release_feed(session.setup, actor, source, by=_who()))
+    if session.as_json:
+        session.say_json({"actor": actor, "topic": topic, "partition": partition, "time_ms": max(time_ms, 0) or None})
+        return
+    at = "has no time" if time_ms < 0 else f"is at {utc_text(time_ms)}"
+    session.say(
+        f"actor {actor}: event time goes on without {source}, which {at}. Workers follow within about a second, and "
+        "the feed counts again when it has committed a later time"
+    )
 
 
 def _set(session: Session, where: str, *, is_paused: bool) -> None:

@@ -26,6 +26,8 @@ from actors.runtime.message.table import Table
 from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
+LATE = ("drop", "warn", "stop", "handle")
+"""What `late=` may be beside a topic."""
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
 
 
@@ -99,8 +101,9 @@ def _check_tables(name: str, options: Declaration) -> None:
 
 def _check_windows(name: str, options: Declaration) -> None:
     late = options.late
-    if not (late in ("drop", "handle") if isinstance(late, str) else hasattr(late, "get_topic_name")):
-        raise ConfigurationError(f'actor {name}: late={late!r}: it is "drop", "handle", or a topic of app.topic(...)')
+    if not (late in LATE if isinstance(late, str) else hasattr(late, "get_topic_name")):
+        words = ", ".join(f'"{word}"' for word in LATE)
+        raise ConfigurationError(f"actor {name}: late={late!r}: it is {words}, or a topic of app.topic(...)")
     if late != "drop" and not options.windows:
         raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
 

@@ -20,7 +20,7 @@ from actors.errors import (
     OutcomeUnknownError,
     RestoreError,
 )
-from actors.ports import CommitBatch
+from actors.ports import CommitBatch, TopicPartition
 
 COMMIT_BOUNDS_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RESTORE_BOUNDS_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -83,6 +83,28 @@ class RestoreMeter:
 
 
 @dataclass(slots=True)
+class LateMeter:
+    """The late records of one store.
+
+    Attributes:
+        count: how many there were.
+        source, offset, key: where the newest of them is.
+        at_ms, stream_ms: its time, and stream time when it was handled.
+        handled_at_ms: when that was, by the partition's clock.
+        is_warned: whether its actor has late="warn".
+    """
+
+    count: int = 0
+    source: TopicPartition | None = None
+    offset: int = -1
+    key: bytes | None = None
+    at_ms: int = -1
+    stream_ms: int = -1
+    handled_at_ms: int = 0
+    is_warned: bool = False
+
+
+@dataclass(slots=True)
 class TaskMeters:
     """One partition of one actor in this process.
 
@@ -101,7 +123,7 @@ class TaskMeters:
         parked: how many messages are parked, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
-        late: by window store, how many messages came too late for all their windows; by table, for its history.
+        late: by window store, the messages that came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, None where the actor has no window store, or before the first record.
         refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
         waits_for: what a takeover waits for that has nothing to do with this task itself, "" if for nothing.
@@ -119,7 +141,7 @@ class TaskMeters:
     restores: Histogram = field(default_factory=lambda: Histogram(RESTORE_BOUNDS_S))
     restored_records: int = 0
     restoring: list[RestoreMeter] = field(default_factory=list)
-    late: dict[str, int] = field(default_factory=dict)
+    late: dict[str, LateMeter] = field(default_factory=dict)
     stream_ms: int | None = None
     committed_offsets: dict[str, int | None] = field(default_factory=dict)
     end_offsets: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Keeps a worker's tasks paused or running, as the registry says.
+"""Keeps a worker's tasks paused or running, and has them go on without released feeds, as the registry says.
 
 A task reads the registry when it takes over, so one that was paused before handles nothing after it. What an operator
 says later is read here, by all workers, about once a second. While the registry can't be read, tasks stay as they are.
@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
+from actors._core.event_time import utc_text
 from actors._core.logs import escaping
 from actors.errors import TaskError
-from actors.ports import Clock, Owners
+from actors.ports import Clock, Owners, TopicPartition
 from actors.runtime.task.task import Task
+from stores._core.printable import moment
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -50,6 +52,12 @@ async def _follow(owners: Owners, task: Task) -> None:
         # Timers that came due in the pause wait for the input that came in it.
         await task.look_at_end()
     task.pause(owners.pause_of(name, partition))
+    if task.time is not None:
+        releases = {TopicPartition(one.topic, one.partition): one for one in owners.released(name)}
+        for feed in task.time.release({feed: one.time_ms for feed, one in releases.items()}):
+            text = "event time of actor %s, partition %d goes on without %s, which is at %s: released %s, by %s"
+            one = releases[feed]
+            logger.warning(text, name, partition, feed, utc_text(one.time_ms), moment(one.at_ms), one.by)
 
 
 async def _follow_ends(tasks: Callable[[], Collection[Task]], clock: Clock) -> None:

@@ -32,6 +32,9 @@ from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
+WINDOW_MARGIN_MS = 86_400_000
+"""How much longer than its windows are kept a changelog keeps their records."""
+
 
 class TracedCall(Protocol):
     """A call of an effect as it was recorded: `trace` is the context of the span that recorded it."""

@@ -6,8 +6,9 @@ The actors run on the product's own worker, commits and restores, with a broker,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
+from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.store import WindowStore
 from actors.testing.looking import (
     ParkedHere,
@@ -31,6 +33,7 @@ from actors.testing.looking import (
     Sent,
     advance_windows,
     answer_query,
+    close_windows,
     commands_to_all,
     committed_windows,
     dead_letter,
@@ -125,6 +128,13 @@ class ActorTestDriver(Machine):
 
         What is posted before `settle` may be handled and committed together.
         """
+        record = self._encoded(topic, key, value, headers, raw=raw)
+        self._produce(*record, partition, timestamp_ms)
+
+    def _encoded(
+        self, topic: Any, key: Any, value: Any, headers: Headers | Mapping[str, bytes] = (), *, raw: bool = False
+    ) -> tuple[str, bytes | None, bytes | None, Headers]:
+        """Return the topic's name, and the record as its topic says."""
         topic, pairs = topic_of(self._app, topic), list(headers.items() if isinstance(headers, Mapping) else headers)
         if not raw:
             key = None if key is None else topic_codecs(topic)[0].encode(key)
@@ -132,7 +142,42 @@ class ActorTestDriver(Machine):
             pairs += type_headers
         elif not isinstance(key, bytes | None) or not isinstance(value, bytes | None):
             raise UsageError(f"driver.send(raw=True): key and value are bytes or None, not {key!r} and {value!r}")
-        self._produce(str(topic.get_topic_name()), key, value, pairs, partition, timestamp_ms)
+        return str(topic.get_topic_name()), key, value, pairs
+
+    def backlog(
+        self,
+        records: Mapping[Any, Iterable[tuple[Any, Any, int]]],
+        *,
+        order: int | str = 0,
+        settle: bool = True,
+    ) -> None:
+        """Send records that the worker finds as a backlog, and wait for all that they lead to.
+
+        All are there before the first is handled. The worker then gets one partition after the other, a chunk of up to
+        500 records at a time, as a broker hands out what has gathered in an outage. What the records lead to is handed
+        out like this, too.
+
+        Args:
+            records: by topic, or its name, (key, value, timestamp_ms) of each record, encoded as `send` does.
+            order: a seed: another one hands them out in another order.
+            settle: false to return at once, for a `crash` in between. The next call that waits ends the backlog.
+        """
+        encoded = []
+        for topic, rows in records.items():
+            for row in rows:
+                if not (isinstance(row, tuple) and len(row) == 3 and isinstance(row[2], int)):
+                    raise UsageError(f"driver.backlog(): {row!r}: a record is (key, value, timestamp_ms)")
+                encoded.append((*self._encoded(topic, row[0], row[1]), None, row[2]))
+
+        async def produce() -> None:
+            # Nothing is handled in between: nothing here waits.
+            for record in encoded:
+                await self._append(*record)
+
+        self._order = Random(order)
+        self._run(produce())
+        if settle:
+            self.settle()
 
     def settle(self) -> None:
         """Wait for all that earlier calls led to."""
@@ -253,6 +298,14 @@ class ActorTestDriver(Machine):
         """Return the committed windows of a key of a window store, in order of their starts, with their values."""
         return committed_windows(store, key, [files.data for files in self._disk.files() if files.store == store.name])
 
+    def late(self, actor: Any) -> dict[str, int]:
+        """Return by window store, join or table with a history how many messages of an actor came too late for it.
+
+        Those of all workers that the driver has started, as often as they were handled.
+        """
+        name, counts = self._app.definition_of(actor).name, self._late + self._late_here()
+        return {store: counts[name, store] for spec in self._specs if spec.name == name for store in spec.late_stores}
+
     def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any:
         """Call a query of an actor on the committed state of a key, and give what it returns.
 
@@ -329,6 +382,22 @@ class ActorTestDriver(Machine):
         advance_windows((task for task in tasks if task.spec.name == definition.name), to_ms)
         self.advance(LOOK_S)
 
+    def close_windows(self) -> None:
+        """End all windows of all actors, and wait for what closes: an actor after those that write into its inputs.
+
+        Other actors go in the order of their declaration. Later records of these windows are late.
+        """
+        waiting = {spec.topic: spec for spec in self._specs if spec.windows}
+        self.settle()
+        while waiting:
+            first = next(
+                spec for spec in waiting.values() if self._upstream_of(spec).isdisjoint(waiting.keys() - {spec.topic})
+            )
+            del waiting[first.topic]
+            tasks = () if self._worker is None else self._worker.tasks
+            close_windows(task for task in tasks if task.spec.name == first.name)
+            self.advance(LOOK_S)
+
     def crash(self, *, keep_disk: bool = True, settle: bool = True, down_s: float = 0.0) -> None:
         """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one.
 
@@ -364,14 +433,29 @@ class ActorTestDriver(Machine):
         raw_key, source = self._place_of(definition, key)
         (commands,) = (spec.commands for spec in self._specs if spec.name == definition.name)
         for told in commands_to_all(definition, command, self._end_of(source)):
-            self._produce(source.topic, raw_key, told, commands.headers(source.partition, raw_key, told), None, None)
+            headers = commands.headers(source.partition, raw_key, told)
+            self._produce(source.topic, raw_key, told, headers, None, None)
         self.settle()
+
+    def _upstream_of(self, spec: ActorSpec) -> set[str]:
+        """Return the first inputs of all actors upstream of one."""
+        specs = {one.topic: one for one in self._specs}
+        topics, waiting = set[str](), [spec]
+        while waiting:
+            feeds = waiting.pop().feeds
+            names = {name for writers in feeds.upstream.values() for name in writers} - topics if feeds else set()
+            topics |= names
+            waiting += [specs[name] for name in names]
+        return topics
 
     def _place_of(self, definition: Any, key: Any) -> tuple[bytes, TopicPartition]:
         raw_key, topic = topic_codecs(definition.topic)[0].encode(key), definition.topic_name
         return raw_key, TopicPartition(topic, self._app.partitioner_for(topic).home(raw_key, self._partitions))
 
-    def _produce(
+    def _produce(self, *record: Any) -> None:
+        self._run(self._append(*record))
+
+    async def _append(
         self,
         topic: str,
         key: bytes | None,
@@ -382,7 +466,7 @@ class ActorTestDriver(Machine):
     ) -> None:
         if self._client is None:
             raise UsageError("use the driver in a block: with ActorTestDriver(app) as driver: …")
-        self._run(self._client.produce(topic, key, value, headers, partition, timestamp_ms))
+        await self._client.produce(topic, key, value, headers, partition, timestamp_ms)
 
     def _store(self, store: Any) -> Store[Any, Any]:
         if isinstance(store, Store):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Self
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from stores.memory import MemoryStore
 
 IDLE_S = 3600.0
 BUSY_S = 0.05
-_POLLED_RECORDS = 50
+_POLLED_RECORDS, BACKLOG_RECORDS = 50, 500
 _TOPIC_CONFIG = {"max.message.bytes": "1048588", "delete.retention.ms": "86400000", "cleanup.policy": "delete"}
 
 
@@ -102,7 +103,10 @@ class Disk:
 
 
 class LoneSource:
-    """`actors.ports.Source` of a group's only member, which has all partitions."""
+    """`actors.ports.Source` of a group's only member, which has all partitions.
+
+    `order` returns what chooses the partition and the length of each answer while a backlog is handed out.
+    """
 
     def __init__(
         self,
@@ -113,7 +117,9 @@ class LoneSource:
         reads_committed: bool,
         room: Callable[[], None],
         lost: Callable[[TopicPartition, str], None],
+        order: Callable[[], Random | None] = lambda: None,
     ) -> None:
+        self._order = order
         self.partitions = sorted(log.name for topic in topics for log in cluster.topic(topic).partitions)
         self._cluster = cluster
         self._network = network
@@ -129,11 +135,15 @@ class LoneSource:
             await asyncio.sleep(timeout_s)
             return {}
         poll = partial(self._cluster.poll, committed=self._reads_committed)
+        most = _POLLED_RECORDS if self._order() is None else BACKLOG_RECORDS
         try:
-            found = await self._network.ask("Fetch", poll, asked, _POLLED_RECORDS, timeout_s)
+            found = await self._network.ask("Fetch", poll, asked, most, timeout_s)
         except OffsetOutOfRangeError as error:
             self._lost(error.partition, f"the input doesn't have offset {error.offset} any more")
             return {}
+        order = self._order()
+        if order is not None:
+            found = _chunk(found, order)
         taken = {source: one for source, one in found.items() if self._positions.get(source) == asked[source]}
         self._positions |= {source: reached for source, (_, reached) in taken.items()}
         return {source: records for source, (records, _) in taken.items() if records}
@@ -166,6 +176,16 @@ class LoneSource:
 
     def check(self) -> None:
         """See `actors.ports.Source.check`: it can always go on."""
+
+
+def _chunk(found: dict[TopicPartition, Any], order: Random) -> dict[TopicPartition, Any]:
+    """Return the first records of one partition."""
+    if not found:
+        return found
+    source = order.choice(sorted(found))
+    records, reached = found[source]
+    count = order.choice((1, 10, 100, BACKLOG_RECORDS))
+    return {source: (records, reached) if count >= len(records) else (records[:count], records[count].offset)}
 
 
 class SimTopics:

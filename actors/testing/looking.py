@@ -276,9 +276,22 @@ def _content(rows: Mapping[bytes, bytes], row: bytes) -> bytes | None:
 
 def advance_windows(tasks: Iterable[Task], to_ms: int) -> None:
     """Move stream time of tasks on."""
+    for task, windows in _windows_of(tasks):
+        windows.advance(to_ms)
+        task.inbox.wake()
+
+
+def close_windows(tasks: Iterable[Task]) -> None:
+    """Move stream time of tasks on to where all their windows are closed."""
+    for task, windows in _windows_of(tasks):
+        if windows.latest_ms >= 0:
+            windows.advance(windows.all_closed_ms)
+            task.inbox.wake()
+
+
+def _windows_of(tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskWindows]]:
     for task in tasks:
         processor = task._processor
         windows = None if processor is None else processor._messages.time_windows
         if isinstance(windows, TaskWindows):
-            windows.advance(to_ms)
-            task.inbox.wake()
+            yield task, windows

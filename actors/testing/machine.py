@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 from threading import RLock
 from typing import Any, Self, TypeVar
 
@@ -79,6 +81,8 @@ class Machine:
         self._dead: list[Process] = []
         self._failures: list[BaseException] = []
         self._lives = 0
+        self._late: Counter[tuple[str, str]] = Counter()
+        self._order: Random | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -187,7 +191,17 @@ class Machine:
         self._process = Process(self._loop, f"worker-{self._lives}")
         self._process.spawn(self._main(), name="main").add_done_callback(self._ended)
 
+    def _late_here(self) -> Counter[tuple[str, str]]:
+        """Return by actor and store what came too late in the worker that runs."""
+        meters = {} if self._worker is None else self._worker.meters.tasks
+        counts: Counter[tuple[str, str]] = Counter()
+        for task, its_meters in meters.items():
+            for store, meter in its_meters.late.items():
+                counts[task.actor, store] += meter.count
+        return counts
+
     def _kill(self) -> None:
+        self._late += self._late_here()
         process, self._process, self._worker = self._process, None, None
         if process is not None:
             process.kill()
@@ -234,6 +248,7 @@ class Machine:
             reads_committed=self._setup.exactly_once,
             room=worker.room,
             lost=worker.lost,
+            order=lambda: self._order,
         )
         worker.assigned(Identity("driver", self._lives), source.partitions)
         await worker.run()
@@ -262,6 +277,7 @@ class Machine:
         for view in self._app.views:
             await view.caught_up()
             await view.callbacks_done()
+        self._order = None
 
     async def _all_handled(self) -> None:
         deadline_s = self._loop.time() + _PATIENCE_S

@@ -61,6 +61,8 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("pending_timers", "About how many timers are set.", lambda task: task.pending_timers),
     ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
     ("stream_time_seconds", "Stream time, of actors with window stores.", lambda task: _seconds(task.stream_ms)),
+    ("stream_time_held_seconds", "How long one feed has held stream time back.", lambda task: task.held_s),
+    ("changelog_retention_seconds", "The shortest of the windows' changelogs.", lambda task: task.kept_s),
     ("task_paused", "1 while an operator has paused the partition.", lambda task: float(task.paused_at_ms is not None)),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
@@ -169,6 +171,7 @@ def _families(seen: WorkerStatus) -> Iterator[Metric]:
         yield _histogram(name, text, _TASK, ((_labels(task), timed(task)) for task in seen.tasks))
     yield from _states(seen)
     yield from _late(seen)
+    yield from _feeds(seen)
     yield from _restoring(seen)
     yield from _stores(seen)
     yield from _copies(seen)
@@ -214,6 +217,17 @@ def _late(seen: WorkerStatus) -> Iterator[Metric]:
         ((task.actor, store, str(task.partition)), count) for task in seen.tasks for store, count in task.late.items()
     )
     yield _counter("late_records", "Messages that came too late for all windows of the store.", _STORE, late)
+
+
+def _feeds(seen: WorkerStatus) -> Iterator[Metric]:
+    feeds = (
+        ((*_labels(task), str(feed), place), (feed.time_ms or 0) / 1000)
+        for task in seen.tasks
+        for place, feed in (("behind", task.waits_for), ("ahead", task.ahead))
+        if feed is not None
+    )
+    text = "Event time of the feed that holds stream time back, and of the one that is ahead; 0 without a time."
+    yield _gauge("feed_time_seconds", text, (*_TASK, "feed", "place"), feeds)
 
 
 def _restoring(seen: WorkerStatus) -> Iterator[Metric]:

@@ -114,7 +114,7 @@ def _of_windows(kind: Windows, *, closes: bool) -> tuple[TaskState, Handler]:
     state, held = _state([store])
     timestamps = Timestamps(SystemClock(), 86_400_000)
     state.time_windows = TaskWindows([store], state, held, timestamps=timestamps, meters=TaskMeters(), is_in_order=True)
-    return state, windowed(count, "drop")
+    return state, windowed(count, "drop", [store])
 
 
 def _state(

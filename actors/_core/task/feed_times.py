@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNKNOWN_MS = -1
 """The time of a feed that hasn't committed any: it holds all others."""
@@ -74,12 +74,13 @@ class SourceTime:
 
     Attributes:
         time_ms: the source's time.
+        followed_ms: the time that it has from others, which it followed at its end.
     """
 
-    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "time_ms")
+    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "followed_ms", "time_ms")
 
     def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS) -> None:
-        self.time_ms = time_ms
+        self.time_ms, self.followed_ms = time_ms, UNKNOWN_MS
         self._idle_after_s = idle_after_s
         self._end = self._epoch = -1
         self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
@@ -124,7 +125,7 @@ class SourceTime:
         least_ms = self.time_ms + (CLOCK_STEP_MS if known_ms > wall_ms else 1)
         if min(known_ms, wall_ms) < least_ms:
             return False
-        self.time_ms = min(known_ms, wall_ms)
+        self.time_ms = self.followed_ms = min(known_ms, wall_ms)
         return True
 
 
@@ -172,6 +173,11 @@ class UpstreamTimes:
         return believed
 
     @property
+    def times(self) -> Mapping[tuple[str, int], int]:
+        """The times of the tasks upstream, as far as they are believed."""
+        return self._times
+
+    @property
     def feeds(self) -> frozenset[str]:
         """The first inputs of the actors upstream."""
         return frozenset(feed for topics in self._topics.values() for feed in topics)
@@ -196,6 +202,7 @@ class FeedTimes:
         least_ms: the least time of the feeds now.
         holder: the feed that has it: the place of an input, or a task upstream as (topic, partition); None for tasks of
             which no look told yet.
+        released: by feed the time up to which it doesn't count: an operator has the others go on without it.
     """
 
     sources: dict[int, SourceTime]
@@ -203,6 +210,20 @@ class FeedTimes:
     stream_ms: int = UNKNOWN_MS
     least_ms: int = UNKNOWN_MS
     holder: tuple[str, int] | int | None = None
+    released: Mapping[tuple[str, int] | int, int] = field(default_factory=dict)
+
+    @property
+    def foremost(self) -> tuple[tuple[str, int] | int | None, int]:
+        """The feed with the largest time, and that time; None if no time is known. One that follows it isn't meant."""
+        upstream = {} if self.upstream is None else self.upstream.times
+        task = max(upstream, key=upstream.__getitem__, default=None)
+        feed: tuple[str, int] | int | None = task
+        order = (UNKNOWN_MS, True) if task is None else (upstream[task], True)
+        for index, source in self.sources.items():
+            is_own = source.time_ms != source.followed_ms
+            if (source.time_ms, is_own) > order:
+                feed, order = index, (source.time_ms, is_own)
+        return (None, UNKNOWN_MS) if order[0] == UNKNOWN_MS else (feed, order[0])
 
     def advance(self) -> bool:
         """Move stream time up to the least time of the feeds; return whether it moved."""
@@ -212,8 +233,23 @@ class FeedTimes:
         for index, source in self.sources.items():
             if is_first or source.time_ms < least_ms:
                 least_ms, holder, is_first = source.time_ms, index, False
+        if self.released:
+            least_ms, holder = self._least_of_others()
         self.least_ms, self.holder = least_ms, holder
         if least_ms <= self.stream_ms:
             return False
         self.stream_ms = least_ms
         return True
+
+    def _least_of_others(self) -> tuple[int, tuple[str, int] | int | None]:
+        """Return the least time of the feeds that aren't released, and whose it is."""
+        upstream = {} if self.upstream is None else self.upstream.times
+        if self.upstream is not None and not upstream:
+            return UNKNOWN_MS, None
+        times: dict[tuple[str, int] | int, int] = {index: source.time_ms for index, source in self.sources.items()}
+        times.update(upstream.items())
+        counted = {feed: ms for feed, ms in times.items() if feed not in self.released or ms > self.released[feed]}
+        if not counted:
+            return self.stream_ms, None
+        feed = min(counted, key=counted.__getitem__)
+        return counted[feed], feed

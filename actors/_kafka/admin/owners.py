@@ -18,7 +18,7 @@ import msgspec
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
-from actors._core.task.pauses import PREFIX, Pause, Pauses, pause_key
+from actors._core.task.pauses import PREFIXES, Pause, Pauses, Release, pause_key, release_key
 from actors._kafka.admin.asking import SharedRead
 from actors._kafka.connection import Connection, producing
 from actors.errors import UnreadableLogError, show_bytes
@@ -115,6 +115,10 @@ class KafkaOwners:
         """See `actors.ports.Owners.pause_of`."""
         return self.pauses.of(actor, partition)
 
+    def released(self, actor: str) -> Sequence[Release]:
+        """See `actors.ports.Owners.released`."""
+        return self.pauses.released(actor)
+
     async def open_claims(self) -> Sequence[OwnerRecord] | None:
         """See `actors.ports.Owners.open_claims`."""
         records = await self._logs.open_records(self._source)
@@ -148,7 +152,7 @@ class KafkaOwners:
             self._records.pop(key, None)
             return
         try:
-            if key.startswith(PREFIX):
+            if key.startswith(PREFIXES):
                 self.pauses.take(key, record.value)
             elif key.startswith(_STORE):
                 self._stores[key] = _decode_store(key, record.value)
@@ -241,13 +245,16 @@ async def write_owners(connection: Connection, topic: str, records: Iterable[Own
     await _write(connection, topic, {_owner_key(one): msgspec.json.encode(asdict(one)) for one in records})
 
 
-async def write_pause(connection: Connection, topic: str, pause: Pause) -> None:
-    """Write the record of a pause or of its end into the registry. Returns when the brokers have it.
+async def write_pause(connection: Connection, topic: str, pause: Pause | Release) -> None:
+    """Write the record of a pause, of its end or of a release into the registry. Returns when the brokers have it.
 
     Raises:
         BrokerUnavailableError: they may not have.
     """
-    key = pause_key(pause.actor, pause.partition)
+    if isinstance(pause, Release):
+        key = release_key(pause.actor, pause.topic, pause.partition)
+    else:
+        key = pause_key(pause.actor, pause.partition)
     await _write(connection, topic, {key: msgspec.json.encode(pause)})
 
 

@@ -20,7 +20,7 @@ from actors.declare.definition import ActorDefinition
 from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By, forwarder
 from actors.declare.streams.tables import join_tables, owned, two_values
-from actors.declare.streams.windows import timed
+from actors.declare.streams.windows import divert, timed
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
 from actors.errors import ConfigurationError
@@ -89,7 +89,8 @@ class Joins:
             misplaced: as of `actor`.
             max_task_idle: as of `actor`.
             by: as of `actor`.
-            late: what becomes of records that come when their window is closed: "drop" counts them, a topic gets them.
+            late: what becomes of records that come when their window is closed: "drop" counts them, "warn" logs a
+                warning too, "stop" halts their partition, a topic gets them.
 
         Raises:
             ConfigurationError: the arguments can't work together, or the name is taken.
@@ -221,9 +222,8 @@ class _Join:
                 return
             found = self.store.matches(ctx, side)
             if found is None:
-                ctx._working("join").windows.was_late(self.store)
-                if not isinstance(self._late, str):
-                    self._late(ctx, value)
+                ctx._working("join").windows.was_late(self.store, ctx, is_warned=self._late == "warn")
+                divert(ctx, value, self._late, "the windows")
                 return
             record, decode = ctx._record, self._decode[1 - side]
             for one in found:
@@ -302,8 +302,8 @@ def _checked(owner: str, within: Any, how: Any, grace: Any, late: Any) -> dict[s
     if grace is None:
         raise ConfigurationError(f"{owner}: grace=None: give a timedelta of 0 or more")
     check_span(owner, "grace", grace, may_be_zero=True)
-    if late != "drop" and not hasattr(late, "get_topic_name"):
-        raise ConfigurationError(f'{owner}: late={late!r}: it is "drop", or a topic of app.topic(...)')
+    if late not in ("drop", "warn", "stop") and not hasattr(late, "get_topic_name"):
+        raise ConfigurationError(f'{owner}: late={late!r}: it is "drop", "warn", "stop", or a topic of app.topic(...)')
     return {"before_ms": before_ms, "after_ms": after_ms, "grace_ms": grace // _MS}
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
@@ -14,6 +14,7 @@ from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, state_type, use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.message.context import Context
+from actors.runtime.message.failures import late_record
 from actors.runtime.message.store import Store
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
@@ -21,7 +22,7 @@ from actors.runtime.windows.store import WindowStore
 
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
-"""What becomes of messages that are too late for all windows: "drop", "handle", or a topic that they are sent to."""
+"""What becomes of messages that are too late for all windows: one of `LATE`, or a topic that they are sent to."""
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
 
@@ -126,8 +127,22 @@ def window_store(
     return store
 
 
-def windowed(handler: Handler, late: Literal["drop", "handle"] | Forward) -> Handler:
+def divert(ctx: Context, value: Any, late: str | Forward, stores: str) -> None:
+    """Do with a late message, which is counted, what `late=` says; `stores` it is too late for.
+
+    Raises:
+        LateRecordError: its partition has to stop in front of it.
+    """
+    if late == "stop":
+        raise late_record(ctx, ctx._working("late").actor, stores, ctx._working("late").windows.stream_ms)
+    if not isinstance(late, str):
+        late(ctx, value)
+
+
+def windowed(handler: Handler, late: str | Forward, stores: Sequence[TimedStore]) -> Handler:
     """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
+    if not stores:
+        return handler
     if late == "handle":
 
         def handle(ctx: Context, value: Any) -> Awaitable[Any]:
@@ -136,17 +151,18 @@ def windowed(handler: Handler, late: Literal["drop", "handle"] | Forward) -> Han
 
         return handle
 
-    async def divert(ctx: Context, value: Any) -> Any:
+    names = ", ".join(store.name for store in stores if not isinstance(store, ChangeStore))
+
+    async def handle_in_time(ctx: Context, value: Any) -> Any:
         windows = ctx._working("windows").windows
         windows.arrived(ctx)
         if not windows.is_late(ctx):
             return await handler(ctx, value)
-        windows.count_late()
-        if not isinstance(late, str):
-            late(ctx, value)
+        windows.count_late(ctx, is_warned=late == "warn")
+        divert(ctx, value, late, names)
         return None
 
-    return divert
+    return handle_in_time
 
 
 def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -> None:

@@ -247,10 +247,10 @@ class _CommittedWindows:
     def handled(self, store: Any) -> bytes:
         _refuse("it writes")
 
-    def was_late(self, store: Any) -> None:
+    def was_late(self, store: Any, ctx: Any, *, is_warned: bool = False) -> None:
         _refuse("it writes")
 
-    def count_late(self) -> None:
+    def count_late(self, ctx: Any, *, is_warned: bool = False) -> None:
         _refuse("it writes")
 
     def expect(self, store: Any, row: bytes) -> None:

@@ -67,6 +67,7 @@ class TaskTime:
         self._monotonic = monotonic
         self._is_due = is_due
         self._looks: deque[Look] = deque(maxlen=1)
+        self._held: tuple[int, float] | None = None
         self._sources = [
             None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
             for one in inputs
@@ -94,11 +95,23 @@ class TaskTime:
     @property
     def holder(self) -> tuple[TopicPartition | None, int]:
         """The feed that holds stream time, and its time; None for a feed that no look has told of yet."""
-        holder = self._times.holder
-        if isinstance(holder, int):
-            source = self._sources[holder]
-            return self._inputs[holder].source, UNKNOWN_MS if source is None else source.time_ms
-        return (None if holder is None else TopicPartition(*holder)), self._times.least_ms
+        return self._named(self._times.holder), self._times.least_ms
+
+    @property
+    def foremost(self) -> tuple[TopicPartition | None, int]:
+        """The feed that is ahead of all others, and its time; None while none has a time."""
+        feed, time_ms = self._times.foremost
+        return self._named(feed), time_ms
+
+    @property
+    def held_s(self) -> float:
+        """For how long stream time has stood while a feed is ahead, as looks found it; 0 where it moves."""
+        return 0.0 if self._held is None else self._monotonic() - self._held[1]
+
+    def _named(self, feed: tuple[str, int] | int | None) -> TopicPartition | None:
+        if isinstance(feed, int):
+            return self._inputs[feed].source
+        return None if feed is None else TopicPartition(*feed)
 
     def _saw(self, index: int, source: SourceTime, at_ms: int) -> bool:
         """Note the time of a record; return whether a timer by stream time may be due. Hot."""
@@ -131,8 +144,30 @@ class TaskTime:
 
     def look(self, look: Look) -> None:
         """Take a look; it counts between two messages."""
+        if self._times.foremost[1] <= self.stream_ms:
+            self._held = None
+        elif self._held is None or self._held[0] != self.stream_ms:
+            self._held = self.stream_ms, self._monotonic()
         self._looks.append(look)
         self._inbox.wake()
+
+    def release(self, times: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Go on without feeds until they have a later time than the one beside them; return those that are new.
+
+        It counts between two messages.
+        """
+        places = {one.source: index for index, one in enumerate(self._inputs) if self._sources[index] is not None}
+        upstream = {} if self._times.upstream is None else self._times.upstream.times
+        released: dict[tuple[str, int] | int, int] = {}
+        for feed, time_ms in times.items():
+            key = places.get(feed, (*feed,))
+            if isinstance(key, int) or key in upstream:
+                released[key] = time_ms
+        before, self._times.released = self._times.released, released
+        names = [(self._named(key), key) for key in released if before.get(key) != released[key]]
+        if names:
+            self._inbox.wake()
+        return [name for name, _ in names if name is not None]
 
     def failed(self, now_s: float) -> None:
         """Note that a look failed."""

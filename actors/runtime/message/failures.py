@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from actors._core.event_time import utc_text
 from actors._core.logs import Reminders, error_text, text_of
 from actors._core.outside import EXITS
 from actors.errors import (
     ActorsError,
     AskTimeoutError,
     HandlerFailedError,
+    LateRecordError,
     NewerProgramError,
     NewerVersionError,
     RecordError,
@@ -157,6 +160,16 @@ def undecodable(source: TopicPartition, record: InputRecord, error: BaseExceptio
 def wrong_timestamp(source: TopicPartition, record: InputRecord, reason: str) -> RecordError:
     """Return the error for a record whose timestamp windows can't go by."""
     return UndecodableRecordError.about(record, source, reason)
+
+
+def late_record(ctx: Any, actor: str, stores: str, stream_ms: int) -> RecordError:
+    """Return the error for a record that came too late for an actor with late="stop"."""
+    at_ms = ctx._record.timestamp
+    reason = (
+        f"it is too late for {stores} of actor {actor}: its time {utc_text(at_ms)} is {(stream_ms - at_ms) / 1000:g} s "
+        f'behind stream time {utc_text(stream_ms)}, its windows are closed, and the actor has late="stop"'
+    )
+    return LateRecordError.about(ctx._record, ctx._source, reason)
 
 
 def refused(

@@ -19,6 +19,7 @@ from actors.ports import Clock, Output, Requests, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
+from actors.runtime.meters import LateMeter
 from stores._core.overlay import MessageScope, Overlay
 
 
@@ -121,10 +122,10 @@ class WindowTime(Protocol):
     def is_late(self, ctx: Any) -> bool:
         """Tell whether a message is too late for all windows."""
 
-    def was_late(self, store: Any) -> None:
+    def was_late(self, store: Any, ctx: Any, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
 
-    def count_late(self) -> None:
+    def count_late(self, ctx: Any, *, is_warned: bool = False) -> None:
         """Count a message that is too late for all window stores."""
 
     def expect(self, store: Any, row: bytes) -> None:
@@ -146,7 +147,7 @@ class Tools:
     """What an actor has beside stores, as far as it was declared to; `clock`, `timestamps` are there in every worker.
 
     `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps. `late`
-    counts by store the records that came too late.
+    has by store the records that came too late.
     """
 
     clock: Clock | None = None
@@ -156,8 +157,16 @@ class Tools:
     answers: Answering | None = None
     published: Mapping[str, Publishing] = field(default_factory=dict)
     latest_ms: int = 0
-    late: dict[str, int] = field(default_factory=dict)
+    late: dict[str, LateMeter] = field(default_factory=dict)
     timestamps: Timestamps | None = None
+
+    def was_late(self, store: str, ctx: Any, stream_ms: int, *, is_warned: bool = False) -> None:
+        """Count a message that came too late for a store."""
+        record, meter = ctx._record, self.late.setdefault(store, LateMeter())
+        meter.count += 1
+        meter.source, meter.offset, meter.key, meter.at_ms = ctx._source, record.offset, record.key, record.timestamp
+        meter.stream_ms, meter.is_warned = stream_ms, is_warned
+        meter.handled_at_ms = 0 if self.clock is None else self.clock.wall_ms()
 
     def now_ms(self, least_ms: int) -> int:
         """Return the partition's time, which isn't below `least_ms` and never goes back."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
 from actors.runtime.replicas.standby_state import StandbyState
+from actors.runtime.spec import WINDOW_MARGIN_MS
 from actors.runtime.task.task import Task
 from actors.runtime.windows.committed import oldest_open_ms
 from actors.runtime.windows.store import WindowStore
@@ -124,6 +125,18 @@ class InputStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedStatus:
+    """A feed of a task: an input, or the first input of a task upstream. `time_ms` is None where it has no time."""
+
+    topic: str
+    partition: int
+    time_ms: int | None
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
     """A partition of an actor. Counters are of this process, `records` and what follows of what is committed.
 
@@ -146,6 +159,10 @@ class TaskStatus:
         ahead_ms: how far the partition's time is ahead of the worker's clock.
         late: by window store, how many messages came too late for all their windows; by table, for its history.
         stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
+        waits_for: the feed that holds stream time back while another is ahead; None if none does.
+        held_s: for how long stream time has stood because of that.
+        ahead: the feed whose time is the largest.
+        kept_s: for how long the changelog of its windows keeps what was written, the shortest; None without windows.
         paused_at_ms, paused_by: when and by whom it was paused, Unix milliseconds; None if it isn't paused.
     """
 
@@ -180,6 +197,10 @@ class TaskStatus:
     ahead_ms: int = 0
     late: dict[str, int] = field(default_factory=dict)
     stream_ms: int | None = None
+    waits_for: FeedStatus | None = None
+    held_s: float = 0.0
+    ahead: FeedStatus | None = None
+    kept_s: float | None = None
     paused_at_ms: int | None = None
     paused_by: str | None = None
     inputs: list[InputStatus] = field(default_factory=list)
@@ -329,8 +350,10 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         refused_commands=meters.refused_commands,
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
-        late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
+        late={name: meters.late[name].count if name in meters.late else 0 for name in task.spec.late_stores},
         stream_ms=meters.stream_ms,
+        **_feeds(task),
+        kept_s=min(((store.retention_ms + WINDOW_MARGIN_MS) / 1000 for store in task.spec.windows), default=None),
         paused_at_ms=None if task.paused is None else task.paused.at_ms,
         paused_by=None if task.paused is None else task.paused.by,
         windows=[
@@ -343,6 +366,26 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         restoring=[RestoreStatus(**asdict(one)) for one in meters.restoring],
         stores=[_store(task, store.name, stores.get(store.name)) for store in task.spec.stores],
     )
+
+
+def _feeds(task: Task) -> dict[str, Any]:
+    """Return the fields that say what stream time waits for, and what is ahead."""
+    time = task.time
+    if time is None:
+        own_ms = task.meters.stream_ms
+        return {} if own_ms is None else {"ahead": _feed(task.sources[0], own_ms)}
+    held_s, (holder, held_ms), (foremost, ahead_ms) = time.held_s, time.holder, time.foremost
+    return {
+        "waits_for": _feed(holder, held_ms) if held_s else None,
+        "held_s": held_s,
+        "ahead": _feed(foremost, ahead_ms),
+    }
+
+
+def _feed(feed: TopicPartition | None, time_ms: int) -> FeedStatus | None:
+    if feed is None:
+        return None
+    return FeedStatus(topic=feed.topic, partition=feed.partition, time_ms=None if time_ms < 0 else time_ms)
 
 
 def lag_of(task: Task, ends: InputEnds) -> int | None:

@@ -11,6 +11,7 @@ from actors._core.logs import escaping, text_of
 from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
+    LateRecordError,
     NewerProgramError,
     RecordError,
     RecordTooLargeError,
@@ -42,6 +43,9 @@ from actors.runtime.task.context import MessageId, PoisonTracking
 from actors.runtime.timers.timers import Timers
 
 logger = escaping(logging.getLogger(__name__))
+
+_LASTING = UndecodableRecordError | NewerProgramError | LateRecordError
+"""What a further attempt would meet again."""
 
 
 @dataclass(slots=True)
@@ -212,7 +216,7 @@ class Handling:
         if isinstance(error, Rejected):
             self.reject(state, record, error, internal)
             return
-        while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError | NewerProgramError):
+        while attempts <= policy.retries and not isinstance(failed, _LASTING):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
             await self.wait(policy.wait_s(attempts))
             state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
@@ -248,7 +252,8 @@ class Handling:
             failed.internal = (self.spec.name, str(identity(state.source, record)))
         can_wait = internal is None or internal.handle is None
         is_final = isinstance(failed, RefusedRecordError) and failed.is_final
-        if policy.then == "stop" or is_final or (policy.then == "park" and not can_wait):
+        stops = policy.then == "stop" or isinstance(failed, LateRecordError)
+        if stops or is_final or (policy.then == "park" and not can_wait):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.

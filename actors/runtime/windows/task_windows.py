@@ -233,16 +233,15 @@ class TaskWindows:
         at_ms, raw_key, state = self.time_of(ctx), ctx._raw_key, ctx._working("late")
         return all(store.is_late(raw_key, at_ms, state.overlays[store.rows], state) for store in self._closings)
 
-    def count_late(self) -> None:
+    def count_late(self, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
             if not isinstance(store, ChangeStore):
-                self.was_late(store)
+                self.was_late(store, ctx, is_warned=is_warned)
 
-    def was_late(self, store: TimedStore) -> None:
+    def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
-        late = self._meters.late
-        late[store.name] = late.get(store.name, 0) + 1
+        self._state.tools.was_late(store.name, ctx, self.stream_ms, is_warned=is_warned)
 
     def expect(self, store: TimedStore, row: bytes) -> None:
         """Count on the close of a row.
@@ -264,6 +263,17 @@ class TaskWindows:
         """Move stream time on without a record."""
         self.stream_ms = max(self.stream_ms, to_ms)
         self.latest_ms = max(self.latest_ms, self.stream_ms)
+
+    @property
+    def all_closed_ms(self) -> int:
+        """The stream time at which the windows of all that was handled are closed, and those that their closes fill."""
+        spans = (
+            closing.closes.length_ms
+            + closing.closes.idle_ms
+            + (store.every_ms if isinstance(store, ChangeStore) else store.grace_ms)
+            for store, closing in self._closings.items()
+        )
+        return self.latest_ms + sum(spans)
 
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be handed out for a window, a change or a record of a join."""

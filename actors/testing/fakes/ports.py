@@ -20,7 +20,7 @@ from actors._core.group.members import left_open
 from actors._core.logs import error_text
 from actors._core.outside import EXITS, MALFORMED
 from actors._core.partitioner import MURMUR2
-from actors._core.task.pauses import PREFIX, Pause, Pauses
+from actors._core.task.pauses import PREFIXES, Pause, Pauses, Release
 from actors._core.task.takeover import LogBounds
 from actors.errors import (
     BatchesRefusedError,
@@ -506,6 +506,10 @@ class FakeOwners:
         """See `actors.ports.Owners.pause_of`."""
         return self._pauses.of(actor, partition)
 
+    def released(self, actor: str) -> Sequence[Release]:
+        """See `actors.ports.Owners.released`."""
+        return self._pauses.released(actor)
+
     async def refresh(self) -> None:
         """See `actors.ports.Owners.refresh`."""
         await self.latest("", 0)
@@ -518,7 +522,7 @@ class FakeOwners:
         wanted = _owner_key(actor, partition)
         async for records, _ in self._logs.read(source, bounds.start, bounds.end):
             for record in records:
-                if (record.key or b"").startswith(PREFIX):
+                if (record.key or b"").startswith(PREFIXES):
                     self._pauses.take(record.key or b"", record.value)
                 elif record.key == wanted and record.value is not None:
                     found = msgspec.json.decode(record.value, type=OwnerRecord)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from actors._core.task.lifecycle import State
+from actors.runtime.observe.feeds import HeldTimes
 from actors.runtime.observe.status import InputStatus, RestoreStatus, TaskStatus, WindowStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
@@ -113,6 +114,7 @@ class PartitionRow(Sums):
     epoch: int | None
     condition: Condition
     reason: str = ""
+    waits: str = ""
     restoring: Sequence[RestoreStatus] = ()
     copies: Sequence[CopyCell]
     task: TaskStatus | None = None
@@ -220,6 +222,7 @@ def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> V
         *_worker_notices(cluster, workers),
         *_partition_notices(rows),
         *_pause_notices(cluster, rows),
+        *_wait_notices(rows),
         *_copy_notices(workers),
         *_parked_notices(actors),
     ]
@@ -286,6 +289,7 @@ def _partitions(cluster: ClusterStatus) -> list[PartitionRow]:
                 found[key] = seen, task
     silent = {seen.worker for seen in cluster.workers if seen.silent_since_ms is not None}
     copies = _copies(cluster)
+    held_times = HeldTimes([seen.status for seen in cluster.workers if seen.status is not None], cluster.at_ms)
     rows = []
     for actor, count in cluster.partitions.items():
         for partition in range(count):
@@ -294,7 +298,8 @@ def _partitions(cluster: ClusterStatus) -> list[PartitionRow]:
                 rows.append(_unheard(cluster, (actor, partition), silent, kept))
             else:
                 seen, task = held
-                rows.append(_partition(seen.worker, task, seen.pace.get((actor, partition), Pace()), kept))
+                row = _partition(seen.worker, task, seen.pace.get((actor, partition), Pace()), kept)
+                rows.append(replace(row, waits=held_times.text(task)))
     return rows
 
 
@@ -537,6 +542,18 @@ def _pause_notices(cluster: ClusterStatus, rows: Sequence[PartitionRow]) -> list
             what = "is paused" if len(tasks) == count else f"is paused in {len(tasks)} of {count} partitions"
             since = f"since {moment(first.paused_at_ms or 0)}, by {first.paused_by}"
             notices.append(Notice("busy", f"{actor} {what}, {since}", "partitions"))
+    return notices
+
+
+def _wait_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
+    """Name what event time waits for: windows don't close, and joins hand out nothing, until it goes on."""
+    held = [row for row in rows if row.waits]
+    notices = [
+        Notice("warn", f"Event time of {row.actor}, partition {row.partition} {row.waits}", "partitions")
+        for row in held[:MAX_REASONS]
+    ]
+    if len(held) > MAX_REASONS:
+        notices.append(Notice("warn", f"Event time of {len(held) - MAX_REASONS} more partitions waits", "partitions"))
     return notices
 
 

@@ -167,6 +167,25 @@ def test_stream_time_is_the_least_of_all_feeds_and_never_goes_back() -> None:
     assert (feeds.stream_ms, feeds.least_ms, feeds.holder) == (70, 20, ("in", 2))
 
 
+def test_a_released_feed_counts_again_when_it_has_a_later_time() -> None:
+    times = UpstreamTimes({"hop": ("in",)})
+    feeds = FeedTimes({0: SourceTime(IDLE_S)}, times, released={("in", 1): 20})
+    feeds.sources[0].handled(60)
+    # Before the first look nothing is known of those upstream.
+    assert not feeds.advance()
+    times.looked(upstream_look([50, 20], 0), 3)
+    times.believe({"hop": 0})
+    assert feeds.advance()
+    assert (feeds.stream_ms, feeds.holder) == (50, ("in", 0))
+    times.looked(upstream_look([70, 21], 0), 3)
+    times.believe({"hop": 0})
+    assert not feeds.advance()
+    assert (feeds.stream_ms, feeds.least_ms, feeds.holder) == (50, 21, ("in", 1))
+    feeds.released = {("in", 0): 70, ("in", 1): 21, 0: 60}
+    assert not feeds.advance()
+    assert (feeds.stream_ms, feeds.holder) == (50, None)
+
+
 # --- marks ------------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from actors._core.outside import MALFORMED
-from actors._core.task.pauses import MAX_BY_CHARS, Pause, Pauses, pause_key
+from actors._core.task.pauses import MAX_AT_MS, MAX_BY_CHARS, Pause, Pauses, Release, pause_key, release_key
 
 
 def told(pauses: Pauses, partition: int | None, *, is_paused: bool, actor: str = "a") -> None:
@@ -59,3 +59,34 @@ def test_a_record_that_can_not_be_read_changes_nothing(change: dict[str, object]
     with pytest.raises(MALFORMED):
         pauses.take(b"pause:a/0", msgspec.json.encode(lie))
     assert paused(pauses) == [0]
+
+
+def release_of(topic: str = "in", time_ms: int = 5, at_ms: int = 7, by: str = "ann") -> Release:
+    return Release(actor="a", topic=topic, partition=3, time_ms=time_ms, at_ms=at_ms, by=by)
+
+
+def test_a_release_is_of_one_feed_of_an_actor_until_it_is_removed() -> None:
+    pauses, key = Pauses(), release_key("a", "in", 3)
+    pauses.take(key, msgspec.json.encode(release_of()))
+    pauses.take(key, msgspec.json.encode(release_of(time_ms=9)))
+    assert (pauses.released("a"), pauses.released("b"), paused(pauses)) == ([release_of(time_ms=9)], [], [])
+    assert pauses.keys("a") == [key]
+    pauses.take(key, None)
+    assert pauses.released("a") == []
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        release_of("other"),
+        release_of(time_ms=-2),
+        release_of(time_ms=MAX_AT_MS + 1),
+        release_of(at_ms=-1),
+        release_of(by="x" * (MAX_BY_CHARS + 1)),
+    ],
+)
+def test_a_release_that_is_none_changes_nothing(release: Release) -> None:
+    pauses, key = Pauses(), release_key("a", "in", 3)
+    with pytest.raises(MALFORMED):
+        pauses.take(key, msgspec.json.encode(release))
+    assert pauses.released("a") == []

@@ -74,7 +74,7 @@ def test_what_is_older_than_the_history_is_dropped_and_counted() -> None:
         # The latest value never goes; what was before it does.
         assert rates.ask(driver, 10) == (2, 2)
         assert driver._worker is not None
-        assert [task.meters.late for task in driver._worker.tasks] == [{"rates": 1}]
+        assert [task.meters.late["rates"].count for task in driver._worker.tasks] == [1]
 
 
 def test_timestamps_in_seconds_are_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -90,7 +90,9 @@ def test_stores(options: dict[str, Any], text: str) -> None:
 def test_late_is_checked(late: Any) -> None:
     app = make_app()
     store = app.window_store("s", Tumbling(MINUTE))
-    with pytest.raises(ConfigurationError, match=r'actor add: late=.*it is "drop", "handle", or a topic'):
+    with pytest.raises(
+        ConfigurationError, match=r'actor add: late=.*it is "drop", "warn", "stop", "handle", or a topic'
+    ):
 
         @app.actor(app.topic("in", key_type=str), stores=[store], late=late)
         async def add(ctx: Context, value: Any) -> None: ...

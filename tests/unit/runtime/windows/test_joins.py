@@ -141,7 +141,7 @@ def test_a_record_whose_window_is_closed_is_late(side: str, late: str) -> None:
         assert [one.value for one in driver.outputs(world.late)] == (["late"] if late == "topic" else [])
         assert driver._worker is not None
         (task,) = driver._worker.tasks
-        assert task.meters.late == {"joined": 1}
+        assert task.meters.late["joined"].count == 1
         assert task.meters.stream_ms == BEGIN_MS + 20_001
 
 
@@ -331,7 +331,7 @@ def _declare(**options: Any) -> None:
         ({"grace": -SECOND}, "join joined: grace=.* has to be 0 or more"),
         ({"grace": None}, "join joined: grace=None: give a timedelta of 0 or more"),
         ({"how": "right"}, "join joined: how='right': it is one of inner, left, outer"),
-        ({"late": "handle"}, "join joined: late='handle': it is \"drop\", or a topic"),
+        ({"late": "handle"}, 'join joined: late=\'handle\': it is "drop", "warn", "stop", or a topic'),
         ({"right_key": int}, "join joined: the keys of topic left are str .raw., those of topic right int, .*by="),
         ({"right": "payments"}, r"actor joined: its input has to be a topic of app.topic\(...\)"),
         ({"witin": SECOND}, "there is no argument 'witin', did you mean within"),

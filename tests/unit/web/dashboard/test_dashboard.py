@@ -18,7 +18,7 @@ from actors.coordination import coordination
 from actors.coordination.messages import Acquire
 from actors.errors import BrokerUnavailableError
 from actors.ports import OwnerRecord
-from actors.runtime.observe.status import HistogramStatus, RestoreStatus, WorkerStatus
+from actors.runtime.observe.status import FeedStatus, HistogramStatus, RestoreStatus, WorkerStatus
 from actors.testing import ActorTestDriver
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard import waiting
@@ -183,6 +183,19 @@ def test_window_stores_are_told_with_stream_time_late_messages_and_the_oldest_op
     assert "2025-10-09 08:50:00 UTC<br>2025-10-09 08:51:30 UTC" in text
     assert 'id="windows"' not in page(statuses.quiet(), "take_order")
     assert build(statuses.windowed()).windows == []
+
+
+def test_what_event_time_waits_for_is_told() -> None:
+    cluster = statuses.windowed()
+    feed = FeedStatus(topic="raw-data", partition=3, time_ms=1_700_049_600_000)
+    (worker,) = [one for one in cluster.workers if one.tasks and one.tasks[0].actor == "take_order"][:1]
+    assert worker.report is not None
+    tasks = [replace(worker.tasks[0], waits_for=feed, held_s=60.0), *worker.tasks[1:]]
+    worker.report = Report(replace(worker.report.status, tasks=tasks), worker.report.waiting)
+    waits = "waits for raw-data[3], which is at 2023-11-15T12:00:00: no worker that answers has this partition"
+    partition = tasks[0].partition
+    assert f"Event time of take_order, partition {partition} {waits}" in [one.text for one in build(cluster).notices]
+    assert f"It {waits}" in page(cluster, "take_order")
 
 
 async def test_actors_that_forward_a_topic_by_another_key_are_listed_with_their_inputs() -> None:

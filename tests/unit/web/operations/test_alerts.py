@@ -78,6 +78,11 @@ class World:
             named("task_paused", **task): f"0x{LAST}",
             named("time_ahead_seconds", **task): f"0x{LAST}",
             named("fences_total", **task, reason="fenced"): f"0x{LAST}",
+            named("records_total", **task): f"0+6000x{LAST}",
+            named("late_records_total", **task, store="s"): f"0+3x{LAST}",
+            named("stream_time_held_seconds", **task): f"0x{LAST}",
+            named("changelog_retention_seconds", **task): f"7200x{LAST}",
+            named("feed_time_seconds", **task, feed="orders[0]", place="ahead"): f"0+60x{LAST}",
             named("commit_duration_seconds_sum", **task): f"0+0.5x{LAST}",
             named("commit_duration_seconds_count", **task): f"0+100x{LAST}",
             named("commit_duration_seconds_bucket", **task, le="0.1"): f"0+100x{LAST}",
@@ -139,6 +144,13 @@ def stuck(minutes: int, since: int = 10) -> World:
     """A record of a partition waits since a time, and nothing is handled for so long."""
     world = well().put("consumer_lag_records", f"0x{since - 1} 5x{LAST}", partition=0)
     return world.put("committed_offset", f"0+10x{since} {since * 10}x{minutes} 1000+10x{LAST}", partition=0)
+
+
+def held(since: int) -> World:
+    """A feed has a time, and holds event time back from a minute on."""
+    world = well().put("stream_time_held_seconds", f"0x{since} 0+60x{LAST}", partition=0)
+    feed = {"actor": "count", "partition": 0, "feed": "raw[3]", "place": "behind"}
+    return world.put("feed_time_seconds", f"_x{since} 1700049600x{LAST}", **feed)
 
 
 def crashing() -> World:
@@ -308,6 +320,14 @@ CASES: dict[str, Case] = {
     ),
     "a handler hangs after a pause": Case(
         lambda: stuck(LAST).put("task_paused", f"0x10 1x10 0x{LAST}", partition=0), 40, ("NothingHandled",)
+    ),
+    "records come late": Case(
+        lambda: well().put("late_records_total", f"0+90x{LAST}", partition=0), 20, ("RecordsLate",)
+    ),
+    "a feed holds event time": Case(lambda: held(10), 18, ("StreamTimeHeld",)),
+    "a feed holds event time for a moment": Case(lambda: held(10), 14),
+    "a feed holds event time for half of what its changelog keeps": Case(
+        lambda: held(10), 75, ("StreamTimeHeld", "WindowsAtRisk")
     ),
     "a copy that isn't followed": Case(lambda: well().put("copies", f"0x{LAST}"), 8, ("CopyStandsStill",)),
     "a copy that begins": Case(lambda: well().put("copies", f"0x3 1x{LAST}"), 8),
