@@ -1,0 +1,106 @@
+"""Nexmark's queries behind a backlog, compared with SQL over all events.
+
+The driver hands out one partition after the other, which is the order in which event time is hardest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.testing import ActorTestDriver
+from tests.nexmark.events import generate
+from tests.nexmark.oracle import SQL, Oracle
+from tests.nexmark.queries import QUERIES, Nexmark
+
+PARTITIONS = 4
+COUNT = 10_000
+
+
+@pytest.fixture(scope="session")
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made: dict[int, Any] = {}
+
+    def oracle(count: int) -> Any:
+        if count not in made:
+            events = generate(count)
+            made[count] = events, Oracle(events, tmp_path_factory.mktemp("nexmark"))
+        return made[count]
+
+    return oracle
+
+
+def run(query: str, events: Any, crash_after_s: float | None = None) -> list[tuple[Any, ...]]:
+    nexmark = Nexmark(query)
+    store = QUERIES[query](nexmark)
+    with ActorTestDriver(nexmark.app, partitions=PARTITIONS) as driver:
+        if query == "q13":
+            for number in range(500):
+                driver.send("names", key=number, value=f"name {number}")
+        post(driver, events)
+        driver.settle()
+        if query == "q12":
+            driver.advance(10)
+        if store is not None:
+            return final_rows(driver.items(store))
+        rows = [tuple(sent.value) for sent in driver.outputs(nexmark.rows)]
+    return sorted(summed(rows) if query == "q12" else rows)
+
+
+def post(driver: ActorTestDriver, events: Any) -> None:
+    """Write all events before an actor handles any."""
+
+    async def produce() -> None:
+        for topic, stream, key in (
+            ("persons", events.persons, "id"),
+            ("auctions", events.auctions, "id"),
+            ("bids", events.bids, "bidder"),
+        ):
+            for event in stream:
+                raw_key = b"%d" % getattr(event, key)
+                await driver._client.produce(topic, raw_key, msgspec.json.encode(event), [], None, event.at_ms)
+
+    driver._run(produce())
+
+
+def final_rows(items: dict[Any, Any]) -> list[tuple[Any, ...]]:
+    """Return what a store has in the end; of lists of bids their ids and places."""
+    rows = []
+    for key, value in items.items():
+        if isinstance(value, list):
+            rows += [(key, bid.id, place) for place, bid in enumerate(value, 1)]
+        else:
+            rows.append((key, value))
+    return sorted(rows)
+
+
+def summed(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    sums: dict[int, int] = {}
+    for key, number in rows:
+        sums[key] = sums.get(key, 0) + number
+    return list(sums.items())
+
+
+@pytest.mark.parametrize("query", SQL)
+def test_a_query_says_behind_a_backlog_what_sql_says_of_all_events(query: str, oracles: Any) -> None:
+    events, oracle = oracles(COUNT)
+    assert_equal(run(query, events), oracle.rows(query))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("query", SQL)
+def test_a_query_says_the_same_of_100_000_events(query: str, oracles: Any) -> None:
+    events, oracle = oracles(100_000)
+    assert_equal(run(query, events), oracle.rows(query))
+
+
+def assert_equal(rows: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
+    """Compare rows; floats but for what the order of additions makes of them."""
+    assert expected
+    if any(isinstance(value, float) for value in expected[0]):
+        rows, expected = ([(*row[:-1], round(row[-1], 3)) for row in side] for side in (rows, expected))
+    missing, extra = sorted(set(expected) - set(rows)), sorted(set(rows) - set(expected))
+    assert (missing[:5], extra[:5]) == ([], []), f"{len(missing)} missing, {len(extra)} too many of {len(expected)}"
+    assert len(rows) == len(expected)
