@@ -5,6 +5,7 @@ The driver hands out one partition after the other, which is the order in which 
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from tests.nexmark.queries import QUERIES, Nexmark
 
 PARTITIONS = 4
 COUNT = 10_000
+CRASHED = ["q4", "q5", "q6", "q7", "q8", "q9", "q11", "q15", "q16", "q17"]
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +34,8 @@ def oracles(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return oracle
 
 
-def run(query: str, events: Any, crash_after_s: float | None = None) -> list[tuple[Any, ...]]:
+def run(query: str, events: Any, crashes: Random | None = None) -> list[tuple[Any, ...]]:
+    """Return the rows of a query, sorted; with `crashes` the worker dies several times on the way."""
     nexmark = Nexmark(query)
     store = QUERIES[query](nexmark)
     with ActorTestDriver(nexmark.app, partitions=PARTITIONS) as driver:
@@ -40,6 +43,8 @@ def run(query: str, events: Any, crash_after_s: float | None = None) -> list[tup
             for number in range(500):
                 driver.send("names", key=number, value=f"name {number}")
         post(driver, events)
+        if crashes is not None:
+            crash(driver, crashes)
         driver.settle()
         if query == "q12":
             driver.advance(10)
@@ -47,6 +52,12 @@ def run(query: str, events: Any, crash_after_s: float | None = None) -> list[tup
             return final_rows(driver.items(store))
         rows = [tuple(sent.value) for sent in driver.outputs(nexmark.rows)]
     return sorted(summed(rows) if query == "q12" else rows)
+
+
+def crash(driver: ActorTestDriver, random: Random) -> None:
+    for _ in range(random.randrange(1, 6)):
+        driver.advance(random.choice([0.01, 0.05, 0.1, 0.3, 1.0]) * random.random(), settle=False)
+        driver.crash(settle=False, keep_disk=random.random() < 0.5, down_s=random.choice([0, 0, 5]))
 
 
 def post(driver: ActorTestDriver, events: Any) -> None:
@@ -87,6 +98,12 @@ def summed(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def test_a_query_says_behind_a_backlog_what_sql_says_of_all_events(query: str, oracles: Any) -> None:
     events, oracle = oracles(COUNT)
     assert_equal(run(query, events), oracle.rows(query))
+
+
+@pytest.mark.parametrize("query", CRASHED)
+def test_crashes_on_the_way_change_nothing(query: str, oracles: Any) -> None:
+    events, oracle = oracles(3_000)
+    assert_equal(run(query, events, Random(1000 + int(query[1:]))), oracle.rows(query))
 
 
 @pytest.mark.nightly

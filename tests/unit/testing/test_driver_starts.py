@@ -169,7 +169,7 @@ def test_a_handler_that_exits_ends_the_worker_at_once():
         assert driver.items(Exits) == {"a": ["x", "exit"], "b": ["y"]}
 
 
-def test_event_time_comes_as_far_after_a_crash_as_before():
+def test_event_time_comes_as_far_after_a_crash_as_before() -> None:
     app = App("shop", broker="kafka://127.0.0.1:9092")
     sales = app.topic("sales", key_type=str, value_type=str)
     totals = app.topic("totals", key_type=str, value_type=int)
