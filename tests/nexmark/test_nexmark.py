@@ -1,10 +1,12 @@
 """Nexmark's queries behind a backlog, compared with SQL over all events.
 
-The driver hands out one partition after the other, which is the order in which event time is hardest.
+One partition is handed out after the other, mostly, and slowly enough that tasks look at each other meanwhile: the
+order in which event time is hardest.
 """
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -12,13 +14,37 @@ import msgspec
 import pytest
 
 from actors.testing import ActorTestDriver
+from actors.testing.driving import LoneSource
 from tests.nexmark.events import generate
 from tests.nexmark.oracle import SQL, Oracle
 from tests.nexmark.queries import QUERIES, Nexmark
 
 PARTITIONS = 4
 COUNT = 10_000
+POLL_S = 0.01
 CRASHED = ["q4", "q5", "q6", "q7", "q8", "q9", "q11", "q15", "q16", "q17"]
+
+
+@pytest.fixture(autouse=True)
+def _partition_after_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    random, poll = Random(1), LoneSource.poll
+
+    async def poll_unevenly(self: LoneSource, wanted: Any, timeout_s: float) -> Any:
+        await asyncio.sleep(POLL_S)
+        wanted = list(wanted)
+        behind = [
+            source
+            for source in wanted
+            if (position := self.position(source)) is not None and position < self._cluster.log(source).end
+        ]
+        if not behind:
+            return await poll(self, wanted, min(timeout_s, POLL_S))
+        chosen = random.choice(behind) if random.random() < 0.3 else min(behind, key=lambda source: source.partition)
+        return await poll(self, [chosen], 0.0)
+
+    monkeypatch.setattr(LoneSource, "poll", poll_unevenly)
+    monkeypatch.setattr("actors.runtime.looks.INTERVAL_S", 5 * POLL_S)
+    monkeypatch.setattr("actors.runtime.looks.REST_S", 5 * POLL_S)
 
 
 @pytest.fixture(scope="session")
