@@ -1,7 +1,8 @@
 """Nexmark's queries as programs: `QUERIES[name]` declares one on the topics of a `Nexmark`.
 
 Every query sends rows to `nexmark.rows`; those that have a result for each key, which changes, return the store that
-has it in the end. A window has a grace of `GRACE`, which is as much as events are out of order within a partition.
+has it in the end. A window has a grace of `GRACE`, which is as much as events are out of order within a partition; that
+of a second stage needs none.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def q5(nexmark: Nexmark) -> None:
     )  # fmt: skip
     per_auction = nexmark.app.topic("per-auction", key_type=str, value_type=Bids, writers=["count"])
     hottest = nexmark.app.window_store(
-        "hottest", Tumbling(seconds=2), grace=GRACE, aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction))
+        "hottest", Tumbling(seconds=2), aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction))
     )
 
     @nexmark.app.actor(nexmark.bids, by="auction", stores=[counts])
