@@ -25,8 +25,9 @@ POLL_S = 0.01
 CRASHED = ["q4", "q5", "q6", "q7", "q8", "q9", "q11", "q15", "q16", "q17"]
 
 
-@pytest.fixture(autouse=True)
-def _partition_after_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[0.3, 1.0], ids=["one-after-the-other", "shuffled"], autouse=True)
+def _order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand out chunks of the first partition that has any, or, as often as the parameter says, of any other."""
     random, poll = Random(1), LoneSource.poll
 
     async def poll_unevenly(self: LoneSource, wanted: Any, timeout_s: float) -> Any:
@@ -39,7 +40,11 @@ def _partition_after_partition(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         if not behind:
             return await poll(self, wanted, min(timeout_s, POLL_S))
-        chosen = random.choice(behind) if random.random() < 0.3 else min(behind, key=lambda source: source.partition)
+        chosen = (
+            random.choice(behind)
+            if random.random() < request.param
+            else min(behind, key=lambda source: source.partition)
+        )
         return await poll(self, [chosen], 0.0)
 
     monkeypatch.setattr(LoneSource, "poll", poll_unevenly)
@@ -120,7 +125,11 @@ def summed(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return list(sums.items())
 
 
+one_order = pytest.mark.parametrize("_order", [0.3], ids=["one-after-the-other"], indirect=True)
+
+
 @pytest.mark.parametrize("query", SQL)
+@one_order
 def test_a_query_says_behind_a_backlog_what_sql_says_of_all_events(query: str, oracles: Any) -> None:
     events, oracle = oracles(COUNT)
     assert_equal(run(query, events), oracle.rows(query))
@@ -134,6 +143,7 @@ def test_crashes_on_the_way_change_nothing(query: str, oracles: Any) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("query", SQL)
+@one_order
 def test_a_query_says_the_same_of_100_000_events(query: str, oracles: Any) -> None:
     events, oracle = oracles(100_000)
     assert_equal(run(query, events), oracle.rows(query))
