@@ -22,12 +22,16 @@ GRACE = timedelta(milliseconds=DISORDER_MS)
 class Nexmark:
     """The topics of a query: persons and auctions by their ids, bids by their bidders."""
 
-    def __init__(self, name: str, broker: str = "kafka://127.0.0.1:9092") -> None:
-        self.app = App(f"nexmark-{name}", broker=broker)
-        self.persons = self.app.topic("persons", key_type=int, value_type=Person)
-        self.auctions = self.app.topic("auctions", key_type=int, value_type=Auction)
-        self.bids = self.app.topic("bids", key_type=int, value_type=Bid)
-        self.rows = self.app.topic("rows", key_type=int, value_type=list)
+    def __init__(self, name: str, *, prefix: str = "", **options: Any) -> None:
+        self.prefix = prefix
+        self.app = App(f"{prefix}nexmark-{name}", **{"broker": "kafka://127.0.0.1:9092"} | options)
+        self.persons = self.topic("persons", key_type=int, value_type=Person)
+        self.auctions = self.topic("auctions", key_type=int, value_type=Auction)
+        self.bids = self.topic("bids", key_type=int, value_type=Bid)
+        self.rows = self.topic("rows", key_type=int, value_type=list)
+
+    def topic(self, name: str, **options: Any) -> Any:
+        return self.app.topic(f"{self.prefix}{name}", **options)
 
 
 def q0(nexmark: Nexmark) -> None:
@@ -130,7 +134,7 @@ def _best(auction: Auction, bids: list[Bid]) -> Bid | None:
 
 def q4(nexmark: Nexmark) -> Any:
     """Average price of the sold auctions of each category."""
-    sold = nexmark.app.topic("sold", key_type=int, value_type=Sale, writers=["sell"])
+    sold = nexmark.topic("sold", key_type=int, value_type=Sale, writers=["sell"])
     sales = nexmark.app.table(sold)
     averages = sales.aggregate(
         "averages", by=lambda sale: sale.auction.category, key_type=int, aggregate=aggregates.mean(), of=_price
@@ -158,7 +162,7 @@ def q5(nexmark: Nexmark) -> None:
         "counts", Hopping(timedelta(seconds=10), timedelta(seconds=2)), key_type=int, grace=GRACE,
         aggregate=aggregates.count(),
     )  # fmt: skip
-    per_auction = nexmark.app.topic("per-auction", key_type=str, value_type=Bids, writers=["count"])
+    per_auction = nexmark.topic("per-auction", key_type=str, value_type=Bids, writers=["count"])
     hottest = nexmark.app.window_store(
         "hottest", Tumbling(seconds=2), aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction))
     )
@@ -187,7 +191,7 @@ def _top(value_type: Any, by: Callable[[Any], Any]) -> aggregates.Aggregate:
 
 def q6(nexmark: Nexmark) -> Any:
     """Average price of the last ten sold auctions of each seller, by when they expired."""
-    sold = nexmark.app.topic("sold", key_type=int, value_type=Sale, writers=["sell"])
+    sold = nexmark.topic("sold", key_type=int, value_type=Sale, writers=["sell"])
     last = nexmark.app.store("last", key_type=int, aggregate=aggregates.Aggregate(
         initial=[], add=lambda sales, sale: sorted([*sales, sale])[-10:], state_type=list[tuple[int, int, int]],
         result=lambda sales: sum(price for _, _, price in sales) / len(sales), name="last-ten",
@@ -276,7 +280,7 @@ def q12(nexmark: Nexmark) -> None:
 
 def q13(nexmark: Nexmark) -> None:
     """Bids with what a bounded side input says of their auctions."""
-    names = nexmark.app.view(nexmark.app.topic("names", key_type=int, value_type=str))
+    names = nexmark.app.view(nexmark.topic("names", key_type=int, value_type=str))
 
     @nexmark.app.actor(nexmark.bids)
     async def name(ctx: Context, bid: Bid) -> None:
