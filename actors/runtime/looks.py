@@ -20,6 +20,8 @@ logger = escaping(logging.getLogger(__name__))
 
 INTERVAL_S, REST_S = 0.25, 2.0
 """How often a worker looks while times move, and at most while they don't."""
+READ_S = 0.01
+"""How long the source takes, in tests, to read the markers behind the last records."""
 ANSWERED_PARTITIONS_PER_S = 40_000
 """How many committed offsets all workers together ask for in a second: the coordinator answers for each."""
 REMIND_S = 60.0
@@ -49,7 +51,10 @@ class Looks:
         """Look twice, as a silence takes; return whether tasks, which do nothing else, learned something. For tests."""
         times = list(self._times())
         before = [time.known() for time in times]
-        for _ in range(2):
+        if times:
+            await self._clock.sleep(READ_S)
+        # The first look of a worker only learns how many partitions to ask for.
+        for _ in range(2 if self._counts else 3):
             await self.look()
             for time in times:
                 time.follow()

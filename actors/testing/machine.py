@@ -272,7 +272,6 @@ class Machine:
         """
         await self._all_handled()
         while self._worker is not None and await self._worker.looks.moved():
-            await asyncio.sleep(LOOK_S)
             await self._all_handled()
         for view in self._app.views:
             await view.caught_up()

@@ -10,7 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import Actor, App, ConfigurationError, Context, EffectCall, Tumbling, UsageError, aggregates, receive
+from actors import (
+    Actor,
+    App,
+    ConfigurationError,
+    Context,
+    EffectCall,
+    Tumbling,
+    UsageError,
+    Window,
+    aggregates,
+    receive,
+)
 from actors.errors import ActorsError
 from actors.testing import ActorTestDriver
 from actors.testing.machine import last_full_hour
@@ -156,3 +167,26 @@ def test_a_handler_that_exits_ends_the_worker_at_once():
         has_to_exit = False
         driver.restart()
         assert driver.items(Exits) == {"a": ["x", "exit"], "b": ["y"]}
+
+
+def test_event_time_comes_as_far_after_a_crash_as_before() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:9092")
+    sales = app.topic("sales", key_type=str, value_type=str)
+    totals = app.topic("totals", key_type=str, value_type=int)
+    minutes = app.window_store("minutes", Tumbling(minutes=1), aggregate=aggregates.count())
+
+    @app.actor(sales, by=lambda shop: shop, stores=[minutes])
+    async def count(ctx: Context, shop: str) -> None:
+        minutes.add(ctx.key, 1)
+
+    @minutes.on_close
+    async def send(ctx: Context, window: Window, number: int) -> None:
+        ctx.send(totals, key=ctx.key, value=number)
+
+    with ActorTestDriver(app) as driver:
+        start_ms = 1_699_999_980_000
+        driver.post(sales, key="a", value="berlin", timestamp_ms=start_ms)
+        driver.post(sales, key="a", value="paris", timestamp_ms=start_ms + 120_000)
+        driver.crash(settle=False)
+        driver.settle()
+        assert [(sent.key, sent.value) for sent in driver.outputs(totals)] == [("berlin", 1)]
