@@ -174,12 +174,12 @@ class TaskProcessor:
         owner = self._context.last_owner(self.inputs)
         if owner is not None:
             self._messages.outputs.append(self._services.encode_owner(owner))
-        await self._commit()
         await self._end_in_order()
 
     async def _end_in_order(self) -> None:
-        """End what runs beside, and commit what came of it, when all that was handled is committed."""
+        """Commit what was handled, then end what runs beside and commit what came of it, if anything did."""
         self._is_ended = True
+        await self._commit()
         self._scope.source_offset = self.reached - 1
         await self._due.leave()
         await self._commit()
@@ -341,17 +341,13 @@ class TaskProcessor:
         one.next_offset = offset
 
     async def _handle_or_halt(self, runs: Iterable[Run]) -> None:
-        """Handle records; commit what was handled in front of one that stops the partition."""
+        """Handle records, up to one that stops the partition."""
         self._note_time()
         if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         messages, home = self._messages, self.inputs[0]
         try:
             await self._handle(runs)
-        except RecordError as error:
-            if not isinstance(error, RefusedRecordError):
-                await self._commit()
-            raise
         finally:
             messages.source, messages.message_tag = home.source, home.topics.message_tag
             messages.home_offset = home.next_offset
