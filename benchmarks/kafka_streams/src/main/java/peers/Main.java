@@ -1,5 +1,6 @@
 package peers;
 
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
@@ -39,6 +40,10 @@ public final class Main {
         });
         Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(20))));
         streams.start();
+        String dropped = options.get("dropped-file", "");
+        if (!dropped.isEmpty()) {
+            Backlog.reportDropped(streams, Path.of(dropped));
+        }
         ended.await();
         if (streams.state() == KafkaStreams.State.ERROR) {
             System.exit(1);
@@ -55,9 +60,10 @@ public final class Main {
                 : dedupe(options, Serdes.ByteArray());
             case "tumbling", "hopping", "session" -> Windows.topology(options);
             case "stream_join", "table_join" -> Joins.topology(options);
+            case "backlog" -> Backlog.topology(options);
             default -> throw new IllegalArgumentException(
                 "--mode " + mode + ": counter, dedupe, summarise, tumbling, hopping, session, "
-                    + "stream_join or table_join");
+                    + "stream_join, table_join or backlog");
         };
     }
 
@@ -98,6 +104,7 @@ public final class Main {
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, options.get("commit-interval-ms", "100"));
         config.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, options.get("threads", "1"));
         config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, options.get("replication-factor", "1"));
+        config.put(StreamsConfig.MAX_TASK_IDLE_MS_CONFIG, options.get("max-task-idle-ms", "0"));
         config.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
         String instance = options.get("group-instance-id", "");
         if (!instance.isEmpty()) {
