@@ -45,10 +45,9 @@ from actors.declare.names import (
     worker_transactional_id,
 )
 from actors.declare.options import milliseconds
-from actors.declare.publishing import publication, published_stores
-from actors.declare.streams.feeds import feeds_of
+from actors.declare.publishing import by_value, publication, published_stores
+from actors.declare.streams.feeds import feeds_of, writers_of
 from actors.declare.values.codecs import key_codec, one_form, resolve, topic_codecs
-from actors.declare.values.messages import by_value
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -288,20 +287,13 @@ class Setup:
                     BROKER_TIME,
                     BROKER_TIME_CONFIG[BROKER_TIME],
                 )
-        self._feeds, self._writers = self.feeds(), self._named_writers()
+        self._feeds, self._writers = self.feeds(), writers_of(self.app)
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
     def feeds(self) -> dict[str, Feeds]:
         """Return what the event time of actors follows, by actor."""
         idle_after_s = self.app.actor_options.idle_after.total_seconds()
-        return feeds_of(self.app.actors, self._named_writers(), idle_after_s=idle_after_s)
-
-    def _named_writers(self) -> dict[str, tuple[str, ...]]:
-        """Return the actors that are declared as writers, by topic."""
-        find = self.app.definition_of
-        return {
-            topic: tuple(find(writer).name for writer in writers) for topic, writers in self.app.topic_writers.items()
-        }
+        return feeds_of(self.app.actors, writers_of(self.app), idle_after_s=idle_after_s)
 
     def names_of(self, changelog: str) -> tuple[str, ...]:
         """Return the names of the stores that the app has recorded with a changelog; a renamed store has several."""

@@ -144,3 +144,14 @@ def _converter(mine: Codec, topics: Codec) -> Callable[[bytes], bytes] | None:
         return None
     decode, encode = mine.decode, topics.encode
     return lambda raw: encode(decode(raw))
+
+
+def by_value(anything: Codec) -> Codec:
+    """Return the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
+
+    def encode(value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        return value.encode() if isinstance(value, str) else anything.encode(value)
+
+    return Codec(decode=anything.decode, encode=encode, name="by value")

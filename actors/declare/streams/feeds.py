@@ -10,8 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from actors.declare.definition import ActorDefinition
+from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.runtime.spec import Feeds
+
+
+def writers_of(app: DeclaredApp) -> dict[str, tuple[str, ...]]:
+    """Return the names of the actors that are declared as writers, by topic."""
+    find = app.definition_of
+    return {topic: tuple(find(writer).name for writer in writers) for topic, writers in app.topic_writers.items()}
 
 
 def feeds_of(

@@ -130,26 +130,6 @@ class Task:
         self._repeats = False
         self._lasting = ""
 
-    def _make_inbox(self, spec: ActorSpec, services: TaskServices, settings: TaskSettings) -> Inbox:
-        if not spec.more_inputs:
-            return Inbox(settings.queue_records, lambda: services.sink.has_room())
-
-        def has_more(index: int) -> bool:
-            source = self.sources[index]
-            position, end = services.sink.position(source), services.sink.stable_offset(source)
-            if end is None:
-                end = self.meters.end_offsets.get(source.topic, 0)
-            return position is None or position < end
-
-        return MergedInbox(
-            settings.queue_records,
-            lambda: services.sink.has_room(),
-            turns=spec.turns,
-            max_idle_s=spec.max_task_idle_s,
-            has_more=has_more,
-            monotonic=services.clock.monotonic,
-        )
-
     def __repr__(self) -> str:
         return f"<Task {self.spec.name} {self.name} {self.state.value} epoch {self.epoch}>"
 

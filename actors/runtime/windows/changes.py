@@ -51,7 +51,7 @@ class ChangeStore:
         on_close_function: called as `(ctx, window, value)` for each window that changed, when the interval is over.
     """
 
-    grace_ms = output_lag_ms = 0
+    grace_ms = 0
 
     def __init__(
         self,

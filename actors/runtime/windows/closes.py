@@ -35,6 +35,7 @@ class Closes(Protocol):
         has_entries: whether these rows are entries, written only where closes are asked for.
         length_ms: the longest of what closes: at one time, shorter ones are first.
         idle_ms: how long after its end a window without a grace is closed.
+        output_lag_ms: how long before its close the time may be that it is handed out with.
         contents, remedy: what the store holds, and how another one gets a store of its own, for errors.
     """
 
@@ -42,6 +43,7 @@ class Closes(Protocol):
     has_entries: bool
     length_ms: int
     idle_ms: int
+    output_lag_ms: int
     contents: str
     remedy: str
 
@@ -83,6 +85,7 @@ class _Windows:
         self._store = store
         self.length_ms = store.windows.longest_ms
         self.idle_ms = store.windows.closes_ms(Window(0, 0), 0)
+        self.output_lag_ms = store.grace_ms + self.idle_ms if store.on_close_function is not None else 0
 
     def _shown(self, window: Window) -> str:
         return f"the window {window.start_ms} to {window.end_ms}"
@@ -170,6 +173,7 @@ class _Unmatched:
     def __init__(self, store: JoinStore) -> None:
         self._store = store
         self.length_ms = max(store.spans_ms)
+        self.output_lag_ms = store.grace_ms + self.idle_ms + self.length_ms
 
     def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
         return [row]
@@ -192,8 +196,7 @@ class _Changed:
     prefix = b"e"
     has_entries = True
     # At one time, what a window was is said before it closes.
-    length_ms = 0
-    idle_ms = 0
+    length_ms = idle_ms = output_lag_ms = 0
     contents = "changes"
     remedy = "give the windows a store of another name"
 

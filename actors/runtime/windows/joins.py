@@ -183,11 +183,6 @@ class JoinStore:
         """Return nothing: each record without a match has its row from the beginning."""
         return ()
 
-    @property
-    def output_lag_ms(self) -> int:
-        """How long before its close the time may be that a record without a match is handed out with."""
-        return self.grace_ms + max(self.spans_ms) if any(self.reports) else 0
-
     def closing_ms(self, row: bytes) -> int:
         """Return the stream time from which on the window of a record without a match is closed."""
         return unmatched_parts(row).end_ms + self.grace_ms + 1

@@ -593,11 +593,6 @@ class WindowStore(Generic[K, V]):
         self.rows._write(overlay, state, row, b"", None)
         state.windows.expect(self, row)
 
-    @property
-    def output_lag_ms(self) -> int:
-        """How long before its close the time is that a window is handed out with."""
-        return self.grace_ms + self.windows.idle_ms if self.on_close_function is not None else 0
-
     @staticmethod
     def next_end_ms(held: Iterable[Held]) -> int | None:
         """Return the end of the next window of a list that closes; None if the closes of all were handled."""

@@ -21,7 +21,7 @@ class Withdraw(msgspec.Struct, tag="withdraw"):
     cents: int
 
 
-@app.actor(tagged)
+@app.actor(tagged, timers=True)
 class Account(Actor[int]):
     """An account whose messages have tags."""
 

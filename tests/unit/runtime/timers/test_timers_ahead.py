@@ -159,3 +159,32 @@ def test_a_timer_that_is_set_by_a_record_in_seconds_names_it(caplog: pytest.LogC
     with ActorTestDriver(world.app, partitions=1) as driver, caplog.at_level(logging.WARNING):
         world.send(driver, "new", EPOCH_MS // 1000)
     assert "orders[0] offset 0: the timestamp 1700000000 is in 1970" in caplog.text
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+@pytest.mark.parametrize("crash_after", [None, 1, 2])
+def test_a_timer_by_stream_time_goes_before_the_record_behind_the_one_that_made_it_due(
+    is_batch: bool, crash_after: int | None
+) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic, out = app.topic("in", key_type=str, value_type=str), app.topic("out", key_type=str, value_type=str)
+
+    @app.actor(topic, timers=True)
+    async def remind(ctx: Context, value: str) -> None:
+        if value.startswith("due"):
+            ctx.send(out, key=ctx.key, value=value)
+        else:
+            ctx.schedule(f"due {value}", after=timedelta(seconds=10), name="t", stream_time=True)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        # Each makes the one before it due, and puts another in its place.
+        for number in range(6):
+            driver.post(topic, key="a", value=str(number), timestamp_ms=1_700_000_000_000 + 20_000 * number)
+            driver.post(topic, key="b", value="later", timestamp_ms=1_700_000_000_000 + 20_000 * number + 15_000)
+            if not is_batch:
+                driver.settle()
+            if number == crash_after:
+                driver.crash(settle=False)
+        driver.settle()
+        sent = [message.value for message in driver.outputs(out) if message.key == "a"]
+    assert sent == [f"due {number}" for number in range(6)]
