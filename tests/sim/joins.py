@@ -122,7 +122,7 @@ class JoinsPart(ClosingPart):
         return {"windows": (self._made[stores[0]].store,), "max_ahead_ms": MAX_AHEAD_MS}
 
     def around(self, handler: Handler, stores: Stores) -> Handler:
-        timed = windowed(handler, "handle")
+        timed = windowed(handler, "handle", [self._made[stores[0]].store])
 
         async def handle(ctx: Context, value: str) -> Any:
             # Of an actor that is more than a join, other state lives with keys.

@@ -125,8 +125,10 @@ class WindowsPart(ClosingPart):
         return self.world.cluster.wall_ms() - self.random.randint(0, self.random.choice(LAGS_MS))
 
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
-        made = (self._made[rows] for rows in stores if rows in self._made)
-        return {"windows": timed(made), "max_ahead_ms": MAX_AHEAD_MS}
+        return {"windows": self._timed(stores), "max_ahead_ms": MAX_AHEAD_MS}
+
+    def _timed(self, stores: Stores) -> tuple[Any, ...]:
+        return timed(self._made[rows] for rows in stores if rows in self._made)
 
     def make_stores(self, host: Host) -> Stores:
         grace_ms, more_ms, every_ms = self._settings(host)
@@ -183,9 +185,10 @@ class WindowsPart(ClosingPart):
     # --- the handler -----------------------------------------------------------------------------------------------
 
     def around(self, handler: Handler, stores: Stores) -> Handler:
+        windows = self._timed(stores)
         always, in_time = (
-            windowed(handler, "handle"),
-            windowed(handler, self._late if self._late != LATE else _send_late),
+            windowed(handler, "handle", windows),
+            windowed(handler, self._late if self._late != LATE else _send_late, windows),
         )
 
         async def handle(ctx: Context, value: str) -> Any:
