@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,8 +80,8 @@ class BacklogJob(Job):
         """Return the worker's command line."""
         if self.system == OURS:
             module = "examples.unpaid_orders" if self._is_example else "benchmarks.backlog.app"
-            options = ["-A", module, "-D", str(folder), "worker", "-l", "info", "--web-port", str(self.web_port)]
-            return [sys.executable, "-m", "faust", *options]
+            worker = ["-A", module, "-D", str(folder), "worker", "-l", "info", "--web-port", str(self.web_port)]
+            return [sys.executable, "-m", "faust", *worker]
         options = {
             "mode": "backlog",
             "result": self.row.result,
@@ -205,7 +205,7 @@ class _Run:
         for _, outputs in self._outputs:
             stack.push_async_callback(outputs.close)
 
-    async def send(self, records: Sequence[Record]) -> None:
+    async def send(self, records: Iterable[Record]) -> None:
         """Send records, each to the partition of its key."""
         sent = [await self._send(record) for record in records]
         await asyncio.gather(*sent)
@@ -229,13 +229,11 @@ class _Run:
 
     async def _send(self, record: Record) -> asyncio.Future[object]:
         place, value = partition_for(record.key.encode(), PARTITIONS), encode(self.job.work, record)
-        return await self.producer.send(
-            self.job.inputs[record.input],
-            key=record.key.encode(),
-            value=value,
-            partition=place,
-            timestamp_ms=record.at_ms,
+        topic, key = self.job.inputs[record.input], record.key.encode()
+        sent: asyncio.Future[object] = await self.producer.send(
+            topic, key=key, value=value, partition=place, timestamp_ms=record.at_ms
         )
+        return sent
 
     async def settle(self) -> None:
         """Wait until all input is committed and nothing comes any more."""

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from actors._core.partitioner import partition_for
+from benchmarks.backlog.rows import BOTH, COUNT, END, JOIN, ROWS, Record, Row, last, newcomers, wrong
 from benchmarks.faults.takeover import Takeover
 from benchmarks.faults.verdict import fold, judge
 from benchmarks.locks.plan import SCENARIOS, WARM_S, Job, Result, Took
@@ -258,6 +259,58 @@ def test_locks_of_ours_are_measured(brokers: str, tmp_path: Path) -> None:
     figures = json.loads(out.splitlines()[-1])["figures"]
     assert {name: list(systems) for name, systems in figures.items()} == {"alone": ["ours"], "contended": ["ours"]}
     assert all(systems["ours"]["pairs_per_s"] > 0 for systems in figures.values())
+
+
+def row(result: str, *, by: int | None = None) -> Row:
+    return Row("a row", result, size_ms=10, grace_ms=0, records=newcomers, by=by)
+
+
+@pytest.mark.parametrize(
+    ("result", "by", "expected"),
+    [
+        pytest.param(COUNT, None, {"a@0": ["2"], "a@10": ["1"], "b@20": ["1"]}, id="counts by key and window"),
+        pytest.param(COUNT, 1, {"a@0": ["1"], "x@0": ["1"], "x@10": ["1"], "b@20": ["1"]}, id="counts by value"),
+        pytest.param(BOTH, None, {"a@0": ["both"]}, id="in both inputs in a window"),
+        pytest.param(JOIN, None, {"a": ["paid", "paid"], "b": ["unpaid"]}, id="pairs, both bounds included"),
+    ],
+)
+def test_the_oracle_of_a_backlog(result: str, by: int | None, expected: dict[str, list[str]]) -> None:
+    records = [Record(5, 0, "a", ""), Record(0, 1, "a", "x"), Record(15, 1, "a", "x"), Record(21, 0, "b", "")]
+    assert row(result, by=by).expected(records) == expected
+
+
+@pytest.mark.parametrize(
+    ("results", "count"),
+    [
+        pytest.param([("a", "paid"), ("a", "paid"), ("b", "unpaid")], 0, id="right"),
+        pytest.param([("a", "paid"), ("b", "unpaid")], 1, id="a pair is missing"),
+        pytest.param([("a", "paid"), ("a", "paid"), ("b", "unpaid"), ("b", "unpaid")], 1, id="one came twice"),
+        pytest.param([("a", "paid"), ("a", "unpaid"), ("b", "paid"), ("c", "paid")], 3, id="others, and one too many"),
+        pytest.param([(f"{END}a", "paid")], 2, id="only of the last records"),
+    ],
+)
+def test_wrong_results_of_a_backlog_are_counted(results: list[tuple[str, str]], count: int) -> None:
+    assert wrong({"a": ["paid", "paid"], "b": ["unpaid"]}, results) == count
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_rows_of_a_backlog_are_in_the_order_of_time(name: str) -> None:
+    records = list(ROWS[name].records(2_000, 0))
+    assert {record.input for record in records} == set(range(ROWS[name].inputs))
+    for place in range(ROWS[name].inputs):
+        times_ms = [record.at_ms for record in records if record.input == place]
+        disorder_ms = max(before - after for before, after in itertools.pairwise(times_ms))
+        assert disorder_ms < (2_000 if ROWS[name].records is newcomers else 1)
+    results = ROWS[name].expected(records)
+    assert len(results) > 20
+    if ROWS[name].result == JOIN:
+        assert set(itertools.chain.from_iterable(results.values())) == {"paid"}
+
+
+def test_the_last_records_go_from_each_partition_to_each() -> None:
+    keys = ["0", "1", "2"]
+    pairs = [(record.key, record.value) for record in last(row(JOIN, by=1), 9, keys) if record.input == 1]
+    assert pairs == [(END + key, END + value) for key in keys for value in keys]
 
 
 @pytest.mark.nightly
