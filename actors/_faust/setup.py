@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import sys
 import uuid
@@ -23,6 +22,13 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
+from actors._faust.settings.derived import (
+    LOST_CHANGELOG,
+    check_copies,
+    lost_changelog,
+    replication_factor,
+    standby_replicas,
+)
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -65,11 +71,9 @@ from stores.snapshot import SnapshotFolder
 
 logger = escaping(logging.getLogger(__name__))
 
-BROKER_DEFAULT = -1
 STATE_SNAPSHOT = "STATE_SNAPSHOT"
 MISSING_OFFSET = "MISSING_OFFSET"
 MOVED_OFFSET = "MOVED_OFFSET"
-LOST_CHANGELOG = "LOST_CHANGELOG"
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
 """What Kafka's own clients take."""
@@ -99,7 +103,7 @@ class Setup:
         self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
         self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
         self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
-        self.lost_changelog = _lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
+        self.lost_changelog = lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -107,7 +111,7 @@ class Setup:
         self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
-            replication_factor=_replication_factor(app),
+            replication_factor=replication_factor(app),
             min_insync_replicas=options.changelog_min_insync_replicas,
             delete_retention_ms=milliseconds(options.changelog_delete_retention),
             min_compaction_lag_ms=milliseconds(options.changelog_min_compaction_lag),
@@ -140,7 +144,7 @@ class Setup:
         """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
         return PlacementRules(
-            standbys=_standby_replicas(self.app),
+            standbys=standby_replicas(self.app),
             acceptable_lag=options.acceptable_recovery_lag,
             max_warm_ups=options.max_warmup_replicas,
         )
@@ -154,7 +158,7 @@ class Setup:
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
         check_access(self.app)
         check_tracing(self.app)
-        _check_copies(self.placement_rules())
+        check_copies(self.placement_rules())
         for definition in self.app.actors.values():
             definition.check_marks()
         self._check_faust_parts()
@@ -577,34 +581,3 @@ def connection(app: Any) -> Connection:
     conf = app.conf
     there = reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
     return replace(there, outages=app.outages)
-
-
-def _replication_factor(app: Any) -> int:
-    """Return the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
-    given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
-    return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
-
-
-def _check_copies(rules: PlacementRules) -> None:
-    settings = {
-        "table_standby_replicas": (rules.standbys, 0),
-        "acceptable_recovery_lag": (rules.acceptable_lag, 0),
-        "max_warmup_replicas": (rules.max_warm_ups, 1),
-    }
-    for name, (value, least) in settings.items():
-        if value < least:
-            raise ConfigurationError(f"{name}={value}: use {least} or more")
-
-
-def _lost_changelog(given: str) -> LostChangelog:
-    try:
-        return LostChangelog(given)
-    except ValueError as error:
-        known = ", ".join(repr(one.value) for one in LostChangelog)
-        raise ConfigurationError(f"lost_changelog={given!r} ({LOST_CHANGELOG}) isn't one of {known}") from error
-
-
-def _standby_replicas(app: Any) -> int:
-    """Return the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
-    given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
-    return int(app.conf.table_standby_replicas) if given else 0

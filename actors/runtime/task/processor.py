@@ -15,8 +15,7 @@ The store is never ahead of Kafka because it is written after the transaction's 
 the task, which waits for the end of its predecessor on the same partition first, and ends after its last commit.
 
 A timer that is due, a result of an effect and a parked message are internal messages: handled like input records, and
-removed from the store where they waited in the same commit. If the process dies before that commit, nothing is handled,
-and the next owner finds the message where it was.
+removed from their store in the same commit. If the process dies before it, the next owner finds them where they were.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ from actors.runtime.cancellation import is_cancelled
 from actors.runtime.clock import warn_if_ahead
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.event_times import EventTimes
-from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import TaskTime
 from actors.runtime.message.failures import REMIND_S, is_repeated, lasting
@@ -66,6 +65,7 @@ from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.release import HALT_REMINDER_S, Release
+from actors.runtime.task.tools import make_inbox
 from actors.runtime.threads import finish_in_thread
 from stores._core.printable import moment
 from stores._core.record import Position
@@ -103,7 +103,8 @@ class Task:
         self.halted_by: ActorsError | None = None
         self.is_abandoned = False
         self.paused: Pause | None = None
-        self.inbox = self._make_inbox(spec, services, settings)
+        meters = TaskMeters() if meters is None else meters
+        self.inbox = make_inbox(spec, self.sources, services, meters, limit=settings.queue_records)
         if spec.event_times:
             self.inbox.event_times = EventTimes(spec.event_times, self.sources)
         self.context = TaskContext(
@@ -114,7 +115,7 @@ class Task:
             services=services,
             settings=settings,
             inbox=self.inbox,
-            meters=TaskMeters() if meters is None else meters,
+            meters=meters,
         )
         self.meters = self.context.meters
         self._log = log

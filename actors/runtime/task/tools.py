@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.errors import UsageError
-from actors.ports import CommitBatch
+from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.clock import Timestamps
+from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import Follower, TaskTime
 from actors.runtime.message.internal_messages import Punctuator
@@ -16,10 +17,11 @@ from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publication
 from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.task_state import TaskState, Tools
+from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.steps import in_steps
 from actors.runtime.timers.timers import Timers
@@ -38,6 +40,31 @@ class ToolSet:
     parked: Parked | None = None
     timers: Timers | None = None
     windows: TaskWindows | None = None
+
+
+def make_inbox(
+    spec: ActorSpec, sources: Sequence[TopicPartition], services: TaskServices, meters: TaskMeters, *, limit: int
+) -> Inbox:
+    """Return what waits for a task of these sources, `limit` records of each."""
+    sink = services.sink
+    if not spec.more_inputs:
+        return Inbox(limit, lambda: sink.has_room())
+
+    def has_more(index: int) -> bool:
+        source = sources[index]
+        position, end = sink.position(source), sink.stable_offset(source)
+        if end is None:
+            end = meters.end_offsets.get(source.topic, 0)
+        return position is None or position < end
+
+    return MergedInbox(
+        limit,
+        lambda: sink.has_room(),
+        turns=spec.turns,
+        max_idle_s=spec.max_task_idle_s,
+        has_more=has_more,
+        monotonic=services.clock.monotonic,
+    )
 
 
 def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: ToolSet) -> TaskTime | None:

@@ -277,7 +277,9 @@ class TaskWindows:
 
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be handed out for a window, a change or a record of a join."""
-        return self._handled_ms() - max((closing.closes.output_lag_ms for closing in self._closings.values()), default=0)
+        return self._handled_ms() - max(
+            (closing.closes.output_lag_ms for closing in self._closings.values()), default=0
+        )
 
     def arrived(self, ctx: Context) -> None:
         """Move stream time on to a record that is going to be handled.
