@@ -7,15 +7,14 @@ downstream. Joins by a foreign key are circles, left to right to left, whose top
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.runtime.spec import Feeds
 
 
-def writers_of(app: DeclaredApp) -> dict[str, tuple[str, ...]]:
+def writers_of(app: Any) -> dict[str, tuple[str, ...]]:
     """Return the names of the actors that are declared as writers, by topic."""
     find = app.definition_of
     return {topic: tuple(find(writer).name for writer in writers) for topic, writers in app.topic_writers.items()}
