@@ -491,7 +491,7 @@ def _joined(state: Any, value: Any) -> Any:
         (aggregates.Aggregate(0, _joined, _joined, int), 1.5, "not a state of this aggregate"),
         (aggregates.Aggregate(None, _joined, _joined), Decimal(1), "the state is a Decimal"),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "name", None) or "a value",
 )
 def test_a_state_of_an_aggregate_is_read_back_or_refused(windows: Any, aggregate: Any, value: Any, text: str) -> None:
     app = App("states", broker="kafka://127.0.0.1:1")
