@@ -367,7 +367,6 @@ called = app.topic(f"{NAME}-called", key_type=str, value_type=Called)
     how="outer",
     grace=grace,
     late=late_halves,
-    max_task_idle=timedelta(seconds=1),
 )
 async def match(ctx: Context, offer: rules.Click | None, bid: rules.Click | None) -> None:
     """Say what it is called for."""

@@ -32,7 +32,7 @@ async def paired(ctx: Context, one: int, other: int | None) -> None:
     ctx.send(out, key=ctx.key, value=["pair", one, other])
 
 
-@app.actor(asks, stores=[rows], max_task_idle=timedelta(seconds=10))
+@app.actor(asks, stores=[rows])
 async def answer(ctx: Context, number: int) -> None:
     """Say what the table has."""
     ctx.send(out, key=ctx.key, value=["row", number, rows.get(ctx.key)])

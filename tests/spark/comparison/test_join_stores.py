@@ -57,7 +57,6 @@ APP = """
         within=timedelta(seconds=10),
         grace=timedelta(seconds=5),
         how="outer",
-        max_task_idle=timedelta(seconds=60),
         stores=[totals],
         name="pairs",
     )

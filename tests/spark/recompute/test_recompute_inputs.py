@@ -47,7 +47,7 @@ JOIN = """
     lines = app.store("lines", key_type=str, value_type=list)
 
 
-    @app.actor(left, right, stores=[sums, lines], max_task_idle=timedelta(seconds=60))
+    @app.actor(left, right, stores=[sums, lines])
     async def join(ctx: Context, value: int) -> None:
         sums.set(ctx.key, sums.get(ctx.key, 0) + {step})
         lines.set(ctx.key, [*lines.get(ctx.key, []), [ctx.topic[-5:].strip("-"), value]])
@@ -193,7 +193,7 @@ TIMED = """
     lines = app.store("lines", key_type=str, value_type=list)
 
 
-    @app.actor(left, right, stores=[lines], max_task_idle=timedelta(seconds=60), on_error="skip")
+    @app.actor(left, right, stores=[lines], on_error="skip")
     async def join(ctx: Context, value: object) -> None:
         lines.set(ctx.key, [*lines.get(ctx.key, []), value])
         ctx.send(out, key=ctx.key, value=1)

@@ -58,7 +58,7 @@ APP = """
     seen = app.store("seen", key_type=str, value_type=list)
 
 
-    @app.actor(orders, stores=[rates, seen], max_task_idle=timedelta(seconds=60))
+    @app.actor(orders, stores=[rates, seen])
     async def order(ctx: Context, number: int) -> None:
         rate, before = rates.get(ctx.key), rates.get(ctx.key, as_of=ctx.timestamp_ms - 20)
         seen.set(ctx.key, [*seen.get(ctx.key, []), [number, rate, before]])
