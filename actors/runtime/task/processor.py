@@ -51,7 +51,7 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
-from actors.runtime.task.tools import make_batch, make_state, make_tools
+from actors.runtime.task.tools import make_state, make_tools
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -564,7 +564,7 @@ class TaskProcessor:
         self._under_way_bytes = size = self._new_bytes
         frozen = [overlay.freeze() for _, _, overlay in self._parts]
         changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
-        batch = make_batch(context, messages, self.inputs, self._published, changelogs=changelogs, size=size)
+        batch = context.batch(messages, self.inputs, published=self._published, writes=changelogs, size=size)
         for one in self.inputs:
             one.handed_in_offset = batch.offsets[one.source].offset
         handled, self._handled = self._handled, 0
