@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from actors._core.task.commit import CommitMark
@@ -16,7 +16,7 @@ from actors.runtime.clock import PartitionClock
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.message.publishing import Publication
+from actors.runtime.message.publishing import Publications
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -29,7 +29,6 @@ MessageId = str | tuple[str, int]
 """What tells a message of a task from all others: an internal message's id, or an input's topic and offset."""
 
 
-Published = Mapping[str, Publication]
 Batched = dict[str, Writes]
 """By changelog."""
 
@@ -149,7 +148,7 @@ class TaskContext:
         return None if owner == claimed else owner
 
     def batch(
-        self, state: TaskState, inputs: Sequence[InputProgress], *, published: Published, writes: Batched, size: int
+        self, state: TaskState, inputs: Sequence[InputProgress], *, published: Publications, writes: Batched, size: int
     ) -> CommitBatch:
         """Return what is committed with these writes: the inputs' offsets, the outputs, and what the stores publish."""
         outputs, state.outputs, state.output_bytes = state.outputs, [], 0
