@@ -31,13 +31,13 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/runtime/inputs/misplaced.py", "PlacedRecords.checked PlacedRecords._misplaced"),
         (
             "actors/runtime/task/context.py",
-            "TaskContext.advance TaskContext.marked",
+            "TaskContext.advance TaskContext.marked TaskContext.batch",
         ),
         (
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._runs TaskProcessor._handle_or_halt TaskProcessor._handle "
             "TaskProcessor._turn_to TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large "
-            "TaskProcessor._commit TaskProcessor._batch_of",
+            "TaskProcessor._commit",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (

@@ -11,18 +11,26 @@ from actors._core.task.commit import CommitMark
 from actors._core.task.completed import encode_finished
 from actors._core.task.lifecycle import Event, State, advance
 from actors.errors import MigratedError, RecordError
-from actors.ports import Committed, Identity, OwnerRecord, TaskLog, TopicPartition
+from actors.ports import CommitBatch, Committed, Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.message.publishing import Publications
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.task.steps import in_steps
+from stores._core.overlay import Writes
 
 CAREFUL_INTERNAL_S = 30.0
 """How long internal messages are committed one by one after a refused commit."""
 MessageId = str | tuple[str, int]
 """What tells a message of a task from all others: an internal message's id, or an input's topic and offset."""
+
+
+Batched = dict[str, Writes]
+"""By changelog."""
 
 
 @dataclass(slots=True)
@@ -138,6 +146,20 @@ class TaskContext:
         first, *more = (one.owned() for one in inputs)
         owner = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
         return None if owner == claimed else owner
+
+    def batch(
+        self, state: TaskState, inputs: Sequence[InputProgress], *, published: Publications, writes: Batched, size: int
+    ) -> CommitBatch:
+        """Return what is committed with these writes: the inputs' offsets, the outputs, and what the stores publish."""
+        outputs, state.outputs, state.output_bytes = state.outputs, [], 0
+        for topic, of_topic in writes.items():
+            if topic in published:
+                outputs.extend(published[topic].records(of_topic))
+        for one in inputs:
+            one.completed.skip_to(one.next_offset)
+        self.now_ms = max(self.now_ms, state.scope.now_ms, state.tools.latest_ms)
+        steps = () if self.settings.rules.exactly_once else in_steps(self.spec, writes)
+        return CommitBatch(self.partition, self.marked(inputs), writes, outputs, steps, size)
 
     async def confirm(self) -> None:
         """Ask the group whether the partition is still ours.

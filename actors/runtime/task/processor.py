@@ -50,7 +50,7 @@ from actors.runtime.state.restore import Restored
 from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
-from actors.runtime.task.tools import make_batch, make_state, make_time, make_tools
+from actors.runtime.task.tools import make_state, make_time, make_tools
 from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay, Writes
 
@@ -571,7 +571,7 @@ class TaskProcessor:
         changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
         if self.time is not None:
             self.time.before_commit()
-        batch = make_batch(context, messages, self.inputs, self._published, changelogs=changelogs, size=size)
+        batch = context.batch(messages, self.inputs, published=self._published, writes=changelogs, size=size)
         for one in self.inputs:
             one.handed_in_offset = batch.offsets[one.source].offset
         handled, self._handled = self._handled, 0

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors.errors import UsageError
-from actors.ports import CommitBatch, TopicPartition
+from actors.ports import TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import Follower, TaskTime
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
-from actors.runtime.message.publishing import Publication
 from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.meters import TaskMeters
@@ -23,10 +22,9 @@ from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.task.context import TaskContext
-from actors.runtime.task.steps import in_steps
 from actors.runtime.timers.timers import Timers
 from actors.runtime.windows.task_windows import TaskWindows
-from stores._core.overlay import MessageScope, Overlay, Writes
+from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionStore
 
 
@@ -175,24 +173,3 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
     if spec.obeys_commands:
         made.parked = Parked(spec, state, effects=effects, meters=context.meters)
     return made
-
-
-def make_batch(
-    context: TaskContext,
-    state: TaskState,
-    inputs: Sequence[InputProgress],
-    published: Mapping[str, Publication],
-    *,
-    changelogs: dict[str, Writes],
-    size: int,
-) -> CommitBatch:
-    """Return what is committed with these writes: the inputs' offsets, the outputs, and what the stores publish."""
-    outputs, state.outputs, state.output_bytes = state.outputs, [], 0
-    for topic, writes in changelogs.items():
-        if topic in published:
-            outputs.extend(published[topic].records(writes))
-    for one in inputs:
-        one.completed.skip_to(one.next_offset)
-    context.now_ms = max(context.now_ms, state.scope.now_ms, state.tools.latest_ms)
-    steps = () if context.settings.rules.exactly_once else in_steps(context.spec, changelogs)
-    return CommitBatch(context.partition, context.marked(inputs), changelogs, outputs, steps, size)

@@ -240,7 +240,7 @@ def test_a_raw_scalar_is_read_back_or_refused(type_: Any, data: st.DataObject) -
         (dict[int, float], {1: 2.0, -3: 4}),
         (int, 2**70),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "name", None) or "a value",
 )
 def test_what_a_type_allows_is_written(type_: Any, value: Any) -> None:
     codec = resolve(type_)
@@ -267,7 +267,7 @@ def test_what_a_type_allows_is_written(type_: Any, value: Any) -> None:
         (Item, Item(name="x", weight=-math.inf), "$.weight is -inf"),
         (Item, Item(name="x", counts={1: 2}), "$['counts'] has the key 1"),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "name", None) or "a value",
 )
 def test_what_would_be_read_back_otherwise_is_refused(type_: Any, value: Any, text: str) -> None:
     with pytest.raises(CodecError, match="can't encode ") as caught:
@@ -327,7 +327,7 @@ class Loose(faust.Record):
         Loose(color=Color.RED),
         Loose(days=[date(2026, 1, 2)]),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "name", None) or "a value",
 )
 def test_a_record_is_read_back_in_a_store_and_goes_to_topics_as_faust_writes_it(value: Any) -> None:
     with pytest.raises(CodecError, match=r"Loose: \$\.\w+(\[0\])? is an? \w+ and would be read back as"):
