@@ -62,16 +62,24 @@ def good() -> JoinEvidence:
     late: list[Record] = []
     called: list[Record] = []
     kept: list[Held] = []
-    stream_ms = -1
+    ends = [-1, -1]
 
     def call(key: bytes, offer: int | None, bid: int | None, at_ms: int, when_ms: int) -> None:
         told = {"offer": offer, "bid": bid, "at_ms": at_ms, "stream_ms": when_ms}
         called.append(Record(0, len(called), key, json.dumps(told).encode()))
 
+    def call_alone(stream_ms: int) -> None:
+        due = (one for one in kept if one.closed_ms < stream_ms and not (one.is_matched or one.is_called))
+        for over in sorted(due, key=lambda one: one.closed_ms):
+            over.is_called = True
+            numbers = (over.click.number, None) if over.side == OFFER else (None, over.click.number)
+            call(over.key, *numbers, over.click.at_ms, over.closed_ms)
+
     for one in handled():
         record = Record(0, len(inputs[one.side]), one.key, msgspec.json.encode(one.click))
         inputs[one.side].append(record)
-        stream_ms = max(stream_ms, one.click.at_ms)
+        ends[one.side] = max(ends[one.side], one.click.at_ms)
+        stream_ms = min(ends)
         if one.closed_ms < stream_ms:
             late.append(record)
         else:
@@ -79,14 +87,12 @@ def good() -> JoinEvidence:
                 offer, bid = (one, other) if one.side == OFFER else (other, one)
                 at_ms = max(one.click.at_ms, other.click.at_ms)
                 call(one.key, offer.click.number, bid.click.number, at_ms, stream_ms)
-                one.is_matched = True
+                one.is_matched = one.is_matched or stream_ms <= one.closed_ms
                 other.is_matched = other.is_matched or stream_ms <= other.closed_ms
             kept.append(one)
-        due = (one for one in kept if one.closed_ms < stream_ms and not (one.is_matched or one.is_called))
-        for over in sorted(due, key=lambda one: one.closed_ms):
-            over.is_called = True
-            numbers = (over.click.number, None) if over.side == OFFER else (None, over.click.number)
-            call(over.key, *numbers, over.click.at_ms, over.closed_ms)
+        call_alone(stream_ms)
+    # Both inputs are at their ends: neither holds the other back.
+    call_alone(max(ends))
     return JoinEvidence(offers=inputs[OFFER], bids=inputs[BID], called=called, late=late)
 
 
@@ -116,10 +122,9 @@ def test_a_good_run_is_clean_and_has_everything() -> None:
     assert all(findings.seen[kind] for kind in JOIN_KINDS)
 
 
-def test_some_are_late_by_the_other_input_alone_and_some_pairs_come_after_a_close() -> None:
+def test_some_are_late_and_some_pairs_come_after_a_close() -> None:
     run = good()
-    own = check_joins(replace(run, late=[])).counts["late_halves_lost"]
-    assert 0 < own < len(run.late)
+    assert run.late
     lone = {told(record)[side] for record in run.called if is_lone(record) for side in ("offer", "bid")} - {None}
     pairs = {told(record)[side] for record in run.called if not is_lone(record) for side in ("offer", "bid")}
     assert lone & pairs
@@ -152,8 +157,9 @@ def test_a_call_that_says_something_else(name: str) -> None:
 def test_a_call_at_a_wrong_time(lone: bool) -> None:
     run = good()
     one = some(run, lone=lone)
-    early = one._replace(value=json.dumps({**told(one), "stream_ms": told(one)["at_ms"] - 1}).encode())
-    assert "calls_wrong_time" in counted(replace(run, called=[early if each is one else each for each in run.called]))
+    at_ms = told(one)["at_ms"] + (-1 if lone else rules.AFTER_MS + rules.BEFORE_MS + rules.GRACE_MS + 1)
+    wrong = one._replace(value=json.dumps({**told(one), "stream_ms": at_ms}).encode())
+    assert "calls_wrong_time" in counted(replace(run, called=[wrong if each is one else each for each in run.called]))
 
 
 def test_calls_out_of_order() -> None:
@@ -181,6 +187,6 @@ def test_a_record_without_a_match_that_has_one() -> None:
 def test_a_late_record_that_is_lost_comes_twice_or_was_in_time() -> None:
     run = good()
     assert counted(replace(run, late=[*run.late, run.late[0]])) == {"late_halves_doubled": 1}
-    behind = next(each for each in run.late if each in run.offers)
-    assert counted(replace(run, late=[each for each in run.late if each is not behind]))["late_halves_lost"] == 1
+    lost = counted(replace(run, late=run.late[1:]))
+    assert set(lost) & {"pairs_lost", "lone_lost"}
     assert counted(replace(run, late=[*run.late, run.offers[-1]]))["late_halves_unasked"] == 1
