@@ -26,6 +26,7 @@ from actors.runtime.message.table import Table
 from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
+LEAST_IDLE = timedelta(seconds=1)
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
 
 
@@ -46,6 +47,7 @@ class Declaration:
     misplaced: Misplaced = "stop"
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
+    close_when_idle: timedelta | None = None
     by: Any = None
     windows: tuple[TimedStore, ...] = ()
     late: Any = "drop"
@@ -103,6 +105,32 @@ def _check_windows(name: str, options: Declaration) -> None:
         raise ConfigurationError(f'actor {name}: late={late!r}: it is "drop", "handle", or a topic of app.topic(...)')
     if late != "drop" and not options.windows:
         raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
+    check_idle(f"actor {name}", options.close_when_idle)
+    if options.close_when_idle is not None and not (options.windows or options.timers):
+        raise ConfigurationError(
+            f"actor {name}: close_when_idle= is for actors with a window store or timers, and nothing of it goes by "
+            "stream time: leave it out"
+        )
+
+
+def least_idle(options: Declaration) -> timedelta | None:
+    """Return how far behind the clock the stream time of an actor follows it: the least that it or a store declares."""
+    spans = (options.close_when_idle, *(store.close_when_idle for store in options.windows))
+    return min((span for span in spans if span is not None), default=None)
+
+
+def check_idle(owner: str, close_when_idle: Any) -> None:
+    """Refuse a distance from the clock that is shorter than looks at the inputs are apart.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    check_span(owner, "close_when_idle", close_when_idle)
+    if close_when_idle is not None and close_when_idle < LEAST_IDLE:
+        raise ConfigurationError(
+            f"{owner}: close_when_idle={close_when_idle}: it has to be {LEAST_IDLE.total_seconds():.0f} s or longer: "
+            "what comes later than that, while an input is idle, is late"
+        )
 
 
 def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: bool) -> None:

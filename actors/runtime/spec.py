@@ -84,12 +84,14 @@ class Feeds:
             does; empty where a task has but its own inputs.
         has_readers: whether it writes into a topic whose writers are declared.
         idle_after_s: how long a source has to be at its end before it follows the others.
+        behind_ms: how far behind the wall clock sources follow it that are at their ends; None if they don't.
     """
 
     upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     connected: frozenset[str] = frozenset()
     has_readers: bool = False
     idle_after_s: float = 1.0
+    behind_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

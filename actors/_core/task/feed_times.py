@@ -71,16 +71,18 @@ class SourceTime:
     """The time of a source, as the task that reads it knows it.
 
     With `idle_after_s` 0, as in the test driver, a source at its end follows the others at once, whatever the clock is.
+    With `behind_ms` it follows the wall clock too, as many milliseconds behind it, in steps of half of that.
 
     Attributes:
         time_ms: the source's time.
     """
 
-    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "time_ms")
+    __slots__ = ("_behind_ms", "_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "time_ms")
 
-    def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS) -> None:
+    def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS, behind_ms: int | None = None) -> None:
         self.time_ms = time_ms
         self._idle_after_s = idle_after_s
+        self._behind_ms = behind_ms
         self._end = self._epoch = -1
         self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
         self._failed_s = float("-inf")
@@ -122,10 +124,12 @@ class SourceTime:
         wall_ms = look.wall_ms - int(self._idle_after_s * 1000) if self._idle_after_s else known_ms
         # Others are ahead of the clock: the source follows it, in steps that are worth a commit.
         least_ms = self.time_ms + (CLOCK_STEP_MS if known_ms > wall_ms else 1)
-        if min(known_ms, wall_ms) < least_ms:
-            return False
-        self.time_ms = min(known_ms, wall_ms)
-        return True
+        before_ms = self.time_ms
+        if min(known_ms, wall_ms) >= least_ms:
+            self.time_ms = min(known_ms, wall_ms)
+        if self._behind_ms is not None and look.wall_ms - self._behind_ms >= self.time_ms + self._behind_ms // 2:
+            self.time_ms = look.wall_ms - self._behind_ms
+        return self.time_ms > before_ms
 
 
 class UpstreamTimes:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
+from actors.declare.declared import check_idle
 from actors.declare.streams.repartition import Forward
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
@@ -50,6 +51,7 @@ def make_window_store(
     value_serializer: str | None,
     aggregate: Aggregate[Any] | None,
     emit: Every | None,
+    close_when_idle: timedelta | None,
     renamed_from: str | None,
 ) -> WindowStore[Any, Any]:
     """Make a window store, and register the stores of its rows with the app.
@@ -59,6 +61,7 @@ def make_window_store(
     """
     if aggregate is not None:
         check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
+    check_idle(f"window store {name}", close_when_idle)
     rows = app.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
     value = resolve(value_type, value_serializer)
     if aggregate is not None:
@@ -66,6 +69,7 @@ def make_window_store(
     elif value.is_json:
         app.value_types[name] = ValueType(value_type, 1)
     made = window_store(rows, windows, grace=grace, retention=retention, keys=keys, value=value, aggregate=aggregate)
+    made.close_when_idle = close_when_idle
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)

@@ -65,7 +65,9 @@ class TaskTime:
         self._monotonic = monotonic
         self._looks: deque[Look] = deque(maxlen=1)
         self._sources = [
-            None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
+            None
+            if one.source.topic in feeds.upstream
+            else SourceTime(feeds.idle_after_s, one.times.source_ms, feeds.behind_ms)
             for one in inputs
         ]
         sources = {index: source for index, source in enumerate(self._sources) if source is not None}
@@ -113,7 +115,7 @@ class TaskTime:
         """
         topics = {feed for feeds in self._feeds.upstream.values() for feed in feeds} | self._feeds.connected
         commits = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
-        if not topics and not self._lags:
+        if not topics and not self._lags and self._feeds.behind_ms is None:
             return set(), set(), set()
         return commits, {one.source for one in self._inputs}, topics
 

@@ -145,6 +145,7 @@ class TaskStatus:
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
         late: by window store, how many messages came too late for all their windows; by table, for its history.
+        late_by_clock: likewise, those that only `close_when_idle` made late, which aren't among `late`.
         stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
         paused_at_ms, paused_by: when and by whom it was paused, Unix milliseconds; None if it isn't paused.
     """
@@ -179,6 +180,7 @@ class TaskStatus:
     refused_commands: int = 0
     ahead_ms: int = 0
     late: dict[str, int] = field(default_factory=dict)
+    late_by_clock: dict[str, int] = field(default_factory=dict)
     stream_ms: int | None = None
     paused_at_ms: int | None = None
     paused_by: str | None = None
@@ -330,6 +332,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
         late={name: meters.late.get(name, 0) for name in task.spec.late_stores},
+        late_by_clock=dict(meters.late_by_clock),
         stream_ms=meters.stream_ms,
         paused_at_ms=None if task.paused is None else task.paused.at_ms,
         paused_by=None if task.paused is None else task.paused.by,

@@ -115,6 +115,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             meters=context.meters,
             is_in_order=spec.concurrency == 1,
             follows_feeds=spec.feeds is not None,
+            follows_clock=spec.feeds is not None and spec.feeds.behind_ms is not None,
         )
         made.windows = windows
         state.time_windows = windows

@@ -28,10 +28,10 @@ from typing import Any
 
 import msgspec
 
-from actors._core.windows.kinds import Window
+from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
-from actors.runtime.message.context import Context
+from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
@@ -156,9 +156,10 @@ class TaskWindows:
         meters: TaskMeters,
         is_in_order: bool,
         follows_feeds: bool = False,
+        follows_clock: bool = False,
     ) -> None:
         self._state = state
-        self._follows_feeds = follows_feeds
+        self._follows_feeds, self._follows_clock = follows_feeds, follows_clock
         self._timestamps = timestamps
         self._meters = meters
         self._is_in_order = is_in_order
@@ -176,6 +177,8 @@ class TaskWindows:
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
         self._written_ms = self._earlier_ms = self.stream_ms
         self._written_latest_ms = self.latest_ms
+        # Of the records alone: what stream time has come to by the clock isn't in it.
+        self._seen_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
         self._note_time()
         self._closed_end_ms = -1
@@ -241,8 +244,18 @@ class TaskWindows:
 
     def was_late(self, store: TimedStore) -> None:
         """Count a message that came too late for all its windows."""
-        late = self._meters.late
+        late = self._meters.late_by_clock if self._is_late_by_clock(store) else self._meters.late
         late[store.name] = late.get(store.name, 0) + 1
+
+    def _is_late_by_clock(self, store: TimedStore) -> bool:
+        """Tell whether the window of the message that is handled would be open if time were that of the records."""
+        ctx = current_message.get(None) if self._follows_clock else None
+        if ctx is None:
+            return False
+        at_ms, kind = ctx._record.timestamp, getattr(store, "windows", None)
+        is_aligned = isinstance(kind, AlignedWindows)
+        end_ms = kind.holding(at_ms)[-1].end_ms if is_aligned else at_ms + self._closings[store].closes.length_ms
+        return bool(end_ms + store.grace_ms > self._seen_ms)
 
     def expect(self, store: TimedStore, row: bytes) -> None:
         """Count on the close of a row.
@@ -287,6 +300,8 @@ class TaskWindows:
             self._timestamps.check(ctx._source, record, reached_ms=self.stream_ms, harm=harm)
         if at_ms > self.latest_ms:
             self.latest_ms = at_ms
+        if self._follows_clock and at_ms > self._seen_ms:
+            self._seen_ms = at_ms
         if at_ms > self.stream_ms and not self._follows_feeds:
             self._moved_by = self._state.scope.input, record.offset
             self._earlier_ms, self.stream_ms = self.stream_ms, at_ms
