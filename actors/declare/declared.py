@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from actors._core.task.policy import Misplaced, OnError
 from actors._core.unions import allows_none
+from actors._core.windows.kinds import goes_by_clock
 from actors.declare.arguments import check_span
 from actors.declare.values.codecs import is_record
 from actors.errors import ConfigurationError
@@ -23,6 +24,7 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
@@ -105,6 +107,21 @@ def _check_windows(name: str, options: Declaration) -> None:
         raise ConfigurationError(f'actor {name}: late={late!r}: it is "drop", "handle", or a topic of app.topic(...)')
     if late != "drop" and not options.windows:
         raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
+    by_time = {
+        goes_by_clock(getattr(store, "windows", None)): store.name
+        for store in options.windows
+        if not isinstance(store, ChangeStore)
+    }
+    if len(by_time) > 1:
+        raise ConfigurationError(
+            f"actor {name}: stores {by_time[True]} and {by_time[False]}: the first goes by the clock, the other one by "
+            "event time, and an actor's windows close by one of the two: give each an actor of its own"
+        )
+    if True in by_time and late != "drop":
+        raise ConfigurationError(
+            f'actor {name}: late={late!r}: no message is late for store {by_time[True]}, which has time="wall": leave '
+            "late out"
+        )
     check_idle(f"actor {name}", options.close_when_idle)
     if options.close_when_idle is not None and not (options.windows or options.timers):
         raise ConfigurationError(

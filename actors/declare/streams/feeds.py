@@ -14,6 +14,7 @@ from typing import TypeAlias
 from actors.declare.definition import ActorDefinition
 from actors.errors import ConfigurationError
 from actors.runtime.spec import Feeds
+from actors.runtime.windows.closes import is_by_clock
 
 
 def feeds_of(
@@ -92,7 +93,11 @@ def _refuse_circles(upstream: _Upstream) -> None:
 def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[str]:
     """Return the actors in which something goes by event time, and all that are upstream of them."""
     timed: set[str] = set()
-    waiting = {name for name, definition in actors.items() if definition.windows or definition.timers is not None}
+    waiting = {
+        name
+        for name, definition in actors.items()
+        if definition.timers is not None or (definition.windows and not is_by_clock(definition.windows))
+    }
     while waiting:
         name = waiting.pop()
         timed.add(name)

@@ -20,6 +20,7 @@ from actors.runtime.requests.requests import Asker
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
+from actors.runtime.windows.closes import is_by_clock
 from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionStore
@@ -42,7 +43,8 @@ def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: Tool
     feeds, services = context.spec.feeds, context.services
     if feeds is None:
         return None
-    followers: list[Follower] = [one for one in (tools.timers, tools.windows) if one is not None]
+    windows = None if is_by_clock(context.spec.windows) else tools.windows
+    followers: list[Follower] = [one for one in (tools.timers, windows) if one is not None]
     return TaskTime(
         feeds,
         inputs,
@@ -114,7 +116,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             timestamps=timestamps,
             meters=context.meters,
             is_in_order=spec.concurrency == 1,
-            follows_feeds=spec.feeds is not None,
+            follows_feeds=spec.feeds is not None and not is_by_clock(spec.windows),
             follows_clock=spec.feeds is not None and spec.feeds.behind_ms is not None,
         )
         made.windows = windows

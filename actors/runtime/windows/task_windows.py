@@ -4,6 +4,9 @@ Stream time is the largest timestamp of an input record that the task has begun 
 feeds if it follows several: see `actors._core.task.feed_times`. It goes with each commit, so that it never goes back. A
 window that is closed by it takes no record any more, also while its close waits.
 
+Of windows by the clock the partition's time takes the place of stream time, in all of this. It moves with each message
+that is handled, and with each close.
+
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
 the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
 of each list, which is removed or moved on.
@@ -38,7 +41,15 @@ from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.windows.changes import ChangeStore
-from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
+from actors.runtime.windows.closes import (
+    Closes,
+    Found,
+    TimedStore,
+    closes_of,
+    is_by_clock,
+    read_progress,
+    write_progress,
+)
 from actors.runtime.windows.removal import Removal
 from actors.runtime.windows.store import WindowStore
 from stores._core.windows import Progress, encode_progress
@@ -160,6 +171,7 @@ class TaskWindows:
     ) -> None:
         self._state = state
         self._follows_feeds, self._follows_clock = follows_feeds, follows_clock
+        self._by_clock = is_by_clock(stores)
         self._timestamps = timestamps
         self._meters = meters
         self._is_in_order = is_in_order
@@ -222,12 +234,18 @@ class TaskWindows:
 
         A timer may have the time of a clock that is ahead of the records.
         """
+        if self._by_clock and not self.is_closing:
+            if isinstance(ctx._record, InternalRecord):
+                self._tick()
+            return self.stream_ms
         at_ms = ctx._record.timestamp
         return at_ms if 0 <= at_ms <= self.latest_ms else max(0, min(at_ms, self.latest_ms))
 
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows; those of timers and effects never are."""
         record = ctx._record
+        if self._by_clock:
+            return False
         if record.timestamp >= self.stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
             # Hot: most are, and the window that ends last is open then.
             return False
@@ -289,6 +307,9 @@ class TaskWindows:
             RecordError: its timestamp is missing, or so far in the future that it would close windows that are in use.
         """
         record = ctx._record
+        if self._by_clock:
+            self._tick()
+            return
         if isinstance(record, InternalRecord) and not record.is_input:
             return
         at_ms = record.timestamp
@@ -306,6 +327,9 @@ class TaskWindows:
             self._moved_by = self._state.scope.input, record.offset
             self._earlier_ms, self.stream_ms = self.stream_ms, at_ms
 
+    def _tick(self) -> None:
+        self.advance(self._timestamps.clock.wall_ms())
+
     # --- what closes -----------------------------------------------------------------------------------------------
 
     def wait_s(self) -> float:
@@ -314,10 +338,15 @@ class TaskWindows:
         for closing in self._closings.values():
             if closing.next_ms <= stream_ms:
                 return 0.0
-        return math.inf
+        if not self._by_clock:
+            return math.inf
+        next_ms = min(closing.next_ms for closing in self._closings.values())
+        return max(0.0, (next_ms - self._timestamps.clock.wall_ms()) / 1000)
 
     def take(self) -> Sequence[InternalMessage]:
         """See `Punctuator.take`: the windows that end first go first."""
+        if self._by_clock:
+            self._tick()
         due: list[tuple[_Order, InternalMessage]] = []
         for closing in self._closings.values():
             if closing.next_ms <= self.stream_ms:
