@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
@@ -225,6 +225,7 @@ class App(TableMethods, FaustApp):
         close_when_idle: timedelta | None = None,
         by: By | Mapping[Any, By] | None = None,
         late: Late = "drop",
+        order: Literal["time"] | None = None,
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
@@ -250,6 +251,7 @@ class App(TableMethods, FaustApp):
             max_task_idle: how long records wait for an input that is at its end; one that isn't is always waited for.
             close_when_idle: how far behind the clock stream time goes on while the inputs are at their ends.
             late: of messages too late for all windows: "drop" counts, "handle" handles them; a topic gets them.
+            order: "time" handles records in the order of their times, when stream time has passed them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
@@ -272,6 +274,7 @@ class App(TableMethods, FaustApp):
             tombstones=tombstones,
             max_task_idle=max_task_idle,
             close_when_idle=close_when_idle,
+            order=order,
             by=by,
         )
 
@@ -543,6 +546,8 @@ class App(TableMethods, FaustApp):
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
 
+        late = forwarder(self, (topic, *others), options.late)
+
         def wrap(function: Any) -> Any:
             if isinstance(function, type):
                 handler = handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
@@ -550,14 +555,15 @@ class App(TableMethods, FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return windowed(handler, forwarder(self, (topic, *others), options.late)) if options.windows else handler
+            return windowed(handler, late) if options.windows else handler
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
         parked = self._extra(name, "parked", options.on_error.then == "park")
         answer_types = ReplyTypes.of(name, declared, resolve)
         answers = self._extra(name, "answers", answer_types is not None, ttl=options.answer_ttl)
-        extras = (own, ids, timers, effects, parked, answers)
+        waiting = self._extra(name, "waiting", options.order is not None)
+        extras = (own, ids, timers, effects, parked, answers, waiting)
         definition = ActorDefinition(
             name,
             topic,
@@ -580,6 +586,8 @@ class App(TableMethods, FaustApp):
             sources=sources,
             max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
+            order=waiting,
+            late=late,
             windows=options.windows,
             wrap=wrap,
             handlers=feeds,

@@ -50,6 +50,7 @@ class Declaration:
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
     close_when_idle: timedelta | None = None
+    order: str | None = None
     by: Any = None
     windows: tuple[TimedStore, ...] = ()
     late: Any = "drop"
@@ -105,8 +106,15 @@ def _check_windows(name: str, options: Declaration) -> None:
     late = options.late
     if not (late in ("drop", "handle") if isinstance(late, str) else hasattr(late, "get_topic_name")):
         raise ConfigurationError(f'actor {name}: late={late!r}: it is "drop", "handle", or a topic of app.topic(...)')
-    if late != "drop" and not options.windows:
+    if late != "drop" and not options.windows and options.order is None:
         raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
+    if options.order not in (None, "time"):
+        raise ConfigurationError(f'actor {name}: order={options.order!r}: it is "time"')
+    if options.order is not None and options.concurrency > 1:
+        raise ConfigurationError(
+            f'actor {name}: order="time" handles messages one after the other, and concurrency side by side: leave one '
+            "of the two out"
+        )
     by_time = {
         goes_by_clock(getattr(store, "windows", None)): store.name
         for store in options.windows
@@ -123,7 +131,7 @@ def _check_windows(name: str, options: Declaration) -> None:
             "late out"
         )
     check_idle(f"actor {name}", options.close_when_idle)
-    if options.close_when_idle is not None and not (options.windows or options.timers):
+    if options.close_when_idle is not None and not (options.windows or options.timers or options.order):
         raise ConfigurationError(
             f"actor {name}: close_when_idle= is for actors with a window store or timers, and nothing of it goes by "
             "stream time: leave it out"

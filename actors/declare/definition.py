@@ -60,7 +60,8 @@ class ActorDefinition:
     `topic` is the first input, `more_topics` are the others; `sources` has by input those that are read by another key
     through it; `handlers` has by topic those of `app.on`, which `wrap`
     makes of functions; `windows` are its window stores, whose rows are in `stores`. `close_when_idle` is how far behind
-    the clock stream time follows it while inputs are at their ends.
+    the clock stream time follows it while inputs are at their ends. `order` is the store of the records that wait to be
+    handled in the order of time, and `late` what becomes of those that come too late for it.
     """
 
     name: str
@@ -84,6 +85,8 @@ class ActorDefinition:
     sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
     close_when_idle: timedelta | None = None
+    order: Store[bytes, bytes] | None = None
+    late: Any = "drop"
     windows: tuple[TimedStore, ...] = ()
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)

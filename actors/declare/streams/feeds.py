@@ -42,7 +42,8 @@ def feeds_of(
             topic: tuple(actors[writer].topic_name for writer in names) for topic, names in upstream[name].items()
         }
         has_readers = name in downstream
-        if inputs or has_readers or len(definition.topic_names) > 1 or name in behind:
+        is_many = len(definition.topic_names) > 1 or definition.order is not None
+        if inputs or has_readers or is_many or name in behind:
             connected = _connected(name, actors, upstream, timed) if inputs or has_readers else ()
             found[name] = Feeds(inputs, frozenset(connected), has_readers, idle_after_s, behind.get(name))
     return found
@@ -96,7 +97,9 @@ def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[st
     waiting = {
         name
         for name, definition in actors.items()
-        if definition.timers is not None or (definition.windows and not is_by_clock(definition.windows))
+        if definition.timers is not None
+        or definition.order is not None
+        or (definition.windows and not is_by_clock(definition.windows))
     }
     while waiting:
         name = waiting.pop()

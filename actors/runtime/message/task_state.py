@@ -141,6 +141,16 @@ class Publishing(Protocol):
         """Return about how many bytes the record of a write takes; raise if the topic doesn't take it."""
 
 
+class Ordering(Protocol):
+    """Records that wait for their turn: `actors.runtime.inputs.time_order`."""
+
+    def keep(self, ctx: Any) -> bool:
+        """Keep a record until its turn; return whether it comes in time."""
+
+    def count_late(self) -> None:
+        """Count a record that comes too late."""
+
+
 @dataclass(slots=True)
 class Tools:
     """What an actor has beside stores, as far as it was declared to; `clock`, `timestamps` are there in every worker.
@@ -158,6 +168,7 @@ class Tools:
     latest_ms: int = 0
     late: dict[str, int] = field(default_factory=dict)
     timestamps: Timestamps | None = None
+    order: Ordering | None = None
 
     def now_ms(self, least_ms: int) -> int:
         """Return the partition's time, which isn't below `least_ms` and never goes back."""

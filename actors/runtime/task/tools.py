@@ -10,6 +10,7 @@ from actors.errors import UsageError
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import Follower, TaskTime
+from actors.runtime.inputs.time_order import TimeOrder
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
@@ -36,6 +37,7 @@ class ToolSet:
     parked: Parked | None = None
     timers: Timers | None = None
     windows: TaskWindows | None = None
+    order: TimeOrder | None = None
 
 
 def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: ToolSet) -> TaskTime | None:
@@ -44,7 +46,10 @@ def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: Tool
     if feeds is None:
         return None
     windows = None if is_by_clock(context.spec.windows) else tools.windows
-    followers: list[Follower] = [one for one in (tools.timers, windows) if one is not None]
+    timed = [one for one in (tools.timers, windows) if one is not None]
+    if tools.order is not None:
+        tools.order.followers = timed
+    followers: Sequence[Follower] = timed if tools.order is None else [tools.order]
     return TaskTime(
         feeds,
         inputs,
@@ -52,6 +57,7 @@ def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: Tool
         sink=services.sink,
         timestamps=tools.timestamps,
         followers=followers,
+        order=tools.order,
         monotonic=context.clock.monotonic,
     )
 
@@ -140,6 +146,9 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
         # Deadlines are for other workers, whose partitions have times of their own.
         asks = asks if spec.tracing is None else spec.tracing.asks(asks)
         made.tools.asks = Asker(asks, context.services.clock, spec.name)
+    if spec.order is not None:
+        made.tools.order = made.order = order = TimeOrder(spec.order, state, spec.topics, timestamps=timestamps)
+        made.punctuators.append(order)
     if spec.obeys_commands:
         made.parked = Parked(spec, state, effects=effects, meters=context.meters)
     return made

@@ -267,6 +267,10 @@ class Timers:
         """Move stream time on without a record."""
         self.stream_ms = max(self.stream_ms, to_ms)
 
+    def is_due(self) -> bool:
+        """Return whether a timer by stream time is due."""
+        return self._stream.earliest_ms <= self.stream_ms
+
     def earliest_output_ms(self) -> int:
         """Return the earliest time of a timer that is due and isn't handled, or stream time."""
         in_hand = (_due_ms(key) for key in self._in_hand if key[:1] == self._stream.prefix)

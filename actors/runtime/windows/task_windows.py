@@ -296,6 +296,10 @@ class TaskWindows:
         self.stream_ms = max(self.stream_ms, to_ms)
         self.latest_ms = max(self.latest_ms, self.stream_ms)
 
+    def is_due(self) -> bool:
+        """Return whether something closes by stream time."""
+        return any(closing.next_ms <= self.stream_ms for closing in self._closings.values())
+
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be handed out for a window, a change or a record of a join."""
         return self._handled_ms() - max((store.output_lag_ms for store in self._closings), default=0)
