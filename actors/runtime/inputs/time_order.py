@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
@@ -31,7 +32,8 @@ from actors.runtime.requests.requests import ASK
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 AT_ONCE = 100
-_ROW, _STREAM_TIME = b"t", b"s"
+STREAM_TIME = b"s"
+_ROW = b"t"
 _END = b"u"
 _WORD = 8
 _SOURCE = 2
@@ -108,7 +110,7 @@ class TimeOrder:
         self.followers: Sequence[Following] = ()
         self._rows = state.overlays[store]
         self._in_hand: set[bytes] = set()
-        written = self._rows.get(_STREAM_TIME)
+        written = self._rows.get(STREAM_TIME)
         self.stream_ms = self._written_ms = -1 if written is None else int.from_bytes(written)
         self._passed_ms: float = self.stream_ms
         self._next = _ROW
@@ -216,7 +218,18 @@ class TimeOrder:
         return due
 
     def _message(self, row: bytes, raw: bytes) -> InternalMessage:
-        waiting = _decode(raw)
+        store, home = self._store.name, self._state.home
+        try:
+            waiting = _decode(raw)
+        except msgspec.DecodeError as error:
+            raise NewerVersionError(
+                f"{home}: a row of store {store} can't be read: {error}. If a newer release wrote it, run that one"
+            ) from error
+        if waiting.topic not in self._topics:
+            raise NewerVersionError(
+                f"{home}: a record of topic {waiting.topic}, offset {waiting.offset}, waits in store {store}, and the "
+                "program doesn't read that topic any more: run the program that does until nothing waits"
+            )
         record = InternalRecord(
             waiting.offset,
             waiting.timestamp_ms,
@@ -248,7 +261,7 @@ class TimeOrder:
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""
         if self.stream_ms > self._written_ms:
-            self._store.write_raw(self._state, _STREAM_TIME, self.stream_ms.to_bytes(_WORD))
+            self._store.write_raw(self._state, STREAM_TIME, self.stream_ms.to_bytes(_WORD))
             self._state.scope.release()
             self._written_ms = self.stream_ms
 
