@@ -257,25 +257,17 @@ class App(TableMethods, FaustApp):
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
+        more: dict[str, Any] = {"dedupe_ttl": dedupe_ttl, "timers": timers, "concurrency": concurrency}
+        more |= {"threads": threads, "answer_ttl": answer_ttl, "publish": publish, "misplaced": misplaced, "by": by}
+        more |= {"tombstones": tombstones, "max_task_idle": max_task_idle, "late": late, "order": order}
         options = Declaration(
             stores=owned(stores),
             windows=timed(stores),
-            late=late,
             dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
-            dedupe_ttl=dedupe_ttl,
-            timers=timers,
             effects=tuple(effects),
             on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
-            concurrency=concurrency,
-            threads=threads,
-            answer_ttl=answer_ttl,
-            publish=publish,
-            misplaced=misplaced,
-            tombstones=tombstones,
-            max_task_idle=max_task_idle,
             close_when_idle=close_when_idle,
-            order=order,
-            by=by,
+            **more,
         )
 
         check_bare(topic)

@@ -270,10 +270,12 @@ class TaskWindows:
         ctx = current_message.get(None) if self._follows_clock else None
         if ctx is None:
             return False
-        at_ms, kind = ctx._record.timestamp, getattr(store, "windows", None)
-        is_aligned = isinstance(kind, AlignedWindows)
-        end_ms = kind.holding(at_ms)[-1].end_ms if is_aligned else at_ms + self._closings[store].closes.length_ms
-        return bool(end_ms + store.grace_ms > self._seen_ms)
+        at_ms = ctx._record.timestamp
+        if isinstance(store, WindowStore) and isinstance(store.windows, AlignedWindows):
+            end_ms = store.windows.holding(at_ms)[-1].end_ms
+        else:
+            end_ms = at_ms + self._closings[store].closes.length_ms
+        return end_ms + store.grace_ms > self._seen_ms
 
     def expect(self, store: TimedStore, row: bytes) -> None:
         """Count on the close of a row.
