@@ -21,8 +21,9 @@ from typing import Any, Protocol
 import msgspec
 
 from actors.errors import NewerVersionError
-from actors.ports import TopicPartition
+from actors.ports import InputRecord, TopicPartition
 from actors.runtime.clock import Timestamps
+from actors.runtime.commands import CONTROL_HEADER
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
@@ -78,7 +79,7 @@ def in_order_of_time(handler: Handler, late: Any) -> Handler:
 
     async def handle(ctx: Context, value: Any) -> Any:
         order = ctx._working("order").tools.order
-        if order is None or isinstance(ctx._record, InternalRecord) or any(name == ASK for name, _ in ctx.headers):
+        if order is None or not waits_its_turn(ctx._record):
             return await handler(ctx, value)
         if order.keep(ctx):
             return None
@@ -90,6 +91,13 @@ def in_order_of_time(handler: Handler, late: Any) -> Handler:
         return None
 
     return handle
+
+
+def waits_its_turn(record: InputRecord) -> bool:
+    """Tell whether a record is handled in the order of time: no internal message, question or command is."""
+    if isinstance(record, InternalRecord):
+        return False
+    return not any(name in (ASK, CONTROL_HEADER) for name, _ in record.headers)
 
 
 class TimeOrder:
@@ -144,6 +152,12 @@ class TimeOrder:
         """Count a record that came behind stream time."""
         late = self._state.tools.late
         late[self._store.name] = late.get(self._store.name, 0) + 1
+
+    def lead(self, followers: Sequence[Following]) -> None:
+        """Have windows and timers follow; what is before their time already is late."""
+        self.followers = followers
+        self.stream_ms = max([self.stream_ms, *(follower.stream_ms for follower in followers)])
+        self._passed_ms = self.stream_ms
 
     # --- stream time -----------------------------------------------------------------------------------------------
 

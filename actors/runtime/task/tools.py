@@ -48,7 +48,7 @@ def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: Tool
     windows = None if is_by_clock(context.spec.windows) else tools.windows
     timed = [one for one in (tools.timers, windows) if one is not None]
     if tools.order is not None:
-        tools.order.followers = timed
+        tools.order.lead(timed)
     followers: Sequence[Follower] = timed if tools.order is None else [tools.order]
     return TaskTime(
         feeds,

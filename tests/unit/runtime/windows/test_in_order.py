@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context, Tumbling, aggregates
+from actors import App, Context, HandlerFailedError, Tumbling, aggregates
 from actors.errors import ConfigurationError
 from actors.testing import ActorTestDriver
 
@@ -111,6 +111,31 @@ def test_a_parked_record_keeps_its_input() -> None:
         ("right", "bad", 0),
         ("left", "good", 0),
     ]
+
+
+def test_what_comes_while_a_record_is_parked_comes_to_its_turn_first() -> None:
+    world = World(on_error="park")
+    with world.driver() as driver:
+        world.post(driver, world.left, "bad", 10)
+        world.post(driver, world.right, "bad too", 15)
+        driver.settle()
+        assert world.values == []
+        for topic, value, at_ms in ((world.left, "c", 30), (world.left, "d", 50), (world.right, "b", 20)):
+            world.post(driver, topic, value, at_ms)
+        driver.settle()
+        world.is_mended = True
+        driver.retry_parked(world.work, "a")
+    assert world.values == ["bad", "bad too", "b", "c", "d"]
+
+
+def test_a_record_that_stops_the_partition_can_be_dropped_by_its_name() -> None:
+    world = World(on_error="stop")
+    with world.driver() as driver:
+        world.post(driver, world.right, "bad", 10)
+        with pytest.raises(HandlerFailedError) as failed:
+            driver.settle()
+    assert "called by the record at right[0] offset 0" in str(failed.value)
+    assert "stopped drop work 0 right-0`" in str(failed.value)
 
 
 def test_a_skipped_record_is_gone() -> None:
