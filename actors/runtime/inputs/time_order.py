@@ -261,9 +261,11 @@ class TimeOrder:
 
     def _in_turn(self, row: bytes, ctx: Context) -> bool:
         """Take a record out, unless a window or a timer goes first: then it is taken again."""
+        if self._next < row:
+            return False
         self._tell(min(_time_of(row), self.stream_ms))
-        if self._next < row or any(follower.is_due() for follower in self.followers):
-            self._next = min(self._next, row)
+        if any(follower.is_due() for follower in self.followers):
+            self._next = row
             return False
         return ctx._working("order").overlays[self._store].delete(row)
 
