@@ -65,7 +65,7 @@ from actors.web.queries import answers as answer_parts
 from actors.web.queries import coding as query_coding
 from actors.web.queries.coding import ENCODINGS, KeyCoding, Parameters, arguments, many_body
 from spark_replay import archiving, printing
-from spark_replay.comparison import live
+from spark_replay.comparison import live, writers
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
 from spark_replay.fold.rebuild import SUMMARY, read_summary
@@ -297,6 +297,7 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: printing.row_value(join_rows.CONTENT + raw, has_windows=True),
         (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")]))[1:],),
     ),
+    "decode_times": Decoder(rows.decode_times, (rows.encode_times([1, 2]),), (ValueError,)),
     "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
     "decode_mark": Decoder(versions.decode_mark, (msgspec.msgpack.encode((5, 6, 7)),), (ValueError,)),
     "decode_versions": Decoder(
@@ -406,6 +407,11 @@ DECODERS: dict[str, Decoder] = {
     "_read_planned": Decoder(
         _spark_file(lambda there: archiving._read_planned(there, 1)), (_PLAN.encode(),), (ReplayError,)
     ),
+    "decode_owner": Decoder(
+        lambda raw: writers.decode_owner(raw, "id"),
+        (b'{"changelog_ids": {"s": "id"}, "partition": 0, "epoch": 1, "topic": "t", "more_inputs": []}',),
+        (),
+    ),
     "_read_first": Decoder(_spark_file(archiving._read_first), (b'v1\n{"t": {"0": 5}}',), (ReplayError,)),
     "_decoded live": Decoder(lambda raw: live._decoded("http://w", raw, [b"k"]), (_LIVE.encode(),), (ReplayError,)),
     "_problem": Decoder(live._problem, (b'{"title": "t", "detail": "d"}',)),
@@ -430,6 +436,7 @@ EXCEPTED: dict[str, str] = {
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
     "_decoder": "makes a decoder for `_json`",
     "resolve": "reads what it wrote; `_guard_encode` sees to what that raises",
+    "typed_form": "reads what it wrote; `_encode_formed` sees to what that raises",
     "_is_known": "asks whether there is a decoder",
     "_check_type": "asks whether there is a decoder",
     "as_json": "reads what it wrote; `_text` sees to what that raises",
@@ -454,6 +461,7 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "SharedOwner._write": "test_hostile_records",
     "Coordinator._understood": "test_hostile_records",
     "_canonical": "test_hostile_records",
+    "_records": "its caller passes over what isn't a record of the registry",
     "_content": "its caller passes over what can't be read",
     "_decode_owner": "KafkaOwners._take",
     "_decode_store": "KafkaOwners._take",

@@ -107,7 +107,7 @@ def text_of(value: object, make: Callable[[Any], str] = str, *, limit: int = MAX
 
 def error_text(error: BaseException) -> str:
     """Return type and text of a foreign error."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    return f"{text_of(type(error), lambda kind: kind.__name__)}: {text_of(error)}"
 
 
 def cut(text: str, limit: int = MAX_CHARS) -> str:

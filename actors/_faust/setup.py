@@ -47,7 +47,8 @@ from actors.declare.names import (
 from actors.declare.options import milliseconds
 from actors.declare.publishing import publication, published_stores
 from actors.declare.streams.feeds import feeds_of
-from actors.declare.values.codecs import by_value, key_codec, one_form, resolve, topic_codecs
+from actors.declare.values.codecs import key_codec, one_form, resolve, topic_codecs
+from actors.declare.values.messages import by_value
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
-from actors._core.outside import EXITS
 from actors.runtime.threads import for_future
 
 T = TypeVar("T")
@@ -143,7 +142,7 @@ def complete(future: asyncio.Future[T], func: Callable[..., T], args: Any) -> No
     """Complete a future with what `func` returns or raises."""
     try:
         result = func(*args)
-    except EXITS:
+    except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         if not future.done():

@@ -82,10 +82,10 @@ class DaemonThreads(Executor):
 
 def for_future(error: BaseException) -> BaseException:
     """Return what a function raised as an error that a future takes: as in coroutines, without `StopIteration`."""
-    if not isinstance(error, StopIteration):
+    if not isinstance(error, StopIteration | GeneratorExit):
         return error
-    # A future of asyncio refuses it, and would never be done.
-    failure = RuntimeError("the function raised StopIteration")
+    # A future of asyncio refuses the one, and would never be done. The other would end the coroutine that awaits it.
+    failure = RuntimeError(f"the function raised {type(error).__name__}")
     failure.__cause__ = error
     return failure
 

@@ -193,21 +193,25 @@ def _records(registry: KafkaSource, topic_id: str) -> dict[int, dict[str, Any]]:
     rows = registry.records(registry.describe()).select("offset", "value").orderBy("offset")
     with reading(str(registry)):
         values = [bytes(row["value"]) for row in rows.where(F.col("value").isNotNull()).collect()]
-    found: dict[int, dict[str, Any]] = {}
-    for value in values:
-        try:
-            record = json.loads(value)
-            if topic_id and topic_id in record.get("changelog_ids", {}).values():
-                inputs = [record["topic"], *(one["topic"] for one in record.get("more_inputs", ()))]
-                found[int(record["partition"])] = {
-                    "epoch": int(record["epoch"]),
-                    "has_transactions": bool(record.get("transactional_id")),
-                    "inputs": inputs,
-                }
-        except MISSHAPEN:
-            # Workers skip what isn't a record of the registry, and log it.
-            continue
-    return found
+    return dict(owner for value in values if (owner := decode_owner(value, topic_id)) is not None)
+
+
+def decode_owner(value: bytes, topic_id: str) -> tuple[int, dict[str, Any]] | None:
+    """Return the partition and the owner that a record of a registry names; None if it is about another changelog.
+
+    Workers skip what isn't a record of the registry, and log it.
+    """
+    try:
+        record = json.loads(value)
+        if not topic_id or topic_id not in record.get("changelog_ids", {}).values():
+            return None
+        return int(record["partition"]), {
+            "epoch": int(record["epoch"]),
+            "has_transactions": bool(record.get("transactional_id")),
+            "inputs": [record["topic"], *(other["topic"] for other in record.get("more_inputs", ()))],
+        }
+    except MISSHAPEN:
+        return None
 
 
 def _with_marks(kafka: KafkaSource, records: Mapping[int, Mapping[str, Any]]) -> dict[int, LastOwner]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actors._core.windows.rows import close_key
 from actors.runtime.windows.changes import ChangeStore
 from tests.equivalence.generate import EVERY, KINDS, every_batches
 from tests.equivalence.judge import Judge
@@ -42,16 +43,16 @@ def _planted(judge: Judge, *kinds: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interval_that_ends_late_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The change of an interval's first millisecond belongs to the one before."""
-    row = ChangeStore._row
+    until_ms = ChangeStore._until_ms
 
-    def late(store: ChangeStore, state: Any, raw_key: bytes, window: Any) -> bytes:
+    def late_ms(store: ChangeStore, state: Any) -> int:
         state.windows.stream_ms -= 1
         try:
-            return row(store, state, raw_key, window)
+            return until_ms(store, state)
         finally:
             state.windows.stream_ms += 1
 
-    monkeypatch.setattr(ChangeStore, "_row", late)
+    monkeypatch.setattr(ChangeStore, "_until_ms", late_ms)
     _planted(judge, kind)
 
 
@@ -66,7 +67,7 @@ def test_the_first_value_in_place_of_the_last_is_found(judge: Judge, monkeypatch
     note = ChangeStore.note
 
     def first(store: ChangeStore, state: Any, raw_key: bytes, window: Any, raw: bytes) -> None:
-        if state.overlays[store.rows].get(store._row(state, raw_key, window)) is None:
+        if state.overlays[store.rows].get(close_key(store._until_ms(state), window.start_ms, raw_key)) is None:
             note(store, state, raw_key, window, raw)
 
     monkeypatch.setattr(ChangeStore, "note", first)

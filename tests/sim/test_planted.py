@@ -13,6 +13,7 @@ import actors.runtime.state.restore as restore
 import actors.runtime.state.stores as stores
 import actors.runtime.task.processor as processor
 import actors.runtime.task.task as task
+import actors.runtime.task.tools as tools
 import actors.runtime.threads as threads
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.takeover import Contradiction, Restore, Start
@@ -320,10 +321,10 @@ def no_savepoint_of_sends(patch: Patch) -> None:
         def __delitem__(self, index: Any) -> None:
             """Keep it."""
 
-    class KeepsAll(processor.TaskState):
+    class KeepsAll(tools.TaskState):
         outputs = property(lambda self: self.kept, lambda self, outputs: setattr(self, "kept", Kept(outputs)))
 
-    patch.setattr(processor, "TaskState", KeepsAll)
+    patch.setattr(tools, "TaskState", KeepsAll)
 
 
 def read_on(patch: Patch) -> None:
@@ -344,7 +345,7 @@ def read_on(patch: Patch) -> None:
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
 
-    patch.setattr(TaskProcessor, "_handle_or_halt", TaskProcessor._handle)
+    patch.setattr(TaskProcessor, "work", TaskProcessor._work)
 
 
 def retry_what_is_refused(patch: Patch) -> None:

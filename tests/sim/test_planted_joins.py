@@ -114,7 +114,7 @@ PLANTED = (
     Planted(forget_stream_time, "joins", **JOINS, first_seed=4),
     Planted(join_what_is_late, "joins", **JOINS),
     Planted(forget_how_many_chunks_there_are, "joins", **JOINS, first_seed=8),
-    Planted(drop_what_can_still_match, "joins", first_seed=132, **JOINS),
+    Planted(drop_what_can_still_match, "joins", first_seed=200, **JOINS),
     Planted(call_pairs_at_the_time_of_the_later_record, "joins", **JOINS),
     Planted(divert_nothing, "joins", **JOINS),
 )

@@ -178,7 +178,7 @@ def remove_before_the_result_is_handled(patch: Patch) -> None:
         made = original(self, run, outcome)
         has_result = self._consume(self._state, run, outcome)
         self._state.scope.release()
-        return type(made)(made.record, lambda ctx: has_result, made.done, made.what)
+        return type(made)(made.record, lambda ctx: has_result, made.handled, made.what)
 
     patch.setattr(Effects, "_message", internal)
 
@@ -308,7 +308,7 @@ PLANTED = (
     Planted(take_failure_for_success, "effects", features=("at_least_once", "effects")),
     Planted(call_side_by_side, "effects", features=("effects",)),
     Planted(pass_what_is_given_up, "effects", features=("effects",)),
-    Planted(remove_before_the_result_is_handled, "effects", first_seed=54, features=("effects",)),
+    Planted(remove_before_the_result_is_handled, "effects", first_seed=185, features=("effects",)),
     Planted(call_the_hook_only, "expiry", first_seed=2, features=("expiry",)),
     Planted(publish_no_deletes, "publish", features=("expiry",)),
     Planted(publish_outside_of_the_transaction, "publish", first_seed=2, features=("expiry",)),

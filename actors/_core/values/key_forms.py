@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Context, Decimal
 from typing import Any
 
+import msgspec
+
 _LARGEST_EXPONENT = 1_000
+_FORMED = (Decimal, datetime)
 
 
 def float_form(key: Any) -> Any:
@@ -43,8 +48,28 @@ def decimal_form(key: Any) -> Any:
     return Decimal(int(key)) if is_whole else key.normalize(Context(prec=len(key.as_tuple().digits)))
 
 
-def ordered(value: Any) -> Any:
-    """Return plain data with the entries of its dicts in the order of their keys, which are text."""
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: ordered(value[key]) for key in sorted(value)}
-    return [ordered(part) for part in value] if isinstance(value, list | tuple) else value
+def plain_form(value: Any) -> Any:
+    """Return plain data whose equal numbers and times have one form, entries of dicts in the order of keys of text.
+
+    Raises:
+        ValueError: a part can't be in a key.
+    """
+    if isinstance(value, dict):
+        entries = {plain_form(key): plain_form(part) for key, part in value.items()}
+        is_text = all(isinstance(key, str) for key in entries)
+        return {key: entries[key] for key in sorted(entries)} if is_text else entries
+    if isinstance(value, list | tuple):
+        return [plain_form(part) for part in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.utcoffset() is not None else value
+    return value + 0.0 if type(value) is float else decimal_form(value)
+
+
+def typed_form(key: Any, type_: Any, to_data: Callable[[Any], Any], revive: Callable[[Any, Any], Any]) -> Any:
+    """Return a key of a type that msgspec knows with parts as `plain_form` has them; a float's 3 becomes 3.0.
+
+    Raises:
+        ValueError: a part can't be in a key.
+    """
+    data = msgspec.to_builtins(key, builtin_types=_FORMED, enc_hook=to_data)
+    return msgspec.convert(plain_form(data), type_, builtin_types=_FORMED, dec_hook=revive)

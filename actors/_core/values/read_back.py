@@ -9,16 +9,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from actors._core.unions import arms_of
+
 _PLAIN = (str, int, float, bool, type(None))
 _LONGEST_TEXT = 80
-_AS_TEXT = {datetime: "2026-01-02T03:04:05Z", Decimal: "1.5", UUID: str(UUID(int=1)), date: "2026-01-02"}
+_AS_TEXT = {
+    datetime: "2026-01-02T03:04:05Z",
+    Decimal: "1.5",
+    UUID: str(UUID(int=1)),
+    date: "2026-01-02",
+    time: "03:04:05",
+    bytes: "a",
+}
 """By type, a value as JSON has it."""
 
 
@@ -45,7 +54,8 @@ def no_text_key(value: Any) -> str | None:
 def lost_field(record: Any) -> str | None:
     """Return which field of a `faust.Record` Faust would read back as text, None if there is none."""
     for name, field in record._options.descriptors.items():
-        kinds = [kind for kind in (field.type, *getattr(field.type, "__args__", ())) if kind in _AS_TEXT]
+        # What containers hold is read back at each write.
+        kinds = [kind for kind in arms_of(field.type) if kind in _AS_TEXT]
         if kinds and not isinstance(field.to_python(_AS_TEXT[kinds[0]]), kinds[0]):
             return (
                 f"{record.__name__}.{name}, a {kinds[0].__name__}, would be read back as text: declare the Record with "

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Literal, NoReturn, Union
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from faust.utils.json import on_default
 
 from actors._core.logs import text_of
 from actors._core.unions import is_union
-from actors._core.values.key_forms import decimal_form, float_form, ordered
+from actors._core.values.key_forms import decimal_form, float_form, plain_form, typed_form
 from actors._core.values.read_back import difference, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
@@ -102,9 +103,12 @@ def resolve(
         is_layered = True
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
-    is_exact = not is_layered and (is_record(plain) or plain in _EXACT)
-    is_free = for_others and (plain in _PLAIN_DATA or not (is_layered or _may_lose(plain)))
-    quick = orjson.loads if plain is None and is_json else decode
+    is_exact = not is_layered and plain in _EXACT
+    is_free = for_others and (plain in _PLAIN_DATA or is_record(plain) or not (is_layered or _may_lose(plain)))
+    quick = decode
+    if plain is None and is_json:
+        # Faust revives a model of what has its mark.
+        quick = lambda raw: decode(raw) if b'"__faust"' in raw else orjson.loads(raw)  # noqa: E731
     if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
         raise ConfigurationError(reason)
     return Codec(
@@ -171,10 +175,13 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
         ConfigurationError: as `resolve`.
     """
     plain, _ = _strip_optional(type_)
+    kinds = [] if is_record(plain) or plain in _PLAIN_DATA else _kinds(plain).split("DictType(key_type=")[1:]
+    if not all(kind.startswith("StrType(") for kind in kinds):
+        raise ConfigurationError(f"keys of {plain} have no order: use text as the keys of a dict in a key, or a list")
     if serializer is None and (default != "raw" or _fits_raw(plain)):
         serializer = default
     codec = resolve(type_, serializer, for_others=plain in _PLAIN_DATA, in_order=True)
-    decode, encode, form = codec.decode, codec.encode, _FORMS.get(plain)
+    encode, form = codec.encode, _FORMS.get(plain)
     if form is not None:
 
         def encode_form(key: Any) -> bytes:
@@ -184,10 +191,20 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
                 raise CodecError(str(error)) from error
 
         return replace(codec, encode=encode_form)
-    if codec.is_json and _holds(plain, "FloatType("):
-        # 3 and 3.0 are one key.
-        return replace(codec, encode=lambda key: encode(decode(encode(key))))
+    if codec.is_json and any(_holds(plain, kind) for kind in ("FloatType(", "DecimalType(", "DateTimeType(")):
+        return replace(codec, encode=_encode_formed(plain, encode))
     return codec
+
+
+def _encode_formed(type_: Any, encode: _Encode) -> _Encode:
+    def encode_formed(key: Any) -> bytes:
+        encode(key)
+        try:
+            return encode(typed_form(key, type_, on_default, _revive_record))
+        except (ValueError, OverflowError) as error:
+            raise CodecError(str(error)) from error
+
+    return encode_formed
 
 
 def one_form(codec: Codec) -> Callable[[bytes], Any]:
@@ -326,7 +343,15 @@ def _order(type_: Any) -> Literal["deterministic"] | None:
 
 def _holds(type_: Any, kind: str) -> bool:
     """Return whether values of a type that msgspec knows have parts of a kind, as `FloatType(`."""
-    return not is_record(type_) and type_ not in _UNTYPED and kind in repr(msgspec.inspect.type_info(type_))
+    return not is_record(type_) and type_ not in _UNTYPED and kind in _kinds(type_)
+
+
+def _kinds(type_: Any) -> str:
+    """Return the text of a type that msgspec knows, "" of another."""
+    try:
+        return repr(msgspec.inspect.type_info(type_))
+    except (TypeError, NameError):
+        return ""
 
 
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
@@ -381,11 +406,11 @@ def _dump_record(record: Any) -> bytes:
 
 
 def _dump_record_in_order(record: Any) -> bytes:
-    return _dump_json({name: ordered(part) for name, part in record.to_representation().items()})
+    return _dump_json({name: plain_form(part) for name, part in record.to_representation().items()})
 
 
 def _in_order(dump: _Encode, in_order: bool) -> _Encode:
-    return (lambda value: dump(ordered(value))) if in_order else dump
+    return (lambda value: dump(plain_form(value))) if in_order else dump
 
 
 def _null_as_none(decode: _Decode) -> _Decode:
@@ -534,16 +559,19 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
         return payload, self.on_dumps_value_prepare_headers(value, headers)
 
     def _key_codec(self, app: Any, serializer: Any) -> Codec:
-        return self._codec("key", self.key_type, serializer, lambda: key_codec(app, self))
+        return self._codec("key", self.key_type, serializer, resolve_key, lambda: key_codec(app, self))
 
     def _value_codec(self, app: Any, serializer: Any) -> Codec:
-        return self._codec("value", self.value_type, serializer, lambda: value_codec(app, self))
+        resolve_value = partial(resolve, for_others=True)
+        return self._codec("value", self.value_type, serializer, resolve_value, lambda: value_codec(app, self))
 
-    def _codec(self, part: str, type_: Any, serializer: Any, default: Callable[[], Codec]) -> Codec:
-        found = self._resolved.get((part, type_, serializer))
-        if found is None:
-            found = self._resolved[part, type_, serializer] = resolve(type_, serializer) if serializer else default()
-        return found
+    def _codec(
+        self, part: str, type_: Any, serializer: Any, own: Callable[[Any, Any], Codec], default: Callable[[], Codec]
+    ) -> Codec:
+        codec = self._resolved.get((part, type_, serializer))
+        if codec is None:
+            codec = self._resolved[part, type_, serializer] = own(type_, serializer) if serializer else default()
+        return codec
 
     @staticmethod
     def _load(codec: Codec, raw: bytes | None, type_: Any, error_class: type[Exception]) -> Any:
@@ -564,14 +592,3 @@ def _faust_knows(type_: Any) -> bool:
 def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
     """Return the codecs of a topic's keys and values."""
     return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)
-
-
-def by_value(anything: Codec) -> Codec:
-    """Return the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
-
-    def encode(value: Any) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        return value.encode() if isinstance(value, str) else anything.encode(value)
-
-    return Codec(decode=anything.decode, encode=encode, name="by value")

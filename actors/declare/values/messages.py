@@ -215,3 +215,14 @@ class _Types:
             f"{type(message).__name__} can't be sent: {self._actor} takes {self._known}: give it a method for the "
             "type, marked @receive"
         )
+
+
+def by_value(anything: Codec) -> Codec:
+    """Return the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
+
+    def encode(value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        return value.encode() if isinstance(value, str) else anything.encode(value)
+
+    return Codec(decode=anything.decode, encode=encode, name="by value")

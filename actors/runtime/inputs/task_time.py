@@ -43,7 +43,8 @@ class TaskTime:
     """The feeds of one task, from a takeover to the next.
 
     Attributes:
-        saw: by input, called with the time of each record that was handled or given up, in order.
+        saw: by input, called with the time of each record that was handled or given up, in order; None where no time
+            follows from that.
     """
 
     def __init__(
@@ -77,7 +78,11 @@ class TaskTime:
         sources = {index: source for index, source in enumerate(self._sources) if source is not None}
         upstream = UpstreamTimes(feeds.upstream) if feeds.upstream else None
         self._finished: list[list[tuple[int, int]]] = [[] for _ in inputs]
-        self.saw = [partial(self._saw, index) for index in range(len(inputs))]
+        self.saw = [
+            None if source is None else partial(self._saw, index, source) for index, source in enumerate(self._sources)
+        ]
+        # What was handled is committed with it; what looks told of may need a commit of its own.
+        self._told = False
         self._output_ms = inputs[0].times.output_ms
         # What has no other memory of stream time has that of its marks.
         known_ms = max((follower.stream_ms for follower in followers), default=self._output_ms)
@@ -99,10 +104,10 @@ class TaskTime:
             return self._inputs[holder].source, UNKNOWN_MS if source is None else source.time_ms
         return (None if holder is None else TopicPartition(*holder)), self._times.least_ms
 
-    def _saw(self, index: int, at_ms: int) -> None:
-        source = self._sources[index]
-        if source is not None and at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
-            source.handled(at_ms)
+    def _saw(self, index: int, source: SourceTime, at_ms: int) -> None:
+        # Hot.
+        if at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
+            source.time_ms = at_ms
             if self._times.holder == index or self._times.holder is None:
                 self._move()
 
@@ -146,8 +151,11 @@ class TaskTime:
     def follow(self) -> None:
         """Move on by what looks told of and what was handled since."""
         for index, waiting in enumerate(self._finished):
+            saw = self.saw[index]
             while waiting and waiting[0][0] < self._inputs[index].next_offset:
-                self._saw(index, heappop(waiting)[1])
+                _, at_ms = heappop(waiting)
+                if saw is not None:
+                    saw(at_ms)
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
         look = None
@@ -161,15 +169,19 @@ class TaskTime:
             for index, one in enumerate(self._inputs):
                 source = self._sources[index]
                 if source is not None:
-                    source.looked(look, look.ends[one.source], handled=self._handled(index), others_ms=others_ms)
+                    end, handled = look.ends[one.source], self._handled(index)
+                    self._told |= source.looked(look, end, handled=handled, others_ms=others_ms)
         if upstream is not None:
-            upstream.believe({one.source.topic: self._handled(index) for index, one in enumerate(self._inputs)})
+            handled_to = {one.source.topic: self._handled(index) for index, one in enumerate(self._inputs)}
+            self._told |= upstream.believe(handled_to)
         self._move()
-        if look is not None and self._order is not None:
-            self._rests(look, self._order)
+        self._rests(look)
 
-    def _rests(self, look: Look, order: TimeOrder) -> None:
+    def _rests(self, look: Look | None) -> None:
         """Have records at stream time itself handled if nothing came, and no feed moved, for as long as of idleness."""
+        order = self._order
+        if look is None or order is None:
+            return
         rest = self.stream_ms, [look.ends.get(one.source) for one in self._inputs]
         is_done = all(end is not None and self._handled(index) >= end[0] for index, end in enumerate(rest[1]))
         if rest != self._rest[0] or not is_done:
@@ -210,15 +222,18 @@ class TaskTime:
 
         Tasks downstream wait for what they follow. For what has expired by a stream time, it may be later.
         """
+        if not self._told:
+            return False
         if self._feeds.has_readers:
-            return self._marks() != [one.times for one in self._inputs]
+            self._told = self._marks() != [one.times for one in self._inputs]
+            return self._told
         if not self._followers or self.stream_ms == self._committed_ms:
             return False
         return not self._feeds.idle_after_s or self._monotonic() >= self._committed_s + COMMIT_S
 
     def before_commit(self) -> None:
         """Put into the inputs what the commit says of event time."""
-        self._output_ms = self._next_output_ms()
+        self._told, self._output_ms = False, self._next_output_ms()
         self._committed_ms, self._committed_s = self.stream_ms, self._monotonic()
         for index, one in enumerate(self._inputs):
             one.times = self._mark(index, self._output_ms)

@@ -390,15 +390,16 @@ class Effects:
         except TimeoutError as error:
             late = f"no end after {limit_s:g} s" if deadline.expired() else error_text(error)
             return Outcome(error=late, cause=error)
-        except EXITS:
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
+            # GeneratorExit too: a task that ended with it would leave its line standing still.
             return Outcome(error=error_text(error), cause=error)
         if result is None:
             return Outcome()
         try:
             return Outcome(*self._encode(result))
-        except EXITS:
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             useless = f"it succeeded, but what it returned can't be a message to its actor: {error_text(error)}"

@@ -167,9 +167,10 @@ class KeyedProcessor(TaskProcessor):
         if scope.input is not None:
             scope.input, self._messages.home_offset = one.index, self.inputs[0].reached
         if self._saw and not is_command(record):
-            if self.time is None:
-                self._saw[one.index](record.timestamp)
-            else:
+            saw = self._saw[one.index]
+            if self.time is None and saw is not None:
+                saw(record.timestamp)
+            elif self.time is not None:
                 self.time.finished(one.index, record.offset, record.timestamp)
 
     @property

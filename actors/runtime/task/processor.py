@@ -174,12 +174,12 @@ class TaskProcessor:
         owner = self._context.last_owner(self.inputs)
         if owner is not None:
             self._messages.outputs.append(self._services.encode_owner(owner))
-        await self._commit()
         await self._end_in_order()
 
     async def _end_in_order(self) -> None:
-        """End what runs beside, and commit what came of it, when all that was handled is committed."""
+        """Commit what was handled, then end what runs beside and commit what came of it, if anything did."""
         self._is_ended = True
+        await self._commit()
         self._scope.source_offset = self.reached - 1
         await self._due.leave()
         await self._commit()
@@ -341,17 +341,13 @@ class TaskProcessor:
         one.next_offset = offset
 
     async def _handle_or_halt(self, runs: Iterable[Run]) -> None:
-        """Handle records; commit what was handled in front of one that stops the partition."""
+        """Handle records, up to one that stops the partition."""
         self._note_time()
         if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         messages, home = self._messages, self.inputs[0]
         try:
             await self._handle(runs)
-        except RecordError as error:
-            if not isinstance(error, RefusedRecordError):
-                await self._commit()
-            raise
         finally:
             messages.source, messages.message_tag = home.source, home.topics.message_tag
             messages.home_offset = home.next_offset
@@ -388,7 +384,7 @@ class TaskProcessor:
                         undo.clear()
                 one.next_offset = offset + 1
                 self._handled += 1
-                if is_watched and saw is not None and not (record.headers and is_command(record)):
+                if saw is not None and not (record.headers and is_command(record)):
                     saw(record.timestamp)
                 if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                     await self._pause(record)
@@ -417,7 +413,7 @@ class TaskProcessor:
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
         is_known = bool(self._poison.poisoned) or any(one.completed.finished for one in self.inputs)
-        return is_known or self._handling.parked is not None or bool(self._saw)
+        return is_known or self._handling.parked is not None or self._handling.timers is not None
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""

@@ -16,7 +16,7 @@ def make(name: str, program: int, **options: Any) -> App:
     elif program == 2:
         counts = app.store("counts", key_type=str, value_type=dict, version=2, upgrades={1: lambda n: {"n": n}})
     more = [app.store("extra")] if program > 1 else []
-    windows = app.window_store("minutes", Tumbling(minutes=program), aggregate=aggregates.count())
+    windows = app.window_store("minutes", Tumbling(minutes=2 if program == 2 else 1), aggregate=aggregates.count())
 
     @app.actor(inputs, stores=[*([counts] if counts is not None else []), windows, *more])
     async def work(ctx: Context, value: str) -> None:

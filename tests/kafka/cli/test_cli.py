@@ -251,7 +251,7 @@ def test_get_of_a_store_with_any_key_in_any_partition_asks_which(running: Runnin
         lambda: running.json("state", "get", "newest", "newest", "--partition", "1"),
     )
     refused(unclear, 2, "partitions 0, 1", "--partition")
-    refused(out_of_range, 2, "partitions 0 to 1")
+    refused(out_of_range, 1, "partitions 0 to 1")
     for partition, answer in enumerate(found):
         assert answer["value"] == [key for key, _ in INPUTS if home(key) == partition][-1]
 
@@ -306,8 +306,8 @@ def test_an_unknown_store_is_a_usage_error_that_lists_the_stores(running: Runnin
         lambda: running.faust("state", "export", "other", "--to", str(tmp_path)),
         lambda: running.faust("state", "get", "unused", "key-1"),
     )
-    refused(got, 2, "'other'", listed)
-    refused(exported, 2, "'other'", listed)
+    refused(got, 1, "'other'", listed)
+    refused(exported, 1, "'other'", listed)
     refused(unused, 1, "no actor lists it")
 
 

@@ -83,12 +83,13 @@ async def test_from_the_first_deploy_to_a_program_that_lost_a_store(brokers: str
         (Action.CHANGE, "counts"),
         (Action.CHANGE, "minutes"),
         (Action.ADD, "extra"),
+        (Action.REFUSE, name),
     ]
     assert second[1].text.startswith("version 1 of its values becomes 2")
     assert "Tumbling(0:01:00)" in second[2].text
     assert "Tumbling(0:02:00)" in second[2].text
     done = await faust(brokers, name, 2, "--json", "plan")
-    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (2, 2)
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (1, 1), "windows of another size are refused"
 
     third = await planned(brokers, name, 3)
     assert (Action.REMOVE, "counts") in told(third)

@@ -17,7 +17,7 @@ from faust.serializers import codecs as registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.declare.values.codecs import ActorSchema, Codec, CodecError, key_codec, resolve, value_codec
+from actors.declare.values.codecs import ActorSchema, Codec, CodecError, key_codec, resolve, resolve_key, value_codec
 from actors.errors import ActorsError, ConfigurationError
 
 
@@ -404,7 +404,7 @@ async def test_plain_agents_get_our_types(app: faust.App, type_: Any, value: Any
     raw, _ = topic.prepare_value(value, topic.value_serializer)
     assert raw == resolve(type_, serializer).encode(value)
     # Faust's default for keys is raw: what has a text is written as such.
-    assert key == resolve(type_, serializer or ("raw" if type_ in (UUID, bool) else None)).encode(value)
+    assert key == resolve_key(type_, serializer).encode(value)
     event = await topic.decode(Message(key=key, value=raw), propagate=True)
     assert (event.key, event.value) == (value, value)
 

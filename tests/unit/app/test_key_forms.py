@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import Actor, App, Context, UndecodableRecordError, receive
+from actors import Actor, App, ConfigurationError, Context, UndecodableRecordError, receive
 from actors.declare.values.codecs import CodecError, key_codec, one_form, resolve_key
 from actors.errors import show_bytes
 from actors.testing import ActorTestDriver
@@ -109,6 +110,17 @@ EQUAL: dict[Any, st.SearchStrategy[tuple[Any, Any]]] = {
     dict: st.dictionaries(st.text(max_size=3), st.integers(-9, 9), max_size=4).map(
         lambda key: (key, dict(reversed(key.items())))
     ),
+    tuple[Decimal, dict[str, float]]: st.integers(-99, 99).map(
+        lambda number: ((Decimal(f"{number}.50"), {"a": -0.0}), (Decimal(f"{number}.5"), {"a": 0.0}))
+    ),
+    dict[str, list[datetime]]: st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)).map(
+        lambda at: ({"a": [at]}, {"a": [at.astimezone(timezone(timedelta(hours=2)))]})
+    ),
+    datetime: st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)).map(
+        lambda at: (at, at.astimezone(timezone(timedelta(hours=-7))))
+    ),
+    list: st.just(([0.0, {"b": -0.0, "a": {"d": 1, "c": 2}}], [-0.0, {"a": {"c": 2, "d": 1}, "b": 0.0}])),
+    Spot: st.just((Spot(shop="a", parts={"y": 0.0, "x": 1}), Spot(shop="a", parts={"x": 1, "y": -0.0}))),
     set[str]: st.sets(st.text(max_size=3), max_size=4).map(lambda key: (key, {*sorted(key, reverse=True)})),
 }
 
@@ -120,6 +132,11 @@ def test_equal_keys_have_equal_bytes(type_: Any, data: st.DataObject) -> None:
     assert key == same
     assert codec.encode(key) == codec.encode(same)
     assert one_form(codec)(codec.encode(key)) == key
+
+
+def test_keys_whose_entries_have_no_order_are_refused_at_the_declaration() -> None:
+    with pytest.raises(ConfigurationError, match="have no order"):
+        resolve_key(list[dict[int, str]])
 
 
 @pytest.mark.parametrize("key", [math.nan, Decimal("NaN"), Decimal("sNaN"), Decimal("1E+999999999")], ids=repr)

@@ -263,7 +263,7 @@ def test_what_a_type_allows_is_written(type_: Any, value: Any) -> None:
         (None, {"a": [math.nan]}, "$['a'][0] is nan"),
         (None, {"a": datetime(2026, 1, 2)}, "$['a'] is a datetime and would be read back as '2026-01-02T00:00:00'"),
         (None, 2**64, "64-bit range"),
-        (Item, Item(name="x", weight=-math.inf), "$['weight'] is -inf"),
+        (Item, Item(name="x", weight=-math.inf), "$.weight is -inf"),
         (Item, Item(name="x", counts={1: 2}), "$['counts'] has the key 1"),
     ],
     ids=repr,
@@ -296,14 +296,48 @@ class Numbered(faust.Record, isodates=True):
     id: UUID
 
 
+class Packed(faust.Record):
+    raw: bytes = b""
+
+
 @pytest.mark.parametrize(
-    ("record", "field"), [(Undated, "Undated.at"), (Basket, "Undated.at"), (Numbered, "Numbered.id")]
+    ("record", "field"),
+    [(Undated, "Undated.at"), (Basket, "Undated.at"), (Numbered, "Numbered.id"), (Packed, "Packed.raw")],
 )
 def test_a_record_whose_fields_would_become_text_is_refused_as_a_stores_type(record: Any, field: str) -> None:
     app = App("records", broker="kafka://127.0.0.1:1")
     with pytest.raises(ConfigurationError, match=rf"{field}, a \w+, would be read back as text"):
         app.store("carts", value_type=record)
     app.topic("carts", value_type=record)
+
+
+class Loose(faust.Record):
+    tags: Any = None
+    color: Optional[Color] = None  # noqa: UP045  as above
+    days: list[date] = []  # noqa: RUF012  Faust's models take it as the default
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Loose(tags={1}),
+        Loose(tags=datetime(2026, 1, 2)),
+        Loose(tags=b"a"),
+        Loose(color=Color.RED),
+        Loose(days=[date(2026, 1, 2)]),
+    ],
+    ids=repr,
+)
+def test_a_record_is_read_back_in_a_store_and_goes_to_topics_as_faust_writes_it(value: Any) -> None:
+    with pytest.raises(CodecError, match=r"Loose: \$\.\w+(\[0\])? is an? \w+ and would be read back as"):
+        resolve(Loose).encode(value)
+    assert resolve(Loose, for_others=True).encode(value)
+    assert resolve(Loose).encode(Loose(tags=[1, {"a": None}])).startswith(b'{"tags":[1,{"a":null}]')
+
+
+def test_plain_data_with_the_mark_of_a_model_is_read_back_or_refused() -> None:
+    with pytest.raises(CodecError, match="gone"):
+        resolve(None).encode({"__faust": {"ns": "gone"}})
 
 
 # --- in every place --------------------------------------------------------------------------------------------------
@@ -393,7 +427,7 @@ def everywhere() -> tuple[App, dict[str, Any]]:  # noqa: C901  a case for each p
         ("put_if_absent", "$.rate is nan"),
         ("compare_and_set", "$.rate is nan"),
         ("no type", "$['a'][0] has the key 1"),
-        ("record", "$['weight'] is inf"),
+        ("record", "$.weight is inf"),
         ("published", "$.rate is nan"),
         ("window", "$.rate is nan"),
         ("send", "$.rate is nan"),

@@ -327,9 +327,49 @@ def test_retries_take_an_error_that_is_no_exception() -> None:
         assert [sent.value for sent in driver.outputs(out)] == [1]
 
 
-async def test_a_function_in_a_thread_that_raises_stop_iteration_fails() -> None:
-    with pytest.raises(RuntimeError, match="raised StopIteration"):
-        await in_threads(1, "t")(lambda: next(iter(())))()
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
+async def test_a_function_in_a_thread_that_raises_what_ends_a_generator_fails(error: type[BaseException]) -> None:
+    def work() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=f"raised {error.__name__}"):
+        await in_threads(1, "t")(work)()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_effect_that_raises_what_ends_a_generator_is_parked(is_async: bool) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=int)
+
+    def plain(call: EffectCall) -> None:
+        raise GeneratorExit
+
+    async def awaited(call: EffectCall) -> None:
+        raise GeneratorExit
+
+    effect = app.effect(attempts=1)(awaited if is_async else plain)
+
+    @app.actor(topic, effects=[effect])
+    async def work(ctx: Context, value: int) -> None:
+        ctx.effect(effect)
+
+    with ActorTestDriver(app, partitions=1, effects={effect: awaited if is_async else plain}) as driver:
+        driver.send(topic, key="a", value=1)
+        assert [parked.key for parked in driver.parked(work)] == ["a"]
+
+
+class _Nameless(type):
+    @property
+    def __name__(cls) -> str:
+        raise RuntimeError("no name")
+
+
+class Nameless(Exception, metaclass=_Nameless):  # noqa: N818  a name that says what it is
+    """An error whose class has no name."""
+
+
+def test_the_class_of_an_error_may_have_no_name() -> None:
+    assert NO_TEXT in error_text(Nameless("here"))
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "park"])
