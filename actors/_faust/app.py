@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
@@ -28,9 +28,10 @@ from actors.declare.declared import (
     check_expiry,
     check_options,
     check_value_type,
+    least_idle,
     takes_tombstones,
 )
-from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
+from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name, name_store
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
@@ -125,7 +126,7 @@ class App(TableMethods, FaustApp):
         Raises:
             ConfigurationError: the name can't be used.
         """
-        self._name_store(name, renamed_from)
+        name_store(self, name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
         keys = store_keys(self, key_type, key_serializer)
         options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
@@ -164,6 +165,7 @@ class App(TableMethods, FaustApp):
         value_serializer: str | None = None,
         aggregate: Aggregate[Any] | None = None,
         emit: Every | None = None,
+        close_when_idle: timedelta | None = None,
         renamed_from: str | None = None,
     ) -> WindowStore[Any, Any]:
         """Declare windows over event time by key, kept as a store is.
@@ -180,6 +182,7 @@ class App(TableMethods, FaustApp):
             value_serializer: likewise.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
             emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
+            close_when_idle: how far behind the clock windows close while the inputs are at their ends.
             renamed_from: as of `store`.
 
         Raises:
@@ -196,6 +199,7 @@ class App(TableMethods, FaustApp):
             value_serializer=value_serializer,
             aggregate=aggregate,
             emit=emit,
+            close_when_idle=close_when_idle,
             renamed_from=renamed_from,
         )
 
@@ -218,8 +222,10 @@ class App(TableMethods, FaustApp):
         misplaced: Misplaced = "stop",
         tombstones: bool = False,
         max_task_idle: timedelta = timedelta(0),
+        close_when_idle: timedelta | None = None,
         by: By | Mapping[Any, By] | None = None,
         late: Late = "drop",
+        order: Literal["time"] | None = None,
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
@@ -243,29 +249,25 @@ class App(TableMethods, FaustApp):
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
             max_task_idle: how long records wait for an input that is at its end; one that isn't is always waited for.
+            close_when_idle: how far behind the clock stream time goes on while the inputs are at their ends.
             late: of messages too late for all windows: "drop", "warn", "stop" or "handle"; a topic gets them.
+            order: "time" handles records in the order of their times, when stream time has passed them.
             by: what gives the key by which a topic is read in place of its records': see "Other keys" in the reference.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
+        more: dict[str, Any] = {"dedupe_ttl": dedupe_ttl, "timers": timers, "concurrency": concurrency}
+        more |= {"threads": threads, "answer_ttl": answer_ttl, "publish": publish, "misplaced": misplaced, "by": by}
+        more |= {"tombstones": tombstones, "max_task_idle": max_task_idle, "late": late, "order": order}
         options = Declaration(
             stores=owned(stores),
             windows=timed(stores),
-            late=late,
             dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
-            dedupe_ttl=dedupe_ttl,
-            timers=timers,
             effects=tuple(effects),
             on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
-            concurrency=concurrency,
-            threads=threads,
-            answer_ttl=answer_ttl,
-            publish=publish,
-            misplaced=misplaced,
-            tombstones=tombstones,
-            max_task_idle=max_task_idle,
-            by=by,
+            close_when_idle=close_when_idle,
+            **more,
         )
 
         check_bare(topic)
@@ -536,6 +538,8 @@ class App(TableMethods, FaustApp):
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
 
+        late = forwarder(self, (topic, *others), options.late)
+
         def wrap(function: Any) -> Any:
             if isinstance(function, type):
                 handler = handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
@@ -543,14 +547,15 @@ class App(TableMethods, FaustApp):
                 handler = as_coroutine(function) if threaded is None else threaded(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
-            return windowed(handler, forwarder(self, (topic, *others), options.late), options.windows)
+            return windowed(handler, late, options.windows)
 
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
         parked = self._extra(name, "parked", options.on_error.then == "park")
         answer_types = ReplyTypes.of(name, declared, resolve)
         answers = self._extra(name, "answers", answer_types is not None, ttl=options.answer_ttl)
-        extras = (own, ids, timers, effects, parked, answers)
+        waiting = self._extra(name, "waiting", options.order is not None)
+        extras = (own, ids, timers, effects, parked, answers, waiting)
         definition = ActorDefinition(
             name,
             topic,
@@ -572,6 +577,9 @@ class App(TableMethods, FaustApp):
             more_topics=tuple(others),
             sources=sources,
             max_task_idle=options.max_task_idle,
+            close_when_idle=least_idle(options),
+            order=waiting,
+            late=late,
             windows=options.windows,
             wrap=wrap,
             handlers=feeds,
@@ -579,18 +587,6 @@ class App(TableMethods, FaustApp):
         for other in self.actors.values():
             check_disjoint(definition, other)
         self.actors[name] = definition
-
-    def _name_store(self, name: str, former: str | None) -> None:
-        check_name("store", name)
-        if name in self.stores or name in self.tables:
-            kind = "store" if name in self.stores else "table"
-            raise ConfigurationError(
-                f"store {name}: the app has a {kind} of that name, and both would use the topic "
-                f"…-{name}-changelog: rename one"
-            )
-        if former is not None:
-            check_name("store", former)
-            self.renamed_stores[name] = former
 
     def _extra(
         self, actor: str, what: str, is_wanted: bool, *, ttl: timedelta | None = None

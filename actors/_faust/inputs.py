@@ -18,6 +18,7 @@ from actors.declare.names import changelog_topic
 from actors.declare.values.codecs import key_codec, one_form, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
+from actors.runtime.inputs.time_order import in_order_of_time
 from actors.runtime.message.context import Context
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import Replies
@@ -189,10 +190,11 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
     name = str(topic.get_topic_name())
     own, table = definition.handlers.get(name), definition.table_fed_by(name)
     if table is not None and own is not None and own.is_feed:
-        return own.handler
+        return own.handler if definition.order is None else in_order_of_time(own.handler, definition.late)
     handler = definition.handler if own is None else own.handler
     handler = handler if answers is None else answers.around(handler)
-    return definition.messages(topic).around(handler if table is None else table.feeding(handler))
+    handler = definition.messages(topic).around(handler if table is None else table.feeding(handler))
+    return handler if definition.order is None else in_order_of_time(handler, definition.late)
 
 
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:

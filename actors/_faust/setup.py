@@ -353,6 +353,7 @@ class Setup:
             effects=definition.effects,
             effect_functions=definition.effect_functions,
             parked=definition.parked,
+            order=definition.order,
             seen=tuple(store for store in (definition.ids, definition.answers) if store is not None),
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from actors._core.task.policy import Misplaced, OnError
 from actors._core.unions import allows_none
+from actors._core.windows.kinds import goes_by_clock
 from actors.declare.arguments import check_span
 from actors.declare.values.codecs import is_record
 from actors.errors import ConfigurationError
@@ -23,11 +24,13 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
+from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
 LATE = ("drop", "warn", "stop", "handle")
 """What `late=` may be beside a topic."""
+LEAST_IDLE = timedelta(seconds=1)
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
 
 
@@ -48,6 +51,8 @@ class Declaration:
     misplaced: Misplaced = "stop"
     tombstones: bool = False
     max_task_idle: timedelta = timedelta(0)
+    close_when_idle: timedelta | None = None
+    order: str | None = None
     by: Any = None
     windows: tuple[TimedStore, ...] = ()
     late: Any = "drop"
@@ -104,8 +109,56 @@ def _check_windows(name: str, options: Declaration) -> None:
     if not (late in LATE if isinstance(late, str) else hasattr(late, "get_topic_name")):
         words = ", ".join(f'"{word}"' for word in LATE)
         raise ConfigurationError(f"actor {name}: late={late!r}: it is {words}, or a topic of app.topic(...)")
-    if late != "drop" and not options.windows:
+    if late != "drop" and not options.windows and options.order is None:
         raise ConfigurationError(f"actor {name}: late= is for actors with a window store, and it lists none")
+    if options.order not in (None, "time"):
+        raise ConfigurationError(f'actor {name}: order={options.order!r}: it is "time"')
+    if options.order is not None and options.concurrency > 1:
+        raise ConfigurationError(
+            f'actor {name}: order="time" handles messages one after the other, and concurrency side by side: leave one '
+            "of the two out"
+        )
+    by_time = {
+        goes_by_clock(getattr(store, "windows", None)): store.name
+        for store in options.windows
+        if not isinstance(store, ChangeStore)
+    }
+    if len(by_time) > 1:
+        raise ConfigurationError(
+            f"actor {name}: stores {by_time[True]} and {by_time[False]}: the first goes by the clock, the other one by "
+            "event time, and an actor's windows close by one of the two: give each an actor of its own"
+        )
+    if True in by_time and late != "drop":
+        raise ConfigurationError(
+            f'actor {name}: late={late!r}: no message is late for store {by_time[True]}, which has time="wall": leave '
+            "late out"
+        )
+    check_idle(f"actor {name}", options.close_when_idle)
+    if options.close_when_idle is not None and not (options.windows or options.timers or options.order):
+        raise ConfigurationError(
+            f"actor {name}: close_when_idle= is for actors with a window store or timers, and nothing of it goes by "
+            "stream time: leave it out"
+        )
+
+
+def least_idle(options: Declaration) -> timedelta | None:
+    """Return how far behind the clock the stream time of an actor follows it: the least that it or a store declares."""
+    spans = (options.close_when_idle, *(store.close_when_idle for store in options.windows))
+    return min((span for span in spans if span is not None), default=None)
+
+
+def check_idle(owner: str, close_when_idle: Any) -> None:
+    """Refuse a distance from the clock that is shorter than looks at the inputs are apart.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    check_span(owner, "close_when_idle", close_when_idle)
+    if close_when_idle is not None and close_when_idle < LEAST_IDLE:
+        raise ConfigurationError(
+            f"{owner}: close_when_idle={close_when_idle}: it has to be {LEAST_IDLE.total_seconds():.0f} s or longer: "
+            "what comes later than that, while an input is idle, is late"
+        )
 
 
 def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: bool) -> None:

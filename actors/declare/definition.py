@@ -59,7 +59,9 @@ class ActorDefinition:
     with, `queries` what can be asked without a message. With `tombstones` null values of all inputs are messages, None.
     `topic` is the first input, `more_topics` are the others; `sources` has by input those that are read by another key
     through it; `handlers` has by topic those of `app.on`, which `wrap`
-    makes of functions; `windows` are its window stores, whose rows are in `stores`.
+    makes of functions; `windows` are its window stores, whose rows are in `stores`. `close_when_idle` is how far behind
+    the clock stream time follows it while inputs are at their ends. `order` is the store of the records that wait to be
+    handled in the order of time, and `late` what becomes of those that come too late for it.
     """
 
     name: str
@@ -82,6 +84,9 @@ class ActorDefinition:
     more_topics: tuple[Any, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
+    close_when_idle: timedelta | None = None
+    order: Store[bytes, bytes] | None = None
+    late: Any = "drop"
     windows: tuple[TimedStore, ...] = ()
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)
@@ -257,6 +262,24 @@ def check_name(kind: str, name: str) -> None:
         raise ConfigurationError(
             f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes, and more than dots"
         )
+
+
+def name_store(app: Any, name: str, former: str | None) -> None:
+    """Refuse the name of a store of an app that can't be used, and note the former one.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    check_name("store", name)
+    if name in app.stores or name in app.tables:
+        kind = "store" if name in app.stores else "table"
+        raise ConfigurationError(
+            f"store {name}: the app has a {kind} of that name, and both would use the topic …-{name}-changelog: rename "
+            "one"
+        )
+    if former is not None:
+        check_name("store", former)
+        app.renamed_stores[name] = former
 
 
 def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:

@@ -150,7 +150,8 @@ class Replayer:
     def of(cls, app: DeclaredApp, definition: ActorDefinition, make_setup: Callable[[], Setup]) -> Replayer:
         """Make the replayer of an actor."""
         setup, used = make_setup(), definition
-        helpers = {used.timers, used.effects, used.parked, used.answers, app.stores.get(f"{used.name}-ids")}
+        ids = app.stores.get(f"{used.name}-ids")
+        helpers = {used.timers, used.effects, used.parked, used.answers, used.order, ids}
         topics = {store: setup.changelog_topic(store.name) for store in used.stores}
         return cls(
             app,
@@ -351,7 +352,8 @@ class _Run:
             # What a command was signed for isn't known.
             spec = replace(spec, commands=OPEN_COMMANDS)
         more = (replace(one, handler=self._on_input_time(one.handler)) for one in spec.more_inputs)
-        return replace(spec, handler=self._on_input_time(spec.handler), more_inputs=tuple(more)), resolve
+        # Recorded input is handled in the order of time as it is.
+        return replace(spec, order=None, handler=self._on_input_time(spec.handler), more_inputs=tuple(more)), resolve
 
     def _on_input_time(self, handler: Any) -> Any:
         return on_input_time(handler, self._clock, self._unknowns)

@@ -124,6 +124,7 @@ class TaskMeters:
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
         late: by window store, the messages that came too late for all their windows; by table, for its history.
+        late_by_clock: likewise, how many only `close_when_idle` made late, which aren't among `late`.
         stream_ms: stream time as it is committed, None where the actor has no window store, or before the first record.
         refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
         waits_for: what a takeover waits for that has nothing to do with this task itself, "" if for nothing.
@@ -142,6 +143,7 @@ class TaskMeters:
     restored_records: int = 0
     restoring: list[RestoreMeter] = field(default_factory=list)
     late: dict[str, LateMeter] = field(default_factory=dict)
+    late_by_clock: dict[str, int] = field(default_factory=dict)
     stream_ms: int | None = None
     committed_offsets: dict[str, int | None] = field(default_factory=dict)
     end_offsets: dict[str, int] = field(default_factory=dict)

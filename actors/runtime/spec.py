@@ -87,12 +87,14 @@ class Feeds:
             does; empty where a task has but its own inputs.
         has_readers: whether it writes into a topic whose writers are declared.
         idle_after_s: how long a source has to be at its end before it follows the others.
+        behind_ms: how far behind the wall clock sources follow it that are at their ends; None if they don't.
     """
 
     upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     connected: frozenset[str] = frozenset()
     has_readers: bool = False
     idle_after_s: float = 1.0
+    behind_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class ActorSpec:
         concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.
         timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
+        order: likewise, of the records that wait to be handled in the order of time.
         seen: the stores of ids and answers, by which repeats are skipped; in `stores` too.
         effect_functions: by name.
         dead_letters: where messages go that are parked, or skipped and buried.
@@ -143,6 +146,7 @@ class ActorSpec:
     effects: Store[bytes, bytes] | None = None
     effect_functions: Mapping[str, Effect] = field(default_factory=dict)
     parked: Store[bytes, bytes] | None = None
+    order: Store[bytes, bytes] | None = None
     seen: tuple[Store[bytes, bytes], ...] = ()
     dead_letters: OutputTopic | None = None
     answers: Replies | None = None
@@ -196,7 +200,8 @@ class ActorSpec:
         """The stores for which messages may come too late: those of windows, and tables with a history."""
         versioned = (table.name for table in self.tables if table.history is not None)
         windows = (store.name for store in self.windows if not isinstance(store, ChangeStore))
-        return [*windows, *versioned]
+        ordered = () if self.order is None else (self.order.name,)
+        return [*windows, *versioned, *ordered]
 
     @property
     def wholly_read(self) -> frozenset[str]:

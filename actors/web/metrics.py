@@ -217,6 +217,12 @@ def _late(seen: WorkerStatus) -> Iterator[Metric]:
         ((task.actor, store, str(task.partition)), count) for task in seen.tasks for store, count in task.late.items()
     )
     yield _counter("late_records", "Messages that came too late for all windows of the store.", _STORE, late)
+    by_clock = (
+        ((task.actor, store, str(task.partition)), count)
+        for task in seen.tasks
+        for store, count in task.late_by_clock.items()
+    )
+    yield _counter("late_by_clock_records", "Messages that only close_when_idle made too late.", _STORE, by_clock)
 
 
 def _feeds(seen: WorkerStatus) -> Iterator[Metric]:

@@ -71,17 +71,19 @@ class SourceTime:
     """The time of a source, as the task that reads it knows it.
 
     With `idle_after_s` 0, as in the test driver, a source at its end follows the others at once, whatever the clock is.
+    With `behind_ms` it follows the wall clock too, as many milliseconds behind it, in steps of half of that.
 
     Attributes:
         time_ms: the source's time.
         followed_ms: the time that it has from others, which it followed at its end.
     """
 
-    __slots__ = ("_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "followed_ms", "time_ms")
+    __slots__ = ("_behind_ms", "_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "followed_ms", "time_ms")
 
-    def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS) -> None:
+    def __init__(self, idle_after_s: float, time_ms: int = UNKNOWN_MS, behind_ms: int | None = None) -> None:
         self.time_ms, self.followed_ms = time_ms, UNKNOWN_MS
         self._idle_after_s = idle_after_s
+        self._behind_ms = behind_ms
         self._end = self._epoch = -1
         self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
         self._failed_s = float("-inf")
@@ -123,9 +125,14 @@ class SourceTime:
         wall_ms = look.wall_ms - int(self._idle_after_s * 1000) if self._idle_after_s else known_ms
         # Others are ahead of the clock: the source follows it, in steps that are worth a commit.
         least_ms = self.time_ms + (CLOCK_STEP_MS if known_ms > wall_ms else 1)
-        if min(known_ms, wall_ms) < least_ms:
+        before_ms = self.time_ms
+        if min(known_ms, wall_ms) >= least_ms:
+            self.time_ms = min(known_ms, wall_ms)
+        if self._behind_ms is not None and look.wall_ms - self._behind_ms >= self.time_ms + self._behind_ms // 2:
+            self.time_ms = look.wall_ms - self._behind_ms
+        if self.time_ms == before_ms:
             return False
-        self.time_ms = self.followed_ms = min(known_ms, wall_ms)
+        self.followed_ms = self.time_ms
         return True
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _MS = timedelta(milliseconds=1)
@@ -43,11 +43,13 @@ class AlignedWindows:
         longest_ms: no window is longer.
         advance_ms: no two windows begin closer to each other.
         idle_ms: how long after its last millisecond a window may still become longer.
+        by_clock: whether a message belongs to the windows of the time at which it is handled.
     """
 
     longest_ms: int
     advance_ms: int
     idle_ms = 0
+    by_clock = False
 
     def holding(self, at_ms: int) -> Sequence[Window]:
         """Return the windows that a time lies in, the earliest first."""
@@ -117,6 +119,9 @@ class Tumbling(AlignedWindows):
     With `tz`, the size is a number of days, and windows begin at midnight there: one is an hour longer or shorter when
     the clocks change. Seven days, or a multiple, begin on a Monday.
 
+    With `time="wall"` a message belongs to the window in which it is handled, by the partition's clock, and a window
+    closes when its time is over, without a message.
+
     Examples:
         >>> from datetime import timedelta
         >>> [window] = Tumbling(timedelta(minutes=1)).holding(61_000)
@@ -124,7 +129,7 @@ class Tumbling(AlignedWindows):
         Window(start_ms=60000, end_ms=120000)
     """
 
-    __slots__ = ("_days", "_zone", "advance_ms", "longest_ms", "tz")
+    __slots__ = ("_days", "_zone", "advance_ms", "by_clock", "longest_ms", "tz")
 
     def __init__(
         self,
@@ -136,9 +141,13 @@ class Tumbling(AlignedWindows):
         seconds: float = 0,
         milliseconds: float = 0,
         tz: str | None = None,
+        time: Literal["event", "wall"] = "event",
     ) -> None:
         parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
         size_ms = checked_ms("Tumbling", "size", size or timedelta(0), parts)
+        if time not in ("event", "wall"):
+            raise ValueError(f'Tumbling(time={time!r}): it is "event" or "wall"')
+        self.by_clock = time == "wall"
         self.tz = tz
         self._zone: tzinfo = UTC
         self._days, rest = divmod(size_ms, _DAY_MS)
@@ -154,7 +163,8 @@ class Tumbling(AlignedWindows):
             self.longest_ms, self.advance_ms = size_ms + _DAY_MS, max(1, size_ms - _DAY_MS)
 
     def __repr__(self) -> str:
-        return f"Tumbling(days={self._days}, tz={self.tz!r})" if self.tz else f"Tumbling({_shown(self.longest_ms)})"
+        size = f"days={self._days}, tz={self.tz!r}" if self.tz else _shown(self.longest_ms)
+        return f"Tumbling({size}, time='wall')" if self.by_clock else f"Tumbling({size})"
 
     def holding(self, at_ms: int) -> Sequence[Window]:
         """See `AlignedWindows.holding`."""
@@ -244,6 +254,11 @@ Windows = AlignedWindows | Sliding | Session
 def _windows(first_ms: int, last_ms: int, advance_ms: int, size_ms: int) -> Sequence[Window]:
     """Return the windows that begin from one time to another. Records whose times are close have the same ones."""
     return tuple(Window(start, start + size_ms) for start in range(first_ms, last_ms + 1, advance_ms))
+
+
+def goes_by_clock(windows: object) -> bool:
+    """Tell whether messages belong to the windows of the time at which they are handled."""
+    return isinstance(windows, AlignedWindows) and windows.by_clock
 
 
 def checked_ms(what: str, option: str, span: timedelta, parts: Mapping[str, float] = MappingProxyType({})) -> int:

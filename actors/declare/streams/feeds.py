@@ -6,12 +6,15 @@ downstream. Joins by a foreign key are circles, left to right to left, whose top
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from actors.declare.definition import ActorDefinition
 from actors.errors import ConfigurationError
 from actors.runtime.spec import Feeds
+from actors.runtime.windows.closes import is_by_clock
 
 
 def writers_of(app: Any) -> dict[str, tuple[str, ...]]:
@@ -37,6 +40,7 @@ def feeds_of(
     _refuse_circles(upstream)
     timed = _timed(actors, upstream)
     downstream = {writer for name in timed for names in upstream[name].values() for writer in names}
+    behind = _behind(actors, upstream)
     found = {}
     for name in timed:
         definition = actors[name]
@@ -44,9 +48,10 @@ def feeds_of(
             topic: tuple(actors[writer].topic_name for writer in names) for topic, names in upstream[name].items()
         }
         has_readers = name in downstream
-        if inputs or has_readers or len(definition.topic_names) > 1:
+        is_many = len(definition.topic_names) > 1 or definition.order is not None
+        if inputs or has_readers or is_many or name in behind:
             connected = _connected(name, actors, upstream, timed) if inputs or has_readers else ()
-            found[name] = Feeds(inputs, frozenset(connected), has_readers, idle_after_s)
+            found[name] = Feeds(inputs, frozenset(connected), has_readers, idle_after_s, behind.get(name))
     return found
 
 
@@ -95,12 +100,35 @@ def _refuse_circles(upstream: _Upstream) -> None:
 def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[str]:
     """Return the actors in which something goes by event time, and all that are upstream of them."""
     timed: set[str] = set()
-    waiting = {name for name, definition in actors.items() if definition.windows or definition.timers is not None}
+    waiting = {
+        name
+        for name, definition in actors.items()
+        if definition.timers is not None
+        or definition.order is not None
+        or (definition.windows and not is_by_clock(definition.windows))
+    }
     while waiting:
         name = waiting.pop()
         timed.add(name)
         waiting |= {writer for names in upstream[name].values() for writer in names} - timed
     return timed
+
+
+def _behind(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> dict[str, int]:
+    """Return how far behind the clock the sources of actors follow it, in milliseconds: the least of all downstream."""
+    behind = {
+        name: definition.close_when_idle // timedelta(milliseconds=1)
+        for name, definition in actors.items()
+        if definition.close_when_idle is not None
+    }
+    waiting = set(behind)
+    while waiting:
+        name = waiting.pop()
+        for writer in {writer for names in upstream[name].values() for writer in names}:
+            if behind[name] < behind.get(writer, math.inf):
+                behind[writer] = behind[name]
+                waiting.add(writer)
+    return behind
 
 
 def _connected(

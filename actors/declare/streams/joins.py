@@ -58,6 +58,7 @@ class Joins:
         on_error: OnError | Then = "stop",
         misplaced: Misplaced = "stop",
         max_task_idle: timedelta = timedelta(0),
+        close_when_idle: timedelta | None = None,
         by: By | Mapping[Any, By] | None = None,
         late: Any = "drop",
     ) -> Callable[[Joined], Joined]:
@@ -88,6 +89,7 @@ class Joins:
             on_error: as of `actor`; what is skipped or parked is the record that is handled, or one without a match.
             misplaced: as of `actor`.
             max_task_idle: as of `actor`.
+            close_when_idle: as of `actor`; of topics.
             by: as of `actor`.
             late: what becomes of records that come when their window is closed: "drop" counts them, "warn" logs a
                 warning too, "stop" halts their partition, a topic gets them.
@@ -99,9 +101,11 @@ class Joins:
         options |= {"misplaced": misplaced, "on": on}
         if isinstance(left, Table) or isinstance(right, Table):
             of_topics = {"within": within, "grace": grace or None, "by": by, "late": None if late == "drop" else late}
+            of_topics["close_when_idle"] = close_when_idle
             options |= {"max_task_idle": max_task_idle} if max_task_idle else {}
             return _of_tables(self, left, right, of_topics=of_topics, **options)
         options |= {"within": within, "grace": grace, "by": by, "late": late, "max_task_idle": max_task_idle}
+        options["close_when_idle"] = close_when_idle
         return _of_topics(self, left, right, **options)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from actors.declare.arguments import check_inputs, check_span, single_topic
 from actors.declare.declared import Declaration, as_coroutine
-from actors.declare.definition import InputHandler
+from actors.declare.definition import InputHandler, name_store
 from actors.declare.streams.aggregates import aggregate_table
 from actors.declare.streams.repartition import rekeyed
 from actors.declare.values.codecs import check_schema, key_codec
@@ -46,7 +46,7 @@ def make_table(app: Any, topic: Any, *, name: str | None, history: timedelta | N
     if history is not None and not history_ms:
         raise ConfigurationError(f"table {name}: history={history}: it has to be a millisecond or longer")
     check_schema(f"table {name}: topic {topic_name}", topic.schema)
-    app._name_store(name, None)
+    name_store(app, name, None)
     # The app's settings may not be there yet.
     keys = functools.cache(lambda: key_codec(app, topic.schema))
     values = functools.cache(lambda: function_codec(topic))

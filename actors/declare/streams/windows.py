@@ -7,7 +7,16 @@ from datetime import timedelta
 from typing import Any
 
 from actors._core.aggregates import Aggregate
-from actors._core.windows.kinds import LONGEST_SPAN, AlignedWindows, Session, Sliding, Windows, checked_ms
+from actors._core.windows.kinds import (
+    LONGEST_SPAN,
+    AlignedWindows,
+    Session,
+    Sliding,
+    Windows,
+    checked_ms,
+    goes_by_clock,
+)
+from actors.declare.declared import check_idle
 from actors.declare.streams.repartition import Forward
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
@@ -51,6 +60,7 @@ def make_window_store(
     value_serializer: str | None,
     aggregate: Aggregate[Any] | None,
     emit: Every | None,
+    close_when_idle: timedelta | None,
     renamed_from: str | None,
 ) -> WindowStore[Any, Any]:
     """Make a window store, and register the stores of its rows with the app.
@@ -60,13 +70,23 @@ def make_window_store(
     """
     if aggregate is not None:
         check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
+    check_idle(f"window store {name}", close_when_idle)
     rows = app.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
     value = resolve(value_type, value_serializer)
     if aggregate is not None:
         app.value_types[name] = state_type(aggregate)
     elif value.is_json:
         app.value_types[name] = ValueType(value_type, 1)
-    made = window_store(rows, windows, grace=grace, retention=retention, keys=keys, value=value, aggregate=aggregate)
+    made = window_store(
+        rows,
+        windows,
+        grace=grace,
+        retention=retention,
+        close_when_idle=close_when_idle,
+        keys=keys,
+        value=value,
+        aggregate=aggregate,
+    )
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
@@ -79,6 +99,7 @@ def window_store(
     *,
     grace: timedelta,
     retention: timedelta | None,
+    close_when_idle: timedelta | None = None,
     keys: Callable[[], Codec],
     value: Codec,
     aggregate: Aggregate[Any] | None,
@@ -96,6 +117,12 @@ def window_store(
     if not isinstance(grace, timedelta) or not timedelta(0) <= grace <= LONGEST_SPAN:
         raise ConfigurationError(
             f"window store {name}: grace={grace!r}: give a timedelta of 0 or more, up to {LONGEST_SPAN.days} days"
+        )
+    if goes_by_clock(windows) and (grace or close_when_idle is not None):
+        option = "grace" if grace else "close_when_idle"
+        raise ConfigurationError(
+            f'window store {name}: {option}= is for event time, and with time="wall" no message is late and no window '
+            "waits for one: leave it out"
         )
     # What a record does to sliding windows follows from those that end up to a length before it.
     lengths = 2 if isinstance(windows, Sliding) else 1
@@ -122,6 +149,7 @@ def window_store(
         decode_value=value.decode if aggregate is None else aggregate.decoder(),
         aggregate=aggregate,
     )
+    store.close_when_idle = close_when_idle
     use_keys(store, keys)
     rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
     return store

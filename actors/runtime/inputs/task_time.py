@@ -16,6 +16,7 @@ from actors.ports import TaskSink, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
+from actors.runtime.inputs.time_order import TimeOrder
 from actors.runtime.spec import Feeds
 
 COMMIT_S = 10.0
@@ -57,7 +58,10 @@ class TaskTime:
         followers: Sequence[Follower],
         monotonic: Callable[[], float],
         is_due: Callable[[], bool],
+        order: TimeOrder | None = None,
     ) -> None:
+        self._order = order
+        self._rest: tuple[object, float] = None, 0.0
         self._feeds = feeds
         self._inputs = inputs
         self._inbox = inbox
@@ -69,7 +73,9 @@ class TaskTime:
         self._looks: deque[Look] = deque(maxlen=1)
         self._held: tuple[int, float] | None = None
         self._sources = [
-            None if one.source.topic in feeds.upstream else SourceTime(feeds.idle_after_s, one.times.source_ms)
+            None
+            if one.source.topic in feeds.upstream
+            else SourceTime(feeds.idle_after_s, one.times.source_ms, feeds.behind_ms)
             for one in inputs
         ]
         sources = {index: source for index, source in enumerate(self._sources) if source is not None}
@@ -134,9 +140,13 @@ class TaskTime:
         """
         topics = {feed for feeds in self._feeds.upstream.values() for feed in feeds} | self._feeds.connected
         commits = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
-        if not topics and not self._lags:
+        if not topics and not self._lags and self._feeds.behind_ms is None and not self._has_waiting:
             return set(), set(), set()
         return commits, {one.source for one in self._inputs}, topics
+
+    @property
+    def _has_waiting(self) -> bool:
+        return self._order is not None and self._order.has_waiting
 
     @property
     def _lags(self) -> bool:
@@ -186,6 +196,7 @@ class TaskTime:
                     saw(at_ms)
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
+        look = None
         while self._looks:
             look = self._looks.popleft()
             if any(one.source not in look.ends for one in self._inputs):
@@ -202,10 +213,23 @@ class TaskTime:
             handled_to = {one.source.topic: self._handled(index) for index, one in enumerate(self._inputs)}
             self._told |= upstream.believe(handled_to)
         self._move()
+        self._rests(look)
 
-    def known(self) -> tuple[int, list[TimeMark]]:
-        """Return stream time, and what the next commit would say."""
-        return self.stream_ms, self._marks()
+    def _rests(self, look: Look | None) -> None:
+        """Have records at stream time itself handled if nothing came, and no feed moved, for as long as of idleness."""
+        order = self._order
+        if look is None or order is None:
+            return
+        rest = self.stream_ms, [look.ends.get(one.source) for one in self._inputs]
+        is_done = all(end is not None and self._handled(index) >= end[0] for index, end in enumerate(rest[1]))
+        if rest != self._rest[0] or not is_done:
+            self._rest = rest, look.answered_s
+        elif look.sent_s >= self._rest[1] + self._feeds.idle_after_s:
+            order.rest()
+
+    def known(self) -> tuple[int, list[TimeMark], float]:
+        """Return stream time, what the next commit would say, and before which time records are handled."""
+        return self.stream_ms, self._marks(), self._order.passed_ms if self._order else 0
 
     def _marks(self) -> list[TimeMark]:
         return [self._mark(index, self._next_output_ms()) for index in range(len(self._inputs))]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from actors.errors import UsageError
+from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 
 
@@ -52,6 +53,7 @@ class InternalMessage:
             message that failed, or that is left when its task ends: that one stays in hand, so no commit passes it.
         what: the message for people, as in "timer 'remind'".
         handle: called in the place of the actor's handler; such a message can't be parked.
+        source: where it came from; None for the actor's first input.
     """
 
     record: InternalRecord
@@ -59,6 +61,7 @@ class InternalMessage:
     handled: Callable[[], None]
     what: str
     handle: Callable[[Context], Awaitable[None]] | None = None
+    source: TopicPartition | None = None
 
 
 def refuse_keyless(ctx: Context, call: str) -> None:

@@ -142,6 +142,19 @@ class Publishing(Protocol):
         """Return about how many bytes the record of a write takes; raise if the topic doesn't take it."""
 
 
+class Ordering(Protocol):
+    """Records that wait for their turn: `actors.runtime.inputs.time_order`."""
+
+    def keep(self, ctx: Any) -> bool:
+        """Keep a record until its turn; return whether it comes in time."""
+
+    def count_late(self, ctx: Any, *, is_warned: bool) -> None:
+        """Count a record that comes too late."""
+
+    def late_record(self, ctx: Any) -> Exception:
+        """Return the error of a record that comes too late."""
+
+
 @dataclass(slots=True)
 class Tools:
     """What an actor has beside stores, as far as it was declared to; `clock`, `timestamps` are there in every worker.
@@ -159,6 +172,7 @@ class Tools:
     latest_ms: int = 0
     late: dict[str, LateMeter] = field(default_factory=dict)
     timestamps: Timestamps | None = None
+    order: Ordering | None = None
 
     def was_late(self, store: str, ctx: Any, stream_ms: int, *, is_warned: bool = False) -> None:
         """Count a message that came too late for a store."""

@@ -158,6 +158,7 @@ class TaskStatus:
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
         late: by window store, how many messages came too late for all their windows; by table, for its history.
+        late_by_clock: likewise, those that only `close_when_idle` made late, which aren't among `late`.
         stream_ms: stream time as it is committed, Unix milliseconds; None where there is none.
         waits_for: the feed that holds stream time back while another is ahead; None if none does.
         held_s: for how long stream time has stood because of that.
@@ -196,6 +197,7 @@ class TaskStatus:
     refused_commands: int = 0
     ahead_ms: int = 0
     late: dict[str, int] = field(default_factory=dict)
+    late_by_clock: dict[str, int] = field(default_factory=dict)
     stream_ms: int | None = None
     waits_for: FeedStatus | None = None
     held_s: float = 0.0
@@ -351,6 +353,7 @@ def _task(task: Task, sight: StatusInputs) -> TaskStatus:
         ahead_ms=task.context.clock.ahead_ms,
         # A store with nothing late has a count too: a rate begins with a sample.
         late={name: meters.late[name].count if name in meters.late else 0 for name in task.spec.late_stores},
+        late_by_clock=dict(meters.late_by_clock),
         stream_ms=meters.stream_ms,
         **_feeds(task),
         kept_s=min(((store.retention_ms + WINDOW_MARGIN_MS) / 1000 for store in task.spec.windows), default=None),

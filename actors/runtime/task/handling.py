@@ -24,6 +24,7 @@ from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.commands import is_command
 from actors.runtime.inputs.event_times import MistimedRecord
 from actors.runtime.inputs.misplaced import MisplacedRecord
+from actors.runtime.inputs.time_order import waits_its_turn
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import (
     NULL_KEY,
@@ -35,7 +36,7 @@ from actors.runtime.message.failures import (
     undecodable,
     unreadable,
 )
-from actors.runtime.message.internal_messages import InternalMessage
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec, InputSpec
@@ -101,7 +102,9 @@ class Handling:
             failed.offset, failed.key = record.offset, record.key
             self.give_up(state, record, failed, 1, internal)
             return
-        if internal is not None and internal.handle is not None:
+        is_early = internal is None and self.spec.order is not None and waits_its_turn(record)
+        if is_early or (internal is not None and internal.handle is not None):
+            # A record that has yet to come to its turn goes behind the parked ones of its key then.
             parked = None
         if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
             return
@@ -346,4 +349,8 @@ def blame(
 
 def identity(source: TopicPartition, record: InputRecord) -> MessageId:
     """Return what tells a message of a task from all others; `source` is where it came from."""
-    return getattr(record, "id", None) or (source.topic, record.offset)
+    own: str | None = getattr(record, "id", None)
+    if own is None and isinstance(record, InternalRecord) and record.what:
+        # It waited for its turn, and is named in commands.
+        own = f"{source.topic}-{record.offset}"
+    return own or (source.topic, record.offset)

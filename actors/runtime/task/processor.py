@@ -447,6 +447,7 @@ class TaskProcessor:
     async def _handle_due(self, took_s: float) -> None:
         """Handle what is due as if it were messages behind the last one, until it is the records' turn again."""
         scope, inbox, monotonic = self._scope, self._inbox, self._clock.monotonic
+        messages, home = self._messages, self.inputs[0].source
         self._note_time()
         began_s = monotonic()
         if self.is_clean:
@@ -456,14 +457,16 @@ class TaskProcessor:
             if is_careful:
                 # It isn't to blame for what was handled before.
                 await self._commit()
-            scope.source_offset = self.reached - 1
+            scope.source_offset, messages.source = self.reached - 1, internal.source or home
             try:
-                await self._handling.message(self._messages, internal.record, internal)
+                await self._handling.message(messages, internal.record, internal)
+                internal.handled()
+                await self._commit_if_due(internal.record, is_careful=is_careful)
             except RecordError:
                 await self._commit()
                 raise
-            internal.handled()
-            await self._commit_if_due(internal.record, is_careful=is_careful)
+            finally:
+                messages.source = home
             if inbox.stopping or inbox.is_paused or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
                 return
 

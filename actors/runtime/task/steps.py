@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from actors.ports import ChangelogWrites
+from actors.runtime.inputs.time_order import STREAM_TIME
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import is_slice
 from actors.runtime.spec import ActorSpec
@@ -29,7 +30,8 @@ Changelogs = Mapping[str, ChangelogWrites]
 def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
     """Return a commit's writes, by the changelogs' topics, in the steps that they take; the steps aren't empty."""
     parked, effects, timers = (_topics(spec, store) for store in (spec.parked, spec.effects, spec.timers))
-    lines, last = parked | effects, _topics(spec, *spec.seen)
+    ordered, last = _topics(spec, spec.order), _topics(spec, *spec.seen)
+    lines = parked | effects | ordered
     windows = _topics(spec, *(store.rows for store in spec.windows))
     new: dict[str, ChangelogWrites] = {}
     gone: dict[str, ChangelogWrites] = {}
@@ -38,8 +40,10 @@ def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
         if topic in parked:
             # Slices before the entry that says that they are there.
             writes.sort(key=lambda write: not is_slice(write[0]))
-        new[topic] = {key: entry for key, entry in writes if entry[1] is not None}
-        gone[topic] = {key: entry for key, entry in changelogs[topic].items() if entry[1] is None}
+        # Stream time comes behind what is handled by it: what is read again before it is late.
+        behind = {key for key, entry in writes if entry[1] is None or (topic in ordered and key == STREAM_TIME)}
+        new[topic] = {key: entry for key, entry in writes if key not in behind}
+        gone[topic] = {key: entry for key, entry in changelogs[topic].items() if key in behind}
     steps: list[Changelogs] = [
         {topic: writes for topic, writes in changelogs.items() if topic not in lines | timers | last | windows},
         {topic: writes for topic, writes in new.items() if writes},

@@ -12,6 +12,7 @@ from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import Follower, TaskTime
+from actors.runtime.inputs.time_order import TimeOrder
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
@@ -23,6 +24,7 @@ from actors.runtime.requests.requests import Asker
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
+from actors.runtime.windows.closes import is_by_clock
 from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionStore
@@ -38,6 +40,7 @@ class ToolSet:
     parked: Parked | None = None
     timers: Timers | None = None
     windows: TaskWindows | None = None
+    order: TimeOrder | None = None
 
 
 def make_inbox(
@@ -70,7 +73,11 @@ def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: Tool
     feeds, services = context.spec.feeds, context.services
     if feeds is None:
         return None
-    followers: list[Follower] = [one for one in (tools.timers, tools.windows) if one is not None]
+    windows = None if is_by_clock(context.spec.windows) else tools.windows
+    timed = [one for one in (tools.timers, windows) if one is not None]
+    if tools.order is not None:
+        tools.order.lead(timed)
+    followers: Sequence[Follower] = timed if tools.order is None else [tools.order]
     return TaskTime(
         feeds,
         inputs,
@@ -78,6 +85,7 @@ def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: Tool
         sink=services.sink,
         timestamps=tools.timestamps,
         followers=followers,
+        order=tools.order,
         monotonic=context.clock.monotonic,
         is_due=_never if tools.timers is None else tools.timers.is_due,
     )
@@ -147,7 +155,8 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             timestamps=timestamps,
             meters=context.meters,
             is_in_order=spec.concurrency == 1,
-            follows_feeds=spec.feeds is not None,
+            follows_feeds=spec.feeds is not None and not is_by_clock(spec.windows),
+            follows_clock=spec.feeds is not None and spec.feeds.behind_ms is not None,
         )
         made.windows = windows
         state.time_windows = windows
@@ -170,6 +179,9 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
         # Deadlines are for other workers, whose partitions have times of their own.
         asks = asks if spec.tracing is None else spec.tracing.asks(asks)
         made.tools.asks = Asker(asks, context.services.clock, spec.name)
+    if spec.order is not None:
+        made.tools.order = made.order = order = TimeOrder(spec.order, state, spec.topics, timestamps=timestamps)
+        made.punctuators.append(order)
     if spec.obeys_commands:
         made.parked = Parked(spec, state, effects=effects, meters=context.meters)
     return made

@@ -52,6 +52,7 @@ class ChangeStore:
     """
 
     grace_ms = 0
+    close_when_idle: timedelta | None = None
 
     def __init__(
         self,

@@ -7,12 +7,13 @@ none has a row, which is removed, and so has a window that changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
 
 from actors._core.windows.join_rows import UNMATCHED, unmatched_parts
-from actors._core.windows.kinds import AlignedWindows, Window
+from actors._core.windows.kinds import AlignedWindows, Window, goes_by_clock
 from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.windows.changes import ChangeStore
@@ -25,6 +26,11 @@ TimedStore = WindowStore[Any, Any] | JoinStore | ChangeStore
 """A store whose rows belong to stream time."""
 Found = list[tuple[Any, bytes]]
 """What closes: a window or a side, and the encoded value."""
+
+
+def is_by_clock(stores: Iterable[TimedStore]) -> bool:
+    """Tell whether the windows of an actor go by the clock in place of stream time: all of them do, or none."""
+    return any(isinstance(store, WindowStore) and goes_by_clock(store.windows) for store in stores)
 
 
 class Closes(Protocol):

@@ -65,6 +65,8 @@ class JoinStore:
         on_close_function: called as `(ctx, side, value)` for these; None where nothing is handed out.
     """
 
+    close_when_idle: timedelta | None = None
+
     def __init__(
         self,
         rows: Store[bytes, bytes],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
@@ -85,6 +86,7 @@ class WindowStore(Generic[K, V]):
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
         changes: the windows that changed, for `on_emit`; None without `emit=`.
+        close_when_idle: how far behind the clock windows close while the inputs are at their ends; None if they don't.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
 
     Examples:
@@ -129,6 +131,7 @@ class WindowStore(Generic[K, V]):
         self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
+        self.close_when_idle: timedelta | None = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
         if isinstance(windows, Session):

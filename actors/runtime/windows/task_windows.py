@@ -4,6 +4,9 @@ Stream time is the largest timestamp of an input record that the task has begun 
 feeds if it follows several: see `actors._core.task.feed_times`. It goes with each commit, so that it never goes back. A
 window that is closed by it takes no record any more, also while its close waits.
 
+Of windows by the clock the partition's time takes the place of stream time, in all of this. It moves with each message
+that is handled, and with each close.
+
 Closes are internal messages. How far they have come is written in the commit of each: for tumbling and hopping windows
 the row of the last one, since their rows lie in the order of their starts; for other kinds an entry for the next close
 of each list, which is removed or moved on.
@@ -28,17 +31,25 @@ from typing import Any
 
 import msgspec
 
-from actors._core.windows.kinds import Window
+from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
-from actors.runtime.message.context import Context
+from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import wrong_timestamp
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.windows.changes import ChangeStore
-from actors.runtime.windows.closes import Closes, Found, TimedStore, closes_of, read_progress, write_progress
+from actors.runtime.windows.closes import (
+    Closes,
+    Found,
+    TimedStore,
+    closes_of,
+    is_by_clock,
+    read_progress,
+    write_progress,
+)
 from actors.runtime.windows.removal import Removal
 from actors.runtime.windows.store import WindowStore
 from stores._core.windows import Progress, encode_progress
@@ -156,9 +167,11 @@ class TaskWindows:
         meters: TaskMeters,
         is_in_order: bool,
         follows_feeds: bool = False,
+        follows_clock: bool = False,
     ) -> None:
         self._state = state
-        self._follows_feeds = follows_feeds
+        self._follows_feeds, self._follows_clock = follows_feeds, follows_clock
+        self._by_clock = is_by_clock(stores)
         self._timestamps = timestamps
         self._meters = meters
         self._is_in_order = is_in_order
@@ -176,6 +189,8 @@ class TaskWindows:
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
         self._written_ms = self._earlier_ms = self.stream_ms
         self._written_latest_ms = self.latest_ms
+        # Of the records alone: what stream time has come to by the clock isn't in it.
+        self._seen_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
         self._note_time()
         self._closed_end_ms = -1
@@ -219,12 +234,18 @@ class TaskWindows:
 
         A timer may have the time of a clock that is ahead of the records.
         """
+        if self._by_clock and not self.is_closing:
+            if isinstance(ctx._record, InternalRecord):
+                self._tick()
+            return self.stream_ms
         at_ms = ctx._record.timestamp
         return at_ms if 0 <= at_ms <= self.latest_ms else max(0, min(at_ms, self.latest_ms))
 
     def is_late(self, ctx: Context) -> bool:
         """Tell whether a message is too late for all windows; those of timers and effects never are."""
         record = ctx._record
+        if self._by_clock:
+            return False
         if record.timestamp >= self.stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
             # Hot: most are, and the window that ends last is open then.
             return False
@@ -241,7 +262,23 @@ class TaskWindows:
 
     def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
-        self._state.tools.was_late(store.name, ctx, self.stream_ms, is_warned=is_warned)
+        if self._is_late_by_clock(store):
+            late = self._meters.late_by_clock
+            late[store.name] = late.get(store.name, 0) + 1
+        else:
+            self._state.tools.was_late(store.name, ctx, self.stream_ms, is_warned=is_warned)
+
+    def _is_late_by_clock(self, store: TimedStore) -> bool:
+        """Tell whether the window of the message that is handled would be open if time were that of the records."""
+        ctx = current_message.get(None) if self._follows_clock else None
+        if ctx is None:
+            return False
+        at_ms = ctx._record.timestamp
+        if isinstance(store, WindowStore) and isinstance(store.windows, AlignedWindows):
+            end_ms = store.windows.holding(at_ms)[-1].end_ms
+        else:
+            end_ms = at_ms + self._closings[store].closes.length_ms
+        return end_ms + store.grace_ms > self._seen_ms
 
     def expect(self, store: TimedStore, row: bytes) -> None:
         """Count on the close of a row.
@@ -275,6 +312,10 @@ class TaskWindows:
         )
         return self.latest_ms + sum(spans)
 
+    def is_due(self) -> bool:
+        """Return whether something closes by stream time."""
+        return any(closing.next_ms <= self.stream_ms for closing in self._closings.values())
+
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be handed out for a window, a change or a record of a join."""
         return self._handled_ms() - max(
@@ -288,6 +329,9 @@ class TaskWindows:
             RecordError: its timestamp is missing, or so far in the future that it would close windows that are in use.
         """
         record = ctx._record
+        if self._by_clock:
+            self._tick()
+            return
         if isinstance(record, InternalRecord) and not record.is_input:
             return
         at_ms = record.timestamp
@@ -299,9 +343,14 @@ class TaskWindows:
             self._timestamps.check(ctx._source, record, reached_ms=self.stream_ms, harm=harm)
         if at_ms > self.latest_ms:
             self.latest_ms = at_ms
+        if self._follows_clock and at_ms > self._seen_ms:
+            self._seen_ms = at_ms
         if at_ms > self.stream_ms and not self._follows_feeds:
             self._moved_by = self._state.scope.input, record.offset
             self._earlier_ms, self.stream_ms = self.stream_ms, at_ms
+
+    def _tick(self) -> None:
+        self.advance(self._timestamps.clock.wall_ms())
 
     # --- what closes -----------------------------------------------------------------------------------------------
 
@@ -311,10 +360,15 @@ class TaskWindows:
         for closing in self._closings.values():
             if closing.next_ms <= stream_ms:
                 return 0.0
-        return math.inf
+        if not self._by_clock:
+            return math.inf
+        next_ms = min(closing.next_ms for closing in self._closings.values())
+        return max(0.0, (next_ms - self._timestamps.clock.wall_ms()) / 1000)
 
     def take(self) -> Sequence[InternalMessage]:
         """See `Punctuator.take`: the windows that end first go first."""
+        if self._by_clock:
+            self._tick()
         due: list[tuple[_Order, InternalMessage]] = []
         for closing in self._closings.values():
             if closing.next_ms <= self.stream_ms:

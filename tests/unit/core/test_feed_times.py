@@ -202,3 +202,27 @@ def test_times_that_another_program_wrote_are_no_times_or_numbers(text: str) -> 
     mark = parse_mark(text)
     assert mark is not None
     assert mark.times in (TimeMark(), TimeMark(6, 7))
+
+
+def test_a_source_that_follows_the_clock_moves_by_half_of_its_distance() -> None:
+    source = SourceTime(IDLE_S, behind_ms=10_000)
+    source.handled(NOON_MS - 14_999)
+    for sent_s in (0.0, 1.0):
+        assert looked(source, sent_s, others_ms=UNKNOWN_MS) == NOON_MS - 14_999
+    assert looked(source, 2.0, others_ms=UNKNOWN_MS, wall_ms=NOON_MS + 1) == NOON_MS + 1 - 10_000
+
+
+def test_a_source_that_follows_the_clock_is_silent_first() -> None:
+    source = SourceTime(IDLE_S, behind_ms=10_000)
+    assert looked(source, 0.0) == UNKNOWN_MS
+    assert looked(source, 1.0, end=6, handled=6) == UNKNOWN_MS
+    assert looked(source, 2.0, end=6, handled=5) == UNKNOWN_MS
+    assert looked(source, 2.1, end=6, handled=6) == NOON_MS - 10_000
+    source.failed(2.2)
+    assert looked(source, 12.1, end=6, handled=6, wall_ms=NOON_MS + 60_000) == NOON_MS - 10_000
+
+
+def test_a_source_that_follows_the_clock_follows_what_is_ahead_of_it() -> None:
+    source = SourceTime(IDLE_S, behind_ms=10_000)
+    looked(source, 0.0, others_ms=NOON_MS - 5_000)
+    assert looked(source, 1.0, others_ms=NOON_MS) == NOON_MS - 5_000

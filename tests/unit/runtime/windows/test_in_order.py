@@ -1,0 +1,177 @@
+"""Records that are handled in the order of their times: `order="time"`."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from actors import App, Context, HandlerFailedError, Tumbling, aggregates
+from actors.errors import ConfigurationError
+from actors.testing import ActorTestDriver
+
+NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+class World:
+    """Notes what it handles; "bad" fails until it is mended. The last value of a key wins."""
+
+    def __init__(self, **options: Any) -> None:
+        self.app = App("shop", broker="kafka://127.0.0.1:1")
+        self.left, self.right = (self.app.topic(name, key_type=str, value_type=str) for name in ("left", "right"))
+        self.seen: list[tuple[str, str, int, int]] = []
+        self.is_mended = False
+        self.last = self.app.store("last", key_type=str, value_type=str)
+        self.log = self.app.store("log", key_type=str, value_type=list[str])
+        options = {"order": "time", "stores": [self.last, self.log], "name": "work"} | options
+
+        @self.app.actor(self.left, self.right, **options)
+        async def work(ctx: Context, value: str) -> None:
+            if value == "bad" and not self.is_mended:
+                raise ValueError("not this one")
+            self.seen.append((ctx.topic, value, ctx.timestamp_ms - NOON_MS, ctx.offset))
+            self.last.set(ctx.key, value)
+            self.log.set(ctx.key, [*(self.log.get(ctx.key) or []), value])
+
+        self.work = work
+
+    def driver(self) -> ActorTestDriver:
+        return ActorTestDriver(self.app, now=NOON, partitions=1)
+
+    def post(self, driver: ActorTestDriver, topic: Any, value: str, at_ms: int) -> None:
+        driver.post(topic, key="a", value=value, timestamp_ms=NOON_MS + at_ms)
+
+    @property
+    def values(self) -> list[str]:
+        return [value for _, value, _, _ in self.seen]
+
+
+def test_records_are_handled_in_the_order_of_their_times() -> None:
+    world = World()
+    with world.driver() as driver:
+        for value, at_ms in (("a", 10), ("c", 30), ("d", 40)):
+            world.post(driver, world.left, value, at_ms)
+        for value, at_ms in (("b", 20), ("e", 50)):
+            world.post(driver, world.right, value, at_ms)
+        driver.settle()
+        assert world.seen == [
+            ("left", "a", 10, 0),
+            ("right", "b", 20, 0),
+            ("left", "c", 30, 1),
+            ("left", "d", 40, 2),
+            ("right", "e", 50, 1),
+        ]
+        assert driver.get(world.last, "a") == "e"
+
+
+def test_a_late_record_goes_the_way_of_late_ones() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    late = app.topic("late", key_type=str, value_type=str)
+    topic, seen = app.topic("in", key_type=str, value_type=str), []
+
+    @app.actor(topic, order="time", late=late)
+    async def work(ctx: Context, value: str) -> None:
+        seen.append(value)
+
+    with ActorTestDriver(app, now=NOON) as driver:
+        driver.send(topic, key="a", value="now", timestamp_ms=NOON_MS)
+        driver.send(topic, key="a", value="before", timestamp_ms=NOON_MS - 1)
+        assert seen == ["now"]
+        assert [sent.value for sent in driver.outputs(late)] == ["before"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_crashes_lose_and_double_nothing(seed: int) -> None:
+    chance, world = random.Random(seed), World()
+    with world.driver() as driver:
+        records = [(chance.choice((world.left, world.right)), str(number), number) for number in range(60)]
+        # Each input has its records in order, and one of them is read first.
+        for topic, value, at_ms in sorted(records, key=lambda record: record[0] is world.left):
+            world.post(driver, topic, value, at_ms)
+        driver.crash(keep_disk=False, settle=False)
+        driver.settle()
+        driver.crash(keep_disk=seed % 2 == 0)
+        assert driver.get(world.log, "a") == [str(number) for number in range(60)]
+        assert not [row for row in driver.items(world.app.stores["work-waiting"]) if row != b"s"]
+
+
+def test_a_parked_record_keeps_its_input() -> None:
+    world = World(on_error="park")
+    with world.driver() as driver:
+        world.post(driver, world.right, "bad", 10)
+        world.post(driver, world.left, "good", 20)
+        driver.settle()
+        assert world.values == []
+        world.is_mended = True
+        driver.retry_parked(world.work, "a")
+    assert [(topic, value, offset) for topic, value, _, offset in world.seen] == [
+        ("right", "bad", 0),
+        ("left", "good", 0),
+    ]
+
+
+def test_what_comes_while_a_record_is_parked_comes_to_its_turn_first() -> None:
+    world = World(on_error="park")
+    with world.driver() as driver:
+        world.post(driver, world.left, "bad", 10)
+        world.post(driver, world.right, "bad too", 15)
+        driver.settle()
+        assert world.values == []
+        for topic, value, at_ms in ((world.left, "c", 30), (world.left, "d", 50), (world.right, "b", 20)):
+            world.post(driver, topic, value, at_ms)
+        driver.settle()
+        world.is_mended = True
+        driver.retry_parked(world.work, "a")
+    assert world.values == ["bad", "bad too", "b", "c", "d"]
+
+
+def test_a_record_that_stops_the_partition_can_be_dropped_by_its_name() -> None:
+    world = World(on_error="stop")
+    with world.driver() as driver:
+        world.post(driver, world.right, "bad", 10)
+        with pytest.raises(HandlerFailedError) as failed:
+            driver.settle()
+    assert "called by the record at right[0] offset 0" in str(failed.value)
+    assert "stopped drop work 0 right-0`" in str(failed.value)
+
+
+def test_a_skipped_record_is_gone() -> None:
+    world = World(on_error="skip")
+    with world.driver() as driver:
+        world.post(driver, world.right, "bad", 10)
+        world.post(driver, world.left, "good", 20)
+        driver.settle()
+        assert world.values == ["good"]
+        assert not [row for row in driver.items(world.app.stores["work-waiting"]) if row != b"s"]
+
+
+def test_a_window_closes_between_the_records_before_and_behind_it() -> None:
+    app, steps = App("shop", broker="kafka://127.0.0.1:1"), []
+    left, right = (app.topic(name, key_type=str, value_type=str) for name in ("left", "right"))
+    seconds = app.window_store("seconds", Tumbling(seconds=1), aggregate=aggregates.count())
+
+    @app.actor(left, right, stores=[seconds], order="time")
+    async def work(ctx: Context, value: str) -> None:
+        steps.append(value)
+        seconds.add(ctx.key, None)
+
+    @seconds.on_close
+    def close(ctx: Context, window: Any, count: int) -> None:
+        steps.append(f"{count} until {window.end_ms - NOON_MS}")
+
+    with ActorTestDriver(app, now=NOON) as driver:
+        # The last of the right ones lets all of the left ones go at once.
+        records = [*((left, at_ms) for at_ms in (500, 1500, 2500, 3100)), (right, 100), (right, 900), (right, 5000)]
+        for topic, at_ms in records:
+            driver.post(topic, key="a", value=str(at_ms), timestamp_ms=NOON_MS + at_ms)
+        driver.settle()
+    assert steps[:5] == ["100", "500", "900", "3 until 1000", "1500"]
+    assert steps[5:] == ["1 until 2000", "2500", "1 until 3000", "3100", "1 until 4000", "5000"]
+
+
+def test_concurrency_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="order="):
+        World(concurrency=4)
