@@ -92,6 +92,11 @@ class FeedWorld:
     features: frozenset[str] = frozenset()
     is_exactly_once: bool = True
     has_zombies: bool = True
+    is_failing: bool = False
+
+    def fails(self, number: int) -> bool:
+        """Return whether the first stage raises now for a record of this id."""
+        return self.is_failing and number % 3 == 0
 
     def set_clock(self, clock: MachineClock, offset_ms: int) -> None:
         """Set a machine's clock."""
@@ -144,7 +149,7 @@ class Machine(Node):
 
     async def _main(self, process: Process, clock: MachineClock) -> None:
         world = self._feeds
-        setup, topics = Setup(make_app(world.shape)), SimTopics(world.cluster)
+        setup, topics = Setup(make_app(world.shape, world.fails)), SimTopics(world.cluster)
         specs, outputs = await self._specs(setup, topics)
         logs, sink = FakeLogs(world.cluster, world.network, chunk_records=20), LateSource()
         view = FakeGroupView(world.cluster, world.network)

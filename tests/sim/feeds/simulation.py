@@ -28,6 +28,7 @@ from actors._faust.setup import Setup
 from actors.ports import Committed, TopicPartition
 from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
+from actors.runtime.commands import CONTROL_HEADER, Command
 from actors.testing.driving import SimTopics, claim_stores, make_topics
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.direct import DirectNetwork
@@ -53,6 +54,7 @@ from tests.sim.feeds.program import (
     make_app,
 )
 from tests.sim.nemesis import Nemesis
+from tests.sim.node import SKEW_MARGIN_MS
 from tests.sim.simulation import SimulationFailedError
 
 FAULTS = (
@@ -80,6 +82,8 @@ FAULTS = (
 )
 QUIET_S = 90.0
 """How long after the last record everything has to be handed out."""
+LAST_REST_S = 30.0
+"""How long times may still move when all results are there."""
 REST_S = 15.0
 """How long nothing may be written then."""
 TRACE_LINES = 60
@@ -97,23 +101,30 @@ class Report:
     counted: Counter[str] = field(default_factory=Counter)
 
 
-def check(seed: int, *, faults: Sequence[str] | None = None, print_trace: bool = False) -> Report:
+def check(
+    seed: int, *, faults: Sequence[str] | None = None, features: Sequence[str] = (), print_trace: bool = False
+) -> Report:
     """Run a seed.
 
     Raises:
         SimulationFailedError: something isn't as the promise says.
     """
-    report = simulate(seed, faults=faults, print_trace=print_trace)
+    report = simulate(seed, faults=faults, features=features, print_trace=print_trace)
     if report.violations:
         lines = [f"feeds, seed {seed}: {report.shape}", *report.violations[:10], "---", *report.trace[-TRACE_LINES:]]
         raise SimulationFailedError("\n".join(lines))
     return report
 
 
-def simulate(seed: int, *, faults: Sequence[str] | None = None, print_trace: bool = False) -> Report:
-    """Run a seed and report, whatever happens; with these faults only, if they are given."""
+def simulate(
+    seed: int, *, faults: Sequence[str] | None = None, features: Sequence[str] = (), print_trace: bool = False
+) -> Report:
+    """Run a seed and report, whatever happens; with these faults only, if they are given.
+
+    `features` are those of `Shape.with_features`.
+    """
     loop = VirtualLoop()
-    run = Run(loop, seed, faults, print_trace=print_trace)
+    run = Run(loop, seed, faults, frozenset(features), print_trace=print_trace)
     loop.set_exception_handler(lambda _, context: run.notes.violated(f"unhandled: {context}"))
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -153,6 +164,9 @@ class FeedNemesis(Nemesis):
         world: Any = run.world
         machines: Any = run.machines
         more = [self.slow_actor, self.lost_look, self.slow_look, self.grow]
+        if "failing" in world.features:
+            more.append(self.fail)
+            kinds = [*kinds, "fail"]
         self._grow = run.grow
         super().__init__(world, machines, random, kinds=kinds, further=more)
 
@@ -174,6 +188,11 @@ class FeedNemesis(Nemesis):
         """The topic that is read by another key is given a partition, once."""
         self._grow()
 
+    def fail(self) -> None:
+        """The first stage raises for a while, for some records and what they led to."""
+        self._world.is_failing = True  # type: ignore[attr-defined]
+        self._after(self._random.uniform(0.5, 6.0), lambda: setattr(self._world, "is_failing", False))
+
     def slow_look(self) -> None:
         """Answers of all kinds take their time."""
         latency_s = (0.0005, self._random.choice((0.3, 1.2)))
@@ -184,13 +203,22 @@ class FeedNemesis(Nemesis):
 class Run:
     """A seed's world, and what becomes of it."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, faults: Sequence[str] | None, *, print_trace: bool) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        faults: Sequence[str] | None,
+        features: frozenset[str] = frozenset(),
+        *,
+        print_trace: bool = False,
+    ) -> None:
         self.seed = seed
         self.notes = Notes(loop, print_trace=print_trace)
         self.counted: Counter[str] = Counter()
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
         shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
+        shape = shape.with_features(features, Random(f"{seed} features"))
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
         network.trace = self.notes.note
@@ -205,11 +233,12 @@ class Run:
             queue_records=random.choice((5, 20, 1000)),
             commit_interval_s=random.choice((0.05, 0.1, 0.5)),
             session_s=random.choice((3.0, 6.0)),
+            features=features,
         )
         self._partitions = random.randint(1, 3)
         self._clicks = random.randint(1, 3)
         self._lag_ms = random.choice((0, 60_000))
-        self._is_prompt = random.random() < 0.5
+        self._is_prompt = random.random() < 0.5 or shape.late == "stop"
         self._live_s = random.choice((6.0, 15.0))
         self._ids = 0
         self._reached: list[tuple[float, int]] = []
@@ -217,7 +246,8 @@ class Run:
         self._producing: list[asyncio.Task[None]] = []
         self.machines = [Machine(self.world, f"w{number}") for number in range(random.randint(1, 3))]
         kinds = random.sample(FAULTS, random.randint(0, 6)) if faults is None else faults
-        self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if kinds else None
+        has_faults = bool(kinds) or "failing" in features
+        self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if has_faults else None
         cluster.group.complete = self._completing(cluster.group.complete)  # type: ignore[method-assign]
         self.notes.note(f"{shape}, {self._partitions} partitions, {self._clicks} of clicks, faults {kinds}")
 
@@ -232,6 +262,7 @@ class Run:
         self._producing += [
             loop.create_task(self._produce(source, Random(f"{self.seed} {source}"))) for source in self._sources
         ]
+        mending = loop.create_task(self._mend(), context=Context())
         if self._nemesis is not None:
             pause_s = random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 8.0)))
             await self._nemesis.run(random.randint(2, 8), pause_s)
@@ -239,9 +270,32 @@ class Run:
         if self._nemesis is not None:
             self._nemesis.heal()
         world.slow_s.clear()
+        world.is_failing = False
         await self._end_all_windows()
         await self._settle()
         await self._rest()
+        mending.cancel()
+
+    async def _mend(self) -> None:
+        """Do as somebody does who sees partitions that stand still: retry what stopped them, or start a worker again.
+
+        Both come too early at times, and what stopped the partition stops it again.
+        """
+        while self.world.shape.then == "stop" and "failing" in self.world.features:
+            await asyncio.sleep(3.0)
+            for machine in self.machines:
+                worker = machine.worker if machine.is_up else None
+                halts = [] if worker is None else [task for task in worker.tasks if task.halted_by is not None]
+                for task in halts:
+                    self.counted["halted"] += 1
+                    internal = getattr(task.halted_by, "internal", None)
+                    if internal is None:
+                        await machine.stop()
+                        machine.start()
+                        break
+                    command = Command(actor=internal[0], what="turn", command="retry", id=internal[1])
+                    headers = [(CONTROL_HEADER, msgspec.json.encode(command))]
+                    self.world.cluster.produce(task.sources[0], [(None, None, headers, 0)])
 
     def grow(self) -> None:
         """Give the forwarder's topic a partition more, which is written to once its owner has begun with it."""
@@ -352,6 +406,12 @@ class Run:
         """Write a record that is later than all, once the clock has come so far, and by that end all windows."""
         shape, cluster = self.world.shape, self.world.cluster
         latest_ms = max((read.at_ms for read in self._reads()), default=EPOCH_MS)
+        if shape.idle_ms is not None:
+            # All of them end by themselves.
+            self._last_ms, self._last_id = 10**15, -1
+            return
+        if shape.kind == "wall":
+            latest_ms = max(latest_ms, cluster.wall_ms() + 2 * shape.span_ms)
         last_ms = latest_ms + 4 * shape.span_ms + 2 * shape.grace_ms + 2 * shape.second_ms + 5_000
         await asyncio.sleep(max(6.0, (last_ms - cluster.wall_ms()) / 1000 + 3.0))
         self._last_ms = last_ms
@@ -372,7 +432,7 @@ class Run:
     async def _rest(self) -> None:
         """See that nothing comes any more."""
         # What only keeps stream time is committed once in a while.
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(LAST_REST_S)
         before = self._written()
         await asyncio.sleep(REST_S)
         if self._written() != before:
@@ -385,6 +445,9 @@ class Run:
     def _written(self) -> dict[str, object]:
         cluster = self.world.cluster
         ends: dict[str, object] = {str(log.name): log.end for log in cluster.logs()}
+        if self.world.shape.idle_ms is not None:
+            # Times go on with the clock.
+            return {name: end for name, end in ends.items() if name.startswith((FIRST, RESULTS, LATE))}
         return ends | {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
 
     # --- what it is judged by --------------------------------------------------------------------------------------
@@ -422,6 +485,7 @@ class Run:
             Read(event.id, event.user, record.topic, record.partition, record.offset, record.timestamp)
             for topic in self.world.shape.sources
             for record in self._records(topic)
+            if record.value is not None  # a command
             for event in [msgspec.json.decode(record.value, type=Event)]
         ]
 
@@ -429,16 +493,18 @@ class Run:
         """Say what isn't as the oracle has it."""
         shape, reads = self.world.shape, self._reads()
         written_s = {tuple(source): self.world.cluster.log(source).written_s for source in self._sources}
-        promise = Promise(reads, written_s, self._reached)  # type: ignore[arg-type]
+        clock_s = None if shape.idle_ms is None else self._clock_s
+        promise = Promise(reads, written_s, self._reached, clock_s=clock_s)  # type: ignore[arg-type]
         by_id = {read.id: read for read in reads}
-        late: set[int] = set()
-        for record in self._records(LATE):
-            late.add(msgspec.json.decode(record.value, type=Event).id)
+        late = self._late(reads)
         second_late = [msgspec.json.decode(record.value, type=Found | Event) for record in self._records(LATE_SECOND)]
         for one in second_late:
             if isinstance(one, Found):
                 # A timer of a record that came after a silence may be due before it was set.
                 read = by_id[one.ids[0]]
+                if shape.kind == "wall":
+                    # Its time is the clock's.
+                    continue
                 if shape.kind != "timers" or not promise.allows(read, one.from_ms):
                     yield f"late: a result of the first stage, {one}"
             else:
@@ -449,10 +515,46 @@ class Run:
                 yield f"late: {read}, which no earlier record and no silence of its source allows"
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
-        yield from self._first_differences(promise, [read for read in reads if read.id not in late])
+        if shape.kind == "wall":
+            yield from self._wall_differences(reads)
+        else:
+            yield from self._first_differences(promise, [read for read in reads if read.id not in late])
         left_out = [one for one in second_late if isinstance(one, Found)]
         notes = [read for read in reads if read.topic == NOTES and read.id not in late]
         yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
+
+    def _late(self, reads: list[Read]) -> set[int]:
+        """Return which records were late for the first stage."""
+        if self.world.shape.late == "topic":
+            return {msgspec.json.decode(record.value, type=Event).id for record in self._records(LATE)}
+        results = [msgspec.json.decode(record.value, type=Found) for record in self._records(FIRST)]
+        handled = {number for result in results for number in result.ids} | {self._last_id}
+        return {read.id for read in reads if read.topic != NOTES and read.id not in handled}
+
+    def _clock_s(self, at_ms: int) -> float:
+        """Return when the clock of a machine may have been so far that it made a time late."""
+        return (at_ms + (self.world.shape.idle_ms or 0) - EPOCH_MS - SKEW_MARGIN_MS) / 1000
+
+    def _wall_differences(self, reads: list[Read]) -> Iterator[str]:
+        """Say what isn't in one window, once, or in one that ended before it was written."""
+        windows = Counter[tuple[str, int]]()
+        ids = Counter[int]()
+        reads_by_id = {read.id: read for read in reads}
+        for record in self._records(FIRST):
+            found = msgspec.json.decode(record.value, type=Found)
+            windows[found.user, found.from_ms] += 1
+            ids.update(found.ids)
+            for number in found.ids:
+                read = reads_by_id[number]
+                written_s = self.world.cluster.log(TopicPartition(read.topic, read.partition)).written_s[read.offset]
+                if found.to_ms < EPOCH_MS + written_s * 1000 - SKEW_MARGIN_MS:
+                    yield f"first stage has {read} in a window that was over, {found}"
+        for window, count in windows.items():
+            if count > 1:
+                yield f"first stage closes {window} {count} times"
+        for read in reads:
+            if read.topic != NOTES and ids[read.id] != 1 and read.id != self._last_id:
+                yield f"first stage has {read} {ids[read.id]} times"
 
     def _first_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
         shape = self.world.shape
@@ -464,8 +566,10 @@ class Run:
             sent.setdefault(found.user, []).append((found.user, found.from_ms, found.to_ms, tuple(found.ids)))
         for user in wanted.keys() | sent.keys():
             own = [read for read in promise.records if read.user == user and read.topic != NOTES]
-            if shape.kind in ("join", "sliding", "session") and any(
-                promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id
+            if (
+                not shape.is_ordered
+                and shape.kind in ("join", "sliding", "session")
+                and any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id)
             ):
                 # A record may then be in time for itself, and too late for another one, or for a session that closed.
                 self.counted["users left out"] += 1

@@ -17,7 +17,7 @@ from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, Look, TimeMark, U
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import UndecodableRecordError
 from actors.ports import Committed, LookAnswer, TopicPartition
-from actors.runtime.looks import _marks
+from actors.runtime import looks
 from actors.runtime.observe.feeds import HeldTimes
 from actors.testing import ActorTestDriver
 from tests.unit.runtime.observe.test_meters import seen
@@ -143,7 +143,7 @@ def marked(metadata: str) -> TimeMark | None:
     source = TopicPartition("clicks", 0)
     topic = type("Topic", (), {"topic_id": str(uuid.UUID(int=1)), "partitions": 1})
     answer = LookAnswer({source: Committed(5, metadata)}, {}, {"clicks": topic})  # type: ignore[dict-item]
-    return _marks(answer).get(("clicks", 0))
+    return looks._marks(answer).get(("clicks", 0))
 
 
 def test_a_mark_of_another_topic_of_that_name_has_no_time() -> None:
