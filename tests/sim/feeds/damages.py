@@ -30,7 +30,8 @@ def take_the_largest_time(patch: Patch) -> None:
 
 def take_the_largest_time_upstream(patch: Patch) -> None:
     """The time of what is upstream is that of the task that is ahead."""
-    patch.setattr(UpstreamTimes, "least", property(lambda self: _furthest(self._times)))
+    least = property(lambda self: _furthest(self._times), lambda self, value: None)
+    patch.setattr(UpstreamTimes, "least", least, raising=False)
 
 
 def _furthest(times: Mapping[tuple[str, int], int]) -> tuple[int, tuple[str, int] | None]:

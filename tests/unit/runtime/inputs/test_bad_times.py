@@ -13,7 +13,7 @@ import pytest
 from actors import App, Context, Tumbling, aggregates
 from actors._core.task.commit import MAX_METADATA_BYTES, CommitMark, largest_mark, parse_mark
 from actors._core.task.completed import SPAN, encode_finished
-from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, Look, TimeMark, UpstreamTimes
+from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import UndecodableRecordError
 from actors.ports import Committed, LookAnswer, TopicPartition
@@ -133,6 +133,18 @@ def test_an_upstream_with_a_thousand_partitions() -> None:
     assert not upstream.believe({"moved": 8})
     assert upstream.believe({"moved": 9})
     assert upstream.least == (NOON_MS + 1, ("clicks", 1))
+
+    class Untouched(dict[tuple[str, int], int]):
+        def __iter__(self) -> Any:
+            raise AssertionError("a record looks at each task upstream")
+
+    # A source of the task's own holds the others, so stream time moves with each of its records.
+    upstream._times = Untouched(upstream.times)
+    times = FeedTimes({0: SourceTime(1.0, NOON_MS - 5)}, upstream)
+    for at_ms in range(NOON_MS - 4, NOON_MS + 3):
+        times.sources[0].handled(at_ms)
+        times.advance()
+    assert (times.stream_ms, times.holder) == (NOON_MS + 1, ("clicks", 1))
 
 
 OURS = CommitMark(1, 1, "nonce", topics=TopicIds.of(str(uuid.UUID(int=1)), {}, since=0), times=TimeMark(7, 8))
