@@ -59,6 +59,7 @@ class Shape:
         idle_ms: how far behind the clock the first stage closes what is idle; None if it doesn't.
         late: what becomes of what is late for the first stage: "topic", or a word.
         then: what the first stage does with a message that fails: "retry", or "stop" until somebody acts.
+        is_exactly_once: whether all is done exactly once, or at least once.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class Shape:
     idle_ms: int | None = None
     late: str = "topic"
     then: str = "stop"
+    is_exactly_once: bool = True
 
     @classmethod
     def drawn(cls, random: Random, disorder_ms: int, close_s: float) -> Shape:
@@ -90,7 +92,7 @@ class Shape:
         )
 
     def with_features(self, features: frozenset[str], random: Random) -> Shape:
-        """Return a program that has these features: "ordered", "idle", "wall", "warned", "stopped", "failing"."""
+        """Return a program that has the features: ordered, idle, wall, warned, stopped, failing, doubled."""
         kind, has_direct = self.kind, self.has_direct
         if "ordered" in features:
             kind = random.choice(("history", "history", "timers", "tumbling", "session", "emit"))
@@ -106,6 +108,7 @@ class Shape:
             idle_ms=random.choice((2_000, 5_000)) if "idle" in features else None,
             late="stop" if "stopped" in features else "warn" if "warned" in features else "topic",
             then=random.choice(("retry", "stop")) if "failing" in features else "stop",
+            is_exactly_once="doubled" not in features,
         )
 
     @property
@@ -135,7 +138,8 @@ def make_app(shape: Shape, fails: Callable[[int], bool] = lambda _: False) -> Ap
 
     `fails` returns whether the first stage raises, now, for a record or for what it has led to.
     """
-    app = App("shop", broker="kafka://127.0.0.1:1")
+    guarantee = "exactly_once" if shape.is_exactly_once else "at_least_once"
+    app = App("shop", broker="kafka://127.0.0.1:1", processing_guarantee=guarantee)
     clicks = app.topic(CLICKS, key_type=str, value_type=Event)
     direct = app.topic(DIRECT, key_type=str, value_type=Event) if shape.has_direct else None
     first = app.topic(FIRST, key_type=str, value_type=Found, writers=["stage"])

@@ -234,6 +234,8 @@ class Run:
             commit_interval_s=random.choice((0.05, 0.1, 0.5)),
             session_s=random.choice((3.0, 6.0)),
             features=features,
+            is_exactly_once=shape.is_exactly_once,
+            has_zombies=shape.is_exactly_once,
         )
         self._partitions = random.randint(1, 3)
         self._clicks = random.randint(1, 3)
@@ -242,6 +244,7 @@ class Run:
         self._live_s = random.choice((6.0, 15.0))
         self._ids = 0
         self._reached: list[tuple[float, int]] = []
+        self._offsets: dict[TopicPartition, Committed] = {}
         self._open = 0
         self._producing: list[asyncio.Task[None]] = []
         self.machines = [Machine(self.world, f"w{number}") for number in range(random.randint(1, 3))]
@@ -249,6 +252,7 @@ class Run:
         has_faults = bool(kinds) or "failing" in features
         self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if has_faults else None
         cluster.group.complete = self._completing(cluster.group.complete)  # type: ignore[method-assign]
+        cluster.group.on_commit.append(self._committed)
         self.notes.note(f"{shape}, {self._partitions} partitions, {self._clicks} of clicks, faults {kinds}")
 
     # --- what happens ----------------------------------------------------------------------------------------------
@@ -368,7 +372,7 @@ class Run:
             value = msgspec.json.encode(Event(self._ids, user))
             records.append((key.encode(), value, (), at_ms - early_ms))
         transactions = self.world.cluster.transactions
-        if random.random() > 0.12 or transactions.is_moving:
+        if random.random() > 0.12 or transactions.is_moving or not self.world.is_exactly_once:
             self.world.cluster.produce(source, records)
             return
         self._open += 1
@@ -453,27 +457,31 @@ class Run:
     # --- what it is judged by --------------------------------------------------------------------------------------
 
     def _completing(self, complete: Any) -> Any:
-        """Note up to which times sources are committed, and see that no committed time goes back."""
-        group, cluster = self.world.cluster.group, self.world.cluster
+        """Look at each offset that comes to count."""
+        group = self.world.cluster.group
 
         def completed(source: TopicPartition, committed: Committed, appended: int) -> None:
-            before = group.offsets.get(source)
             complete(source, committed, appended)
-            counts = group.offsets.get(source) is committed
-            if source.topic in self.world.shape.sources and counts:
-                handled_from = before.offset if before is not None else 0
-                history = cluster.log(source).history
-                handled = history[bisect_left(history, handled_from, key=offset_of) :]
-                top_ms = max((one.timestamp for one in handled if one.offset < committed.offset), default=-1)
-                if top_ms > (self._reached[-1][1] if self._reached else -1):
-                    self._reached.append((self.world.loop.time(), top_ms))
-            former, mark = before and parse_mark(before.metadata), parse_mark(committed.metadata)
-            if counts and former and mark:
-                for what in ("source_ms", "output_ms"):
-                    if getattr(mark.times, what) < getattr(former.times, what):
-                        self.notes.violated(f"time of {source} goes back: {former.times} to {mark.times}")
+            if group.offsets.get(source) is committed:
+                self._committed(source, committed)
 
         return completed
+
+    def _committed(self, source: TopicPartition, committed: Committed) -> None:
+        """Note up to which times sources are committed, and see that no committed time goes back."""
+        before, self._offsets[source] = self._offsets.get(source), committed
+        if source.topic in self.world.shape.sources:
+            handled_from = before.offset if before is not None else 0
+            history = self.world.cluster.log(source).history
+            handled = history[bisect_left(history, handled_from, key=offset_of) :]
+            top_ms = max((one.timestamp for one in handled if one.offset < committed.offset), default=-1)
+            if top_ms > (self._reached[-1][1] if self._reached else -1):
+                self._reached.append((self.world.loop.time(), top_ms))
+        former, mark = before and parse_mark(before.metadata), parse_mark(committed.metadata)
+        if former and mark:
+            for what in ("source_ms", "output_ms"):
+                if getattr(mark.times, what) < getattr(former.times, what):
+                    self.notes.violated(f"time of {source} goes back: {former.times} to {mark.times}")
 
     def _records(self, topic: str) -> Iterator[Any]:
         found = self.world.cluster.find_topic(topic)
@@ -495,6 +503,9 @@ class Run:
         written_s = {tuple(source): self.world.cluster.log(source).written_s for source in self._sources}
         clock_s = None if shape.idle_ms is None else self._clock_s
         promise = Promise(reads, written_s, self._reached, clock_s=clock_s)  # type: ignore[arg-type]
+        if not shape.is_exactly_once:
+            yield from self._doubled_differences(promise, reads)
+            return
         by_id = {read.id: read for read in reads}
         late = self._late(reads)
         second_late = [msgspec.json.decode(record.value, type=Found | Event) for record in self._records(LATE_SECOND)]
@@ -522,6 +533,35 @@ class Run:
         left_out = [one for one in second_late if isinstance(one, Found)]
         notes = [read for read in reads if read.topic == NOTES and read.id not in late]
         yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
+
+    def _doubled_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
+        """Say what is missing at least once: what is handled again may be late, and is sent again."""
+        shape, by_id = self.world.shape, {read.id: read for read in reads}
+        results = [msgspec.json.decode(record.value, type=Found) for record in self._records(FIRST)]
+        sent = {(one.user, one.from_ms, one.to_ms, tuple(_once(one.ids, shape))) for one in results}
+        handled = {number for one in results for number in one.ids}
+        late = {msgspec.json.decode(record.value, type=Event).id for record in self._records(LATE)} - handled
+        firsts = [read for read in reads if read.topic != NOTES and read.id not in late]
+        for read in reads:
+            if read.id in late and not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
+                yield f"late: {read}, which no earlier record and no silence of its source allows"
+        for user, wanted in first_stage(shape, firsts).items():
+            own = [read for read in promise.records if read.user == user and read.topic != NOTES]
+            if any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id):
+                self.counted["users left out"] += 1
+                continue
+            for result in wanted.keys() - sent:
+                if self._is_over(result):
+                    yield f"first stage lacks {result}"
+            self.counted["results"] += len(wanted)
+        totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
+        counted = {tuple(one) for total in totals for one in total.entries}
+        for one in results:
+            is_last = one.to_ms + 2 * shape.second_ms + 2 * shape.span_ms > self._last_ms or self._last_id in one.ids
+            # A timer of a record that came after a silence may be due before it was set.
+            is_allowed = shape.kind == "timers" and promise.allows(by_id[one.ids[0]], one.from_ms)
+            if tuple(entry(one)) not in counted and not is_last and not is_allowed:
+                yield f"second stage lacks {one}"
 
     def _late(self, reads: list[Read]) -> set[int]:
         """Return which records were late for the first stage."""
@@ -614,3 +654,8 @@ class Run:
 def _is_readable(record: Any) -> bool:
     transaction: Transaction | None = record.transaction
     return bool(record.is_committed and (transaction is None or not transaction.unmarked))
+
+
+def _once(ids: list[int], shape: Shape) -> list[int]:
+    """Return ids without those of records that were handled again; pairs and histories have an order."""
+    return ids if shape.kind in ("join", "history") else sorted(set(ids))
