@@ -37,13 +37,14 @@ from actors.testing.fakes.ports import FakeClock
 from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Network
 from tests.sim.feeds.machine import FeedKafka, FeedWorld, Machine, Notes
-from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage
+from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage, waits_in_vain
 from tests.sim.feeds.program import (
     CLICKS,
     FIRST,
     LATE,
     LATE_SECOND,
     NOTES,
+    ONE_MANY,
     RESULTS,
     Event,
     Found,
@@ -190,7 +191,8 @@ class Run:
         self.counted: Counter[str] = Counter()
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
-        shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
+        close_s, has_ends = Random(f"{seed} closes").choice((0.0, 0.0, 0.02)), Random(f"{seed} ends").random() < 0.5
+        shape = Shape.drawn(random, self._disorder_ms, close_s, has_ends=has_ends)
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
         network.trace = self.notes.note
@@ -311,7 +313,7 @@ class Run:
             else:
                 user = key = self._key_in(source, random)
             early_ms = random.randrange(self._disorder_ms + 1)
-            value = msgspec.json.encode(Event(self._ids, user))
+            value = msgspec.json.encode(Event(self._ids, user, at_ms - early_ms))
             records.append((key.encode(), value, (), at_ms - early_ms))
         transactions = self.world.cluster.transactions
         if random.random() > 0.12 or transactions.is_moving:
@@ -419,7 +421,14 @@ class Run:
 
     def _reads(self) -> list[Read]:
         return [
-            Read(event.id, event.user, record.topic, record.partition, record.offset, record.timestamp)
+            Read(
+                event.id,
+                self.world.shape.group_of(record.topic, event),
+                record.topic,
+                record.partition,
+                record.offset,
+                record.timestamp,
+            )
             for topic in self.world.shape.sources
             for record in self._records(topic)
             for event in [msgspec.json.decode(record.value, type=Event)]
@@ -445,7 +454,9 @@ class Run:
                 late.add(one.id)
         for number in late:
             read = by_id[number]
-            if not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
+            if waits_in_vain(shape, read, reads):
+                self.counted["waited in vain"] += 1
+            elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
                 yield f"late: {read}, which no earlier record and no silence of its source allows"
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
@@ -464,7 +475,7 @@ class Run:
             sent.setdefault(found.user, []).append((found.user, found.from_ms, found.to_ms, tuple(found.ids)))
         for user in wanted.keys() | sent.keys():
             own = [read for read in promise.records if read.user == user and read.topic != NOTES]
-            if shape.kind in ("join", "sliding", "session") and any(
+            if shape.kind in ("join", ONE_MANY, "sliding", "session") and any(
                 promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id
             ):
                 # A record may then be in time for itself, and too late for another one, or for a session that closed.
