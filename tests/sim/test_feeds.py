@@ -25,6 +25,11 @@ def test_results_are_those_of_all_records_by_time(seed: int, faults: tuple[str, 
     check(seed, faults=faults, print_trace=REPLAYED is not None)
 
 
+def test_a_key_parallel_task_commits_the_time_of_its_last_record() -> None:
+    """The last record's offset is committed before its time counts, and nothing follows it."""
+    check(32, faults=NO_FAULTS)
+
+
 def test_a_run_repeats() -> None:
     first, second = simulate(7), simulate(7)
     assert first.trace == second.trace

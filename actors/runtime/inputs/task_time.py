@@ -194,6 +194,8 @@ class TaskTime:
                 _, at_ms = heappop(waiting)
                 if saw is not None:
                     saw(at_ms)
+                    # The commit of its offset may have gone already.
+                    self._told = True
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
         look = None
