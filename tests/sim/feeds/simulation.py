@@ -454,10 +454,16 @@ class Run:
                 late.add(one.id)
         for number in late:
             read = by_id[number]
-            if waits_in_vain(shape, read, reads):
+            # One of which the promise says nothing may come when those that it has don't wait any more.
+            if waits_in_vain(
+                shape, read, (one for one in reads if not promise.allows(one, one.at_ms + shape.grace_ms))
+            ):
                 self.counted["waited in vain"] += 1
             elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
                 yield f"late: {read}, which no earlier record and no silence of its source allows"
+        for read in reads:
+            if read.id not in late and read.id < self._last_id and waits_in_vain(shape, read, reads):
+                yield f"late: {read} isn't, though it has no one"
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
         yield from self._first_differences(promise, [read for read in reads if read.id not in late])
