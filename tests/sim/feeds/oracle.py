@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 
-from tests.sim.feeds.program import DIRECT, ONE_MANY, Event, Shape
+from tests.sim.feeds.program import CLICKS, DIRECT, ONE_MANY, Event, Shape
 
 Result = tuple[str, int, int, tuple[int, ...]]
 """User, from, to, ids: a window, a pair or a fired timer."""
@@ -103,7 +103,7 @@ def _end_ms(shape: Shape, one: Read) -> int:
 
 def waits_in_vain(shape: Shape, many: Read, records: Iterable[Read]) -> bool:
     """Whether a record of many has no one, so that it is late in the end."""
-    if shape.kind != ONE_MANY or many.topic == DIRECT:
+    if shape.kind != ONE_MANY or many.topic != CLICKS:
         return False
     own = (one for one in records if one.topic == DIRECT and one.user == many.user)
     return not any(_is_of(shape, one, many) for one in own)

@@ -463,7 +463,7 @@ class Run:
                 yield f"late: {read}, which no earlier record and no silence of its source allows"
         for read in reads:
             if read.id not in late and read.id < self._last_id and waits_in_vain(shape, read, reads):
-                yield f"late: {read} isn't, though it has no one"
+                yield f"in vain: {read} is nowhere, and has no one"
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
         yield from self._first_differences(promise, [read for read in reads if read.id not in late])
