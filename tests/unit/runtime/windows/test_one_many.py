@@ -13,6 +13,7 @@ from actors import App, ConfigurationError, Context, OnError
 from actors._core.windows.join_rows import CHUNK, CHUNK_BYTES, ONES, UNMATCHED
 from actors.errors import ActorsError
 from actors.testing import ActorTestDriver
+from stores._core.record import METADATA_BYTES
 
 BEGIN_MS = 1_700_000_000_000
 SECOND = timedelta(seconds=1)
@@ -22,7 +23,8 @@ class World:
     """An app with auctions and bids, which sends what its join is called with; values are [name, end in seconds]."""
 
     def __init__(self, how: str = "left", *, fails: Any = (), by: bool = False, **options: Any) -> None:
-        self.app = app = App("shop", broker="kafka://127.0.0.1:1")
+        guarantee = options.pop("guarantee", "exactly_once")
+        self.app = app = App("shop", broker="kafka://127.0.0.1:1", processing_guarantee=guarantee)
         self.auctions = app.topic("auctions", key_type=str, value_type=list)
         self.bids = app.topic("bids", key_type=str, value_type=str)
         self.results = app.topic("results", key_type=str, value_type=list)
@@ -353,6 +355,86 @@ def _as_of(auctions: list[Any], bids: list[Any]) -> list[tuple[Any, ...]]:
             else:
                 waiting.append((at, key))
     return results
+
+
+@pytest.mark.parametrize("grace_s", [0, 20])
+def test_another_grace_moves_the_closes_that_wait(grace_s: int) -> None:
+    world, other = World(grace=10 * SECOND), World(grace=grace_s * SECOND)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.auction(driver, "A", 10, 0)
+        world.bid(driver, "x", 15, key="other")
+        assert world.results_of(driver) == []
+        driver.restart(other.app)
+        if grace_s:
+            other.bid(driver, "a", 9)
+            other.pass_time(driver, 29.999)
+            assert other.results_of(driver) == [("A", "a", 9)]
+        else:
+            assert other.results_of(driver) == [("A", None, 9.999)]
+
+
+def test_a_longer_grace_opens_none_that_is_closed() -> None:
+    world, other = World(), World(grace=20 * SECOND)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.auction(driver, "A", 10, 0)
+        world.bid(driver, "x", 30, key="other")
+        driver.restart(other.app)
+        other.bid(driver, "a", 9)
+        other.auction(driver, "B", 11, 5)
+        assert world.results_of(driver) == [("A", None, 9.999)]
+        assert driver.late(other.sell) == {"sell": 1}
+
+
+def test_a_parked_one_is_called_with_what_has_waited_once_it_is_retried() -> None:
+    world = World(fails=[("A", "a")], on_error=OnError(then="park"))
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.bid(driver, "a", 1)
+        world.auction(driver, "A", 10, 2)
+        world.bid(driver, "b", 3)
+        assert world.results_of(driver) == []
+        world.fails.clear()
+        driver.crash(keep_disk=False)
+        driver.retry_parked(world.sell, "k")
+        assert sorted(world.results_of(driver)) == [("A", "a", 2), ("A", "b", 3)]
+
+
+def test_at_least_once_calls_each_pair() -> None:
+    world = World(guarantee="at_least_once")
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        rows = [(f"k{number % 9}", f"b{number}", BEGIN_MS + number) for number in range(100)]
+        auctions = [(f"k{number}", [f"A{number}", 1], BEGIN_MS + 50) for number in range(10)]
+        driver.backlog({world.bids: rows, world.auctions: auctions}, order=1, settle=False)
+        for _ in range(3):
+            driver.advance(0.02, settle=False)
+            driver.crash(settle=False)
+        driver.settle()
+        driver.close_windows()
+        wanted = {(f"A{number % 9}", f"b{number}", max(number, 50) / 1000) for number in range(100)}
+        assert set(world.results_of(driver)) == {*wanted, ("A9", None, 0.999)}
+        assert world.rows(driver) == {}
+
+
+def test_rows_are_shown_with_what_they_hold() -> None:
+    world = World(retention=10 * SECOND, grace=20 * SECOND)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.auction(driver, "A", 10, 5)
+        world.bid(driver, "a", 11)
+        decoder = world.app.decoder("sell")
+        rows = {
+            decoder.key_json(row): decoder.value_json(raw[METADATA_BYTES:], row)
+            for files in driver._disk.files()
+            if files.store == "sell"
+            for row, raw in files.data.items()
+        }
+    end_ms = BEGIN_MS + 10_000
+    (wait,) = (key for key in rows if key.startswith('["waiting", "k", '))
+    assert rows == {
+        '["progress"]': f'{{"stream_ms": {end_ms + 1_000}}}',
+        '["one", "k"]': f'[[{end_ms - 5_000}, {end_ms}, ["A", 10]]]',
+        f'["one", "k", {end_ms - 1}]': "null",
+        '["waiting", "k"]': f'[[{end_ms + 1_000}, "a"]]',
+        wait: "null",
+    }
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
