@@ -184,7 +184,8 @@ def _moved(what: str, state: int | str, value: Any, sign: int) -> int | str:
     else:
         shown = value if isinstance(value, float) else f"a value of type {type(value).__name__}"
         raise ValueError(
-            f"aggregates.{what}() over a table adds finite ints and floats, which it can take out again, not {shown}"
+            f"aggregates.{what}() over a table or across keys adds finite ints and floats, which it can take out "
+            f"again, not {shown}"
         )
     top, _, bottom = str(state).partition("/")
     # Denominators are powers of two.

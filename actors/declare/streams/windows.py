@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from actors._core.aggregates import Aggregate
+from actors._core.aggregates import Aggregate, of_rows
+from actors._core.task.policy import OnError, Then
 from actors._core.windows.kinds import (
     LONGEST_SPAN,
     AlignedWindows,
@@ -17,14 +21,16 @@ from actors._core.windows.kinds import (
     goes_by_clock,
 )
 from actors.declare.declared import check_idle
-from actors.declare.streams.repartition import Forward
+from actors.declare.streams.repartition import By, Forward, checked_repartition, key_function
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
-from actors.declare.values.stored import check_aggregate, state_type, use_keys
+from actors.declare.values.stored import check_aggregate, state_type, store_keys, use_keys
 from actors.errors import ConfigurationError
+from actors.runtime.handlers.callables import check_callable
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import late_record
 from actors.runtime.message.store import Store
+from actors.runtime.windows.across import Across, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.store import WindowStore
@@ -90,7 +96,81 @@ def make_window_store(
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
+    made.declare_across = functools.partial(across_keys, app)
     return made
+
+
+def across_keys(
+    app: Any,
+    first: WindowStore[Any, Any],
+    name: str,
+    *,
+    key: By,
+    aggregate: Any,
+    of: Callable[[Any, Any], Any] | None,
+    key_type: Any,
+    emit: Every | None,
+    stores: Sequence[Any],
+    on_error: OnError | Then,
+) -> WindowStore[Any, Any]:
+    """Declare a stage behind windows; see `WindowStore.across`.
+
+    Raises:
+        ConfigurationError: as there.
+    """
+    owner = app.owner_of_store(first.name)
+    if not isinstance(first.windows, AlignedWindows) or goes_by_clock(first.windows):
+        raise ConfigurationError(
+            f"across {name}: windows of {first.windows} are those of one key, or of one partition's clock: across keys "
+            "there are Tumbling(…) and Hopping(…) by event time, which are the same for all"
+        )
+    if owner is None:
+        raise ConfigurationError(
+            f"across {name}: no actor lists window store {first.name} yet: declare it below the actor, "
+            f"`@app.actor(topic, stores=[{first.name}])`, whose tasks it follows"
+        )
+    if of is not None:
+        line = "def of(key: Key, result: Result) -> Value"
+        check_callable(of, f"across {name}: of=", takes=2, line=line)
+        if inspect.iscoroutinefunction(of):
+            raise ConfigurationError(f"across {name}: of= is async: make it a plain function")
+    target = checked_repartition(app, f"across {name}", name, first.name)
+    group_of = key_function(name, target, key, None, key_type=key_type, option="key")
+    aggregate, windows = of_rows(aggregate), first.windows
+    kept: dict[str, Any] = {"grace": timedelta(0), "retention": timedelta(milliseconds=first.retention_ms)}
+    second: WindowStore[Any, Any] = app.window_store(
+        name, windows, **kept, key_type=key_type, aggregate=aggregate, emit=emit
+    )
+    rows = None
+    if first.changes is not None:
+        own = app.store(f"{name}-rows", key_type=bytes, value_type=bytes, placement="task")
+        raw = store_keys(app, bytes, None)
+        rows = window_store(own, windows, **kept, keys=raw, value=resolve(bytes, None), aggregate=None)
+    topic = app.topic(target, key_type=key_type, value_type=bytes, writers=[owner.name])
+    stage = Across(
+        first=first,
+        second=second,
+        rows=rows,
+        topic=topic,
+        key=group_of,
+        of=of or (lambda _, result: result),
+        add=aggregate.add,
+        remove=aggregate.remove,
+        initial=aggregate.starter(),
+    )
+    own_stores = [second, *([] if rows is None else [rows]), *stores]
+    app.actor(topic, stores=own_stores, name=name, on_error=on_error, late="handle")(stage.fold)
+    app.actors[name] = replace(app.actors[name], sources={target: owner.topic_name})
+    _feed(first, stage.send)
+    if first.changes is not None:
+        _feed(first.changes, stage.send_change)
+    return second
+
+
+def _feed(store: WindowStore[Any, Any] | ChangeStore, feed: Feed) -> None:
+    store.feeds.append(feed)
+    if store.on_close_function is None:
+        store.on_close_function = only_feed
 
 
 def window_store(

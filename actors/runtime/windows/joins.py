@@ -66,6 +66,8 @@ class JoinStore:
     """
 
     close_when_idle: timedelta | None = None
+    # It has no stages across keys.
+    feeds = ()
 
     def __init__(
         self,

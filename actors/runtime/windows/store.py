@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import structs
 
@@ -19,6 +19,7 @@ from actors._core.windows.rows import (
     LIST,
     VALUE,
     Held,
+    ReadTime,
     aligned_key,
     aligned_prefix,
     close_key,
@@ -37,6 +38,7 @@ from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
 from stores._core.windows import decode_progress
@@ -58,22 +60,7 @@ LAST_MS = (1 << 63) - 1
 _EXACT = frozenset((int, float, str, bytes))
 
 
-class ReadTime(Protocol):
-    """What a read has to know of time."""
-
-    @property
-    def stream_ms(self) -> int:
-        """Stream time, Unix milliseconds; -1 before the first record."""
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
-
-    def visible_ms(self, store: Any) -> int:
-        """Return the start (sessions: end) at or before which windows are past their retention."""
-
-
-class WindowStore(Generic[K, V]):
+class WindowStore(AcrossKeys, Generic[K, V]):
     """A handle to windows by key, made by `app.window_store(...)` and used inside handlers of the actor that lists it.
 
     What a handler writes is committed with its message, as with `Store`. Times are Unix milliseconds.
@@ -132,6 +119,7 @@ class WindowStore(Generic[K, V]):
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self.close_when_idle: timedelta | None = None
+        self.feeds: list[Feed] = []
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
         if isinstance(windows, Session):
@@ -155,7 +143,7 @@ class WindowStore(Generic[K, V]):
         Raises:
             UsageError: the store has such a function already.
         """
-        if self.on_close_function is not None:
+        if self.on_close_function not in (None, only_feed):
             raise UsageError(f"window store {self.name}: on_close is set already")
         self.on_close_function = function
         return function
@@ -172,7 +160,7 @@ class WindowStore(Generic[K, V]):
         """
         if self.changes is None:
             raise UsageError(f"window store {self.name}: on_emit needs emit=…, as in emit=Every(seconds=10)")
-        if self.changes.on_close_function is not None:
+        if self.changes.on_close_function not in (None, only_feed):
             raise UsageError(f"window store {self.name}: on_emit is set already")
         self.changes.on_close_function = function
         return function
@@ -245,10 +233,14 @@ class WindowStore(Generic[K, V]):
         row = aligned_key(own.start_ms, raw_key)
         if not state.windows.is_open(self, own) or row <= state.windows.handled(self):
             return False
+        self.write_row(overlay, state, row, value)
+        return True
+
+    def write_row(self, overlay: Overlay, state: TaskState, row: bytes, value: Any) -> None:
+        """Write the value, or the aggregate's state, of a tumbling or hopping window that is open."""
         rows = [(row, VALUE + self.encode_value(value))]
         self.rows.write_all(overlay, state, rows)
         self._note_aligned(state, rows)
-        return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
         """Remove a tumbling or hopping window that is open; tell whether it was there.
@@ -264,6 +256,8 @@ class WindowStore(Generic[K, V]):
             return False
         if self.changes is not None:
             self.changes.forget(state, raw_key, own)
+            for feed in self.changes.feeds:
+                feed(current_message.get(), raw_key, own, None)
         return True
 
     def fetch(

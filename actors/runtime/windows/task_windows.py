@@ -566,6 +566,8 @@ class TaskWindows:
         self.stream_ms, self.is_closing = min(reached_ms, open_ms), True
         self.latest_ms = self.stream_ms
         try:
+            for feed in store.feeds:
+                feed(ctx, ctx._raw_key, window, raw)
             result = function(ctx, window, store.result(raw))
             if inspect.isawaitable(result):
                 await result
