@@ -162,26 +162,19 @@ def q5(nexmark: Nexmark) -> None:
         "counts", Hopping(timedelta(seconds=10), timedelta(seconds=2)), key_type=int, grace=GRACE,
         aggregate=aggregates.count(),
     )  # fmt: skip
-    per_auction = nexmark.topic("per-auction", key_type=str, value_type=Bids, writers=["count"])
-    hottest = nexmark.app.window_store(
-        "hottest", Tumbling(seconds=2), aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction))
-    )
 
     @nexmark.app.actor(nexmark.bids, by="auction", stores=[counts])
     async def count(ctx: Context, bid: Bid) -> None:
         counts.add(ctx.key, 1)
 
-    @counts.on_close
-    async def counted(ctx: Context, window: Window, number: int) -> None:
-        ctx.send(per_auction, key="all", value=Bids(number, ctx.key))
-
-    @nexmark.app.actor(per_auction, stores=[hottest])
-    async def gather(ctx: Context, bids: Bids) -> None:
-        hottest.add(ctx.key, bids)
+    hottest = counts.across(
+        key=lambda auction: "all",
+        of=lambda auction, number: Bids(number, auction),
+        aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction)),
+    )
 
     @hottest.on_close
     async def hot(ctx: Context, window: Window, top: list[Bids]) -> None:
-        # A hopping window ends where a window of 2 s does, and is sent with its last millisecond.
         ctx.send(nexmark.rows, value=[window.end_ms, top[0].auction, top[0].count])
 
 

@@ -120,3 +120,40 @@ async def test_failed_logins(brokers: str, tmp_path: Path, workers: list[WorkerP
     await put(brokers, "logins", [login(b"eve", 9), login(b"eve", 10), login(b"ada", 12), login(b"ada", 13)])
     alert = {"failures": 3, "from_ms": first_ms - MINUTE_MS, "to_ms": first_ms + 9 * MINUTE_MS}
     await example.has_sent("login-alerts", [(b"eve", alert)])
+
+
+async def test_top_pages(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
+    await make_topics(brokers, "page-views", partitions=3)
+    await make_topics(brokers, "top-pages", partitions=1)
+    first_ms = begin_ms()
+
+    async def view(pages: str, first_s: int) -> None:
+        async with producing(brokers) as producer:
+            for number, page in enumerate(pages):
+                at_ms, partition = first_ms + (first_s + number) * 1000, number % 3
+                value = json.dumps({"page": page}).encode()
+                await producer.send_and_wait("page-views", value, b"ada", partition=partition, timestamp_ms=at_ms)
+
+    # A backlog: partitions are read one after the other, and pages are counted in several.
+    await view("abacabadcbaa", 0)
+    await view("bcbcd", 62)
+    example = Example(brokers, tmp_path, workers, "top_pages")
+    example.restart()
+    await view("ee", 150)
+    wanted = [
+        [[6, "a"], [3, "b"], [2, "c"]],
+        [[2, "c"], [2, "b"], [1, "d"]],
+    ]
+    await example.has_sent(
+        "top-pages",
+        [
+            (
+                b"all",
+                {
+                    "minute_ms": first_ms + number * MINUTE_MS,
+                    "pages": [{"count": count, "page": page} for count, page in pages],
+                },
+            )
+            for number, pages in enumerate(wanted)
+        ],
+    )
