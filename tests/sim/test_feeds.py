@@ -1,6 +1,6 @@
 """Event time through partitions and hops doesn't depend on when a record is read.
 
-`SEED=n` replays one seed with its trace, `SIM_SEEDS=n` runs a tenth of so many of each kind.
+`SEED=n` replays one seed with its trace, `SIM_SEEDS=n` runs a quarter of so many of each kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.sim.feeds import damages
 from tests.sim.feeds.simulation import check, simulate
 from tests.sim.planted import Patch
 
-SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 10, 2)
+SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 4, 2)
 REPLAYED = os.environ.get("SEED")
 NO_FAULTS: tuple[str, ...] = ()
 GROWTH = ("grow", "slow_actor")

@@ -186,14 +186,18 @@ class TaskTime:
             if source is not None:
                 source.failed(now_s)
 
-    def follow(self) -> None:
-        """Move on by what looks told of and what was handled since."""
+    def see_finished(self) -> None:
+        """Count the records that are finished, and all before them."""
         for index, waiting in enumerate(self._finished):
             saw = self.saw[index]
             while waiting and waiting[0][0] < self._inputs[index].next_offset:
                 _, at_ms = heappop(waiting)
                 if saw is not None:
                     saw(at_ms)
+
+    def follow(self) -> None:
+        """Move on by what looks told of and what was handled since."""
+        self.see_finished()
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
         look = None
