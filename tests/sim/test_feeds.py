@@ -25,6 +25,12 @@ def test_results_are_those_of_all_records_by_time(seed: int, faults: tuple[str, 
     check(seed, faults=faults, print_trace=REPLAYED is not None)
 
 
+@pytest.mark.parametrize("seed", range(SEEDS) if REPLAYED is None else [int(REPLAYED)])
+@pytest.mark.parametrize("faults", [None, NO_FAULTS, GROWTH], ids=["faults", "none", "growth"])
+def test_windows_across_users_are_those_of_all_records_by_time(seed: int, faults: tuple[str, ...] | None) -> None:
+    check(seed, faults=faults, is_across=True, print_trace=REPLAYED is not None)
+
+
 def test_a_run_repeats() -> None:
     first, second = simulate(7), simulate(7)
     assert first.trace == second.trace
@@ -53,3 +59,18 @@ def test_a_damage_is_found(
     damage(monkeypatch)  # type: ignore[operator]
     violations = simulate(seed, faults=faults).violations
     assert any(violation.startswith(violated) for violation in violations), violations
+
+
+ACROSS = [
+    (damages.keep_what_changed, 2),
+    (damages.add_a_change_once, 2),
+    (damages.forget_closes_that_wait, 9),
+    (damages.take_the_largest_time_upstream, 0),
+]
+
+
+@pytest.mark.parametrize(("damage", "seed"), ACROSS, ids=[one[0].__name__ for one in ACROSS])
+def test_a_damage_across_users_is_found(damage: object, seed: int, monkeypatch: Patch) -> None:
+    damage(monkeypatch)  # type: ignore[operator]
+    violations = simulate(seed, faults=NO_FAULTS, is_across=True).violations
+    assert any(violation.startswith(("second stage has", "late")) for violation in violations), violations

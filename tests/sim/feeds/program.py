@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -54,6 +54,8 @@ class Shape:
         span_ms: the size of its windows, the gap of sessions, the delay of timers.
         concurrency: of the forwarder.
         close_s: how long each close of the first stage takes, so that others wait.
+        across: how the second stage has the windows of the first, across users: "" if it has windows of its own, else
+            how it takes a value out, "remove" or "again".
     """
 
     kind: str
@@ -64,6 +66,7 @@ class Shape:
     second_ms: int
     concurrency: int
     close_s: float = 0.0
+    across: str = ""
 
     @classmethod
     def drawn(cls, random: Random, disorder_ms: int, close_s: float) -> Shape:
@@ -78,6 +81,16 @@ class Shape:
             second_ms=random.choice((5_000, 20_000)),
             concurrency=random.choice((1, 1, 3)),
             close_s=close_s,
+        )
+
+    def across_users(self, random: Random) -> Shape:
+        """Return one whose second stage has the windows of the first one, across users."""
+        return replace(
+            self,
+            kind=random.choice(("tumbling", "emit")),
+            has_notes=False,
+            second_ms=self.span_ms,
+            across=random.choice(("remove", "again")),
         )
 
     @property
@@ -110,12 +123,18 @@ def make_app(shape: Shape) -> App:
     more = () if direct is None else (direct,)
 
     def send(ctx: Context, found: Found) -> None:
-        ctx.send(first, key=f"g{ord(found.user[-1]) % 2}", value=found)
+        ctx.send(first, key=group_of(found.user), value=found)
 
     declare = {"join": _join, "timers": _timers}.get(shape.kind, _windows)
     declare(app, shape, (clicks, *more), late, send)
-    _second_stage(app, shape, first)
+    if not shape.across:
+        _second_stage(app, shape, first)
     return app
+
+
+def group_of(user: str) -> str:
+    """Return the key of the second stage."""
+    return f"g{ord(user[-1]) % 2}"
 
 
 Send = Callable[[Context, Found], None]
@@ -147,6 +166,30 @@ def _windows(app: App, shape: Shape, topics: tuple[Any, ...], late: Any, send: S
         store.on_emit(ended)
     else:
         store.on_close(ended)
+    if shape.across:
+        _across_users(app, shape, store)
+
+
+def _across_users(app: App, shape: Shape, store: Any) -> None:
+    results = app.topic(RESULTS, key_type=str, value_type=Total)
+    aggregate = aggregates.Aggregate(
+        initial=[],
+        add=lambda entries, ids: [*entries, ids],
+        remove=_without if shape.across == "remove" else None,
+        state_type=list[list[int]],
+    )
+    totals = store.across("total", key=group_of, of=lambda user, ids: sorted(ids), aggregate=aggregate)
+
+    @totals.on_close
+    async def ended(ctx: Context, window: Window, entries: list[list[int]]) -> None:
+        ctx.send(
+            results, key=ctx.key, value=Total(ctx.key, window.start_ms, sorted([*window, *ids] for ids in entries))
+        )
+
+
+def _without(entries: list[list[int]], ids: list[int]) -> list[list[int]]:
+    place = entries.index(ids)
+    return entries[:place] + entries[place + 1 :]
 
 
 def _join(app: App, shape: Shape, topics: tuple[Any, ...], late: Any, send: Send) -> None:

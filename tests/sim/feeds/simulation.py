@@ -97,23 +97,30 @@ class Report:
     counted: Counter[str] = field(default_factory=Counter)
 
 
-def check(seed: int, *, faults: Sequence[str] | None = None, print_trace: bool = False) -> Report:
+def check(
+    seed: int, *, faults: Sequence[str] | None = None, is_across: bool = False, print_trace: bool = False
+) -> Report:
     """Run a seed.
 
     Raises:
         SimulationFailedError: something isn't as the promise says.
     """
-    report = simulate(seed, faults=faults, print_trace=print_trace)
+    report = simulate(seed, faults=faults, is_across=is_across, print_trace=print_trace)
     if report.violations:
         lines = [f"feeds, seed {seed}: {report.shape}", *report.violations[:10], "---", *report.trace[-TRACE_LINES:]]
         raise SimulationFailedError("\n".join(lines))
     return report
 
 
-def simulate(seed: int, *, faults: Sequence[str] | None = None, print_trace: bool = False) -> Report:
-    """Run a seed and report, whatever happens; with these faults only, if they are given."""
+def simulate(
+    seed: int, *, faults: Sequence[str] | None = None, is_across: bool = False, print_trace: bool = False
+) -> Report:
+    """Run a seed and report, whatever happens; with these faults only, if they are given.
+
+    With `is_across` the second stage has the windows of the first one.
+    """
     loop = VirtualLoop()
-    run = Run(loop, seed, faults, print_trace=print_trace)
+    run = Run(loop, seed, faults, is_across=is_across, print_trace=print_trace)
     loop.set_exception_handler(lambda _, context: run.notes.violated(f"unhandled: {context}"))
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -184,13 +191,22 @@ class FeedNemesis(Nemesis):
 class Run:
     """A seed's world, and what becomes of it."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, faults: Sequence[str] | None, *, print_trace: bool) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        faults: Sequence[str] | None,
+        *,
+        is_across: bool,
+        print_trace: bool,
+    ) -> None:
         self.seed = seed
         self.notes = Notes(loop, print_trace=print_trace)
         self.counted: Counter[str] = Counter()
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
         shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
+        shape = shape.across_users(Random(f"{seed} across")) if is_across else shape
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
         network.trace = self.notes.note
@@ -488,13 +504,18 @@ class Run:
 
     def _second_differences(self, notes: list[Read], late: Counter[tuple[int, ...]]) -> Iterator[str]:
         inputs = []
+        is_across = bool(self.world.shape.across)
         for record in self._records(FIRST):
             found = msgspec.json.decode(record.value, type=Found)
             if late[tuple(entry(found))]:
                 continue
-            inputs.append((record.key.decode(), record.timestamp, entry(found)))
-        inputs += [(read.user, read.at_ms, [read.id]) for read in notes]
-        wanted = second_stage(self.world.shape, inputs)
+            at_ms = found.from_ms if is_across else record.timestamp
+            inputs.append((record.key.decode(), at_ms, entry(found), found.user))
+        if is_across:
+            # A change takes the place of the one before.
+            inputs = list({(user, at_ms): one for one in inputs for _, at_ms, _, user in [one]}.values())
+        inputs += [(read.user, read.at_ms, [read.id], read.user) for read in notes]
+        wanted = second_stage(self.world.shape, [one[:3] for one in inputs])
         totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
         got = Counter((total.group, total.from_ms) for total in totals)
         for window, count in got.items():
