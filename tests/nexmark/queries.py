@@ -295,21 +295,25 @@ def q14(nexmark: Nexmark) -> None:
 
 def _statistics(nexmark: Nexmark, by: Any) -> None:
     """Send per day and group: bids, those below 10,000 and a million, different bidders and auctions."""
-    days = nexmark.app.window_store("days", Tumbling(days=1), grace=GRACE, aggregate=_sums(5))
-    names = nexmark.app.store("names", value_type=bool, placement="task")
+    days, bidders, auctions = (
+        nexmark.app.window_store(name, Tumbling(days=1), grace=GRACE, aggregate=aggregate)
+        for name, aggregate in (
+            ("days", _sums(3)),
+            ("bidders", aggregates.count_distinct()),
+            ("auctions", aggregates.count_distinct()),
+        )
+    )
 
-    @nexmark.app.actor(nexmark.bids, by=by, stores=[days, names])
+    @nexmark.app.actor(nexmark.bids, by=by, stores=[days, bidders, auctions])
     async def count(ctx: Context, bid: Bid) -> None:
-        day = bid.at_ms // 86_400_000
-        firsts = [
-            int(names.put_if_absent(f"{ctx.key}/{day}/{name}", True) is None)
-            for name in (f"bidder/{bid.bidder}", f"auction/{bid.auction}")
-        ]
-        days.add(ctx.key, [1, int(bid.price < 10_000), int(bid.price < 1_000_000), *firsts])
+        days.add(ctx.key, [1, int(bid.price < 10_000), int(bid.price < 1_000_000)])
+        bidders.add(ctx.key, bid.bidder)
+        auctions.add(ctx.key, bid.auction)
 
     @days.on_close
     async def send(ctx: Context, window: Window, sums: list[int]) -> None:
-        ctx.send(nexmark.rows, value=[ctx.key, window.start_ms, *sums])
+        numbers = (store.get(ctx.key, window) for store in (bidders, auctions))
+        ctx.send(nexmark.rows, value=[ctx.key, window.start_ms, *sums, *numbers])
 
 
 def _sums(count: int) -> aggregates.Aggregate:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from actors._core.aggregates import Aggregate, of_rows
+from actors._core.aggregates import Aggregate, count_distinct, of_rows
 from actors._core.task.policy import OnError, Then
 from actors._core.windows.kinds import (
     LONGEST_SPAN,
@@ -33,6 +33,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.windows.across import Across, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.distinct import DistinctValues
 from actors.runtime.windows.store import WindowStore
 
 LEAST_RETENTION = timedelta(days=1)
@@ -93,11 +94,27 @@ def make_window_store(
         value=value,
         aggregate=aggregate,
     )
+    if aggregate is count_distinct():
+        former = None if renamed_from is None else f"{renamed_from}-values"
+        made.values = DistinctValues(_part(app, f"{name}-values", made, renamed_from=former))
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
     made.declare_across = functools.partial(across_keys, app)
     return made
+
+
+def _part(
+    app: Any, name: str, whole: WindowStore[Any, Any], *, renamed_from: str | None = None
+) -> WindowStore[bytes, bytes]:
+    """Declare the windows of what another store has below its keys."""
+    rows = app.store(name, key_type=bytes, value_type=bytes, placement="task", renamed_from=renamed_from)
+    kept = {"grace": whole.grace_ms, "retention": whole.retention_ms}
+    spans: dict[str, Any] = {option: timedelta(milliseconds=span_ms) for option, span_ms in kept.items()}
+    keys, value = store_keys(app, bytes, None), resolve(bytes, None)
+    part = window_store(rows, whole.windows, **spans, keys=keys, value=value, aggregate=None)
+    part.is_part = True
+    return part
 
 
 def across_keys(
@@ -137,15 +154,20 @@ def across_keys(
     target = checked_repartition(app, f"across {name}", name, first.name)
     group_of = key_function(name, target, key, None, key_type=key_type, option="key")
     aggregate, windows = of_rows(aggregate), first.windows
-    kept: dict[str, Any] = {"grace": timedelta(0), "retention": timedelta(milliseconds=first.retention_ms)}
+    if first.changes is not None and aggregate is count_distinct():
+        raise ConfigurationError(
+            f"across {name}: aggregates.count_distinct() can't take a value out again, and window store {first.name} "
+            "has emit=, whose changes do: leave emit out"
+        )
     second: WindowStore[Any, Any] = app.window_store(
-        name, windows, **kept, key_type=key_type, aggregate=aggregate, emit=emit
+        name,
+        windows,
+        retention=timedelta(milliseconds=first.retention_ms),
+        key_type=key_type,
+        aggregate=aggregate,
+        emit=emit,
     )
-    rows = None
-    if first.changes is not None:
-        own = app.store(f"{name}-rows", key_type=bytes, value_type=bytes, placement="task")
-        raw = store_keys(app, bytes, None)
-        rows = window_store(own, windows, **kept, keys=raw, value=resolve(bytes, None), aggregate=None)
+    rows = None if first.changes is None else _part(app, f"{name}-rows", second)
     topic = app.topic(target, key_type=key_type, value_type=bytes, writers=[owner.name])
     stage = Across(
         first=first,
@@ -206,6 +228,11 @@ def window_store(
         )
     # What a record does to sliding windows follows from those that end up to a length before it.
     lengths = 2 if isinstance(windows, Sliding) else 1
+    if aggregate is count_distinct() and isinstance(windows, Sliding):
+        raise ConfigurationError(
+            f"window store {name}: aggregates.count_distinct() is for Tumbling(…) and Hopping(…), since sliding "
+            "windows are made of one another: give aggregates.approx_distinct()"
+        )
     length = lengths * timedelta(milliseconds=windows.longest_ms) + grace
     kept = max(LEAST_RETENTION, length) if retention is None else retention
     if not isinstance(kept, timedelta) or kept < length:
@@ -259,7 +286,7 @@ def windowed(handler: Handler, late: str | Forward, stores: Sequence[TimedStore]
 
         return handle
 
-    names = ", ".join(store.name for store in stores if not isinstance(store, ChangeStore))
+    names = ", ".join(store.name for store in stores if not store.is_part)
 
     async def handle_in_time(ctx: Context, value: Any) -> Any:
         windows = ctx._working("windows").windows
@@ -302,5 +329,9 @@ def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -
 
 def timed(stores: Iterable[Any]) -> tuple[TimedStore, ...]:
     """Return what goes by stream time of the stores that an actor lists."""
-    found = ((store, store.changes) for store in stores if isinstance(store, WindowStore))
-    return tuple(one for pair in found for one in pair if one is not None)
+    found = (
+        (store, store.changes, store.values and store.values.store)
+        for store in stores
+        if isinstance(store, WindowStore)
+    )
+    return tuple(one for parts in found for one in parts if one is not None)

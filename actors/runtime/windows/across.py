@@ -162,7 +162,9 @@ class Across:
         if not windows.is_open(self.second, window):
             windows.was_late(self.second, ctx)
         elif self.rows is None:
-            self._change(ctx, window, lambda state: self.add(state, value))
+            values = self.second.values
+            if values is None or values.take(ctx._working("across"), ctx._raw_key, window, value):
+                self._change(ctx, window, lambda state: self.add(state, value))
         else:
             self._replace(ctx, window, key, value, change.new)
 

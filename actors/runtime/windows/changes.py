@@ -54,6 +54,7 @@ class ChangeStore:
     """
 
     grace_ms = 0
+    is_part = True
     close_when_idle: timedelta | None = None
 
     def __init__(

@@ -66,6 +66,7 @@ class JoinStore:
     """
 
     close_when_idle: timedelta | None = None
+    is_part = False
     # It has no stages across keys.
     feeds = ()
 

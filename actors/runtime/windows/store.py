@@ -73,6 +73,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
         changes: the windows that changed, for `on_emit`; None without `emit=`.
+        values: the `DistinctValues` that an aggregate counts, None for others.
+        is_part: whether it belongs to another store, by which late messages are counted.
         close_when_idle: how far behind the clock windows close while the inputs are at their ends; None if they don't.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
 
@@ -110,22 +112,18 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     ) -> None:
         self.name, self.windows, self.rows = name, windows, rows
         self.grace_ms, self.retention_ms = grace_ms, retention_ms
-        self.encode_key = encode_key
-        self.decode_key = decode_key
-        self.encode_value = encode_value
-        self.decode_value = decode_value
-        self.aggregate = aggregate
+        self.encode_key, self.decode_key = encode_key, decode_key
+        self.encode_value, self.decode_value = encode_value, decode_value
+        self.aggregate, self.is_part = aggregate, False
         self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self.close_when_idle: timedelta | None = None
         self.feeds: list[Feed] = []
+        self.values: Any = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
-        if isinstance(windows, Session):
-            self._segment_ms = max(windows.gap_ms, -(-retention_ms // SEGMENTS))
-        else:
-            self._segment_ms = max(windows.longest_ms, 1)
+        self._segment_ms = max(windows.longest_ms, -(-retention_ms // SEGMENTS) if self._by_end else 1)
         # The last millisecond of sliding windows and sessions belongs to them, and a sliding window that is open may
         # begin a millisecond behind the record before it, whose own window tells of that record.
         self.kept_ms = retention_ms + (0 if self._aligned is not None else 1 if self._by_end else 2)
@@ -176,6 +174,9 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """
         aggregate = self._aggregate("add")
         add, start, decode = aggregate.add, self._start, self.decode_value
+        if self.values is not None:
+            counted: Changed[Any] = self.values.add(self, key, value)
+            return counted
         return self._change(key, lambda raw: add(start() if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
@@ -254,6 +255,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         own = self._aligned.starting(self._start_of(window, state))
         if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
             return False
+        if self.values is not None:
+            self.values.forget(state, raw_key, own)
         if self.changes is not None:
             self.changes.forget(state, raw_key, own)
             for feed in self.changes.feeds:
@@ -439,7 +442,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         time, kind = state.windows, self.windows
         at_ms = time.time_of(current_message.get())
         if isinstance(kind, AlignedWindows):
-            found = self._into_aligned(kind, overlay, state, raw_key, at_ms, change)
+            found = self._into_aligned(kind.holding(at_ms), overlay, state, raw_key, change)
         elif isinstance(kind, Sliding):
             fold = lambda raw: self.encode_value(change(raw))  # noqa: E731
             found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
@@ -456,7 +459,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return value if self.aggregate is None else self.aggregate.result(value)
 
     def _into_aligned(
-        self, kind: AlignedWindows, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
+        self, windows: Sequence[Window], overlay: Overlay, state: TaskState, raw_key: bytes, change: Change
     ) -> Changed[Any]:
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
         encode, shown, get, time = self.encode_value, self._result, overlay.get, state.windows
@@ -464,7 +467,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         is_result = self.aggregate is None or self.aggregate.result is as_it_is
         found: Changed[Any] = []
         rows: list[tuple[bytes, bytes]] = []
-        for window in kind.holding(at_ms):
+        for window in windows:
             row = aligned_prefix(window[0]) + raw_key
             if window[1] > closed_ms and row > handled:
                 raw = get(row)

@@ -257,7 +257,7 @@ class TaskWindows:
     def count_late(self, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
-            if not isinstance(store, ChangeStore):
+            if not store.is_part:
                 self.was_late(store, ctx, is_warned=is_warned)
 
     def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
