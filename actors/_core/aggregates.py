@@ -184,7 +184,8 @@ def _moved(what: str, state: int | str, value: Any, sign: int) -> int | str:
     else:
         shown = value if isinstance(value, float) else f"a value of type {type(value).__name__}"
         raise ValueError(
-            f"aggregates.{what}() over a table adds finite ints and floats, which it can take out again, not {shown}"
+            f"aggregates.{what}() over a table or across keys adds finite ints and floats, which it can take out "
+            f"again, not {shown}"
         )
     top, _, bottom = str(state).partition("/")
     # Denominators are powers of two.
@@ -252,6 +253,24 @@ def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None
 
     kind, add = _values("top_n", value_type, lambda state, value: best([*state, value]))
     return Aggregate([], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n")
+
+
+def count_distinct() -> Aggregate[int]:
+    """Count different values, exactly: for tumbling and hopping windows, which have a row for each value.
+
+    Values are told apart by their JSON.
+    """
+    return _DISTINCT
+
+
+_DISTINCT: Aggregate[int] = Aggregate(0, lambda state, _: state + 1, state_type=int, name="count_distinct")
+"""Adds a value that is new: the store tells it by its rows."""
+
+
+def identity(value: Any) -> bytes:
+    """Return what tells a value from others: its JSON, of a long one a digest, which begins as no JSON does."""
+    raw = _json(value)
+    return raw if len(raw) <= LONGEST_IDENTITY else b"\0" + blake2b(raw, digest_size=LONGEST_IDENTITY).digest()
 
 
 def approx_distinct() -> Aggregate[bytes]:
@@ -323,6 +342,7 @@ def _check_positive(what: str, option: str, number: int) -> None:
         raise ValueError(f"{what}({option}={number!r}): give a number of 1 or more")
 
 
+LONGEST_IDENTITY = 32
 _SPARSE_LIMIT = 256 * 8
 _encode_in_order = msgspec.json.Encoder(order="deterministic").encode
 

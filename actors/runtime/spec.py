@@ -28,7 +28,6 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
@@ -199,7 +198,7 @@ class ActorSpec:
     def late_stores(self) -> list[str]:
         """The stores for which messages may come too late: those of windows, and tables with a history."""
         versioned = (table.name for table in self.tables if table.history is not None)
-        windows = (store.name for store in self.windows if not isinstance(store, ChangeStore))
+        windows = (store.name for store in self.windows if not store.is_part)
         ordered = () if self.order is None else (self.order.name,)
         return [*windows, *versioned, *ordered]
 

@@ -135,26 +135,19 @@ def q5(nexmark: Nexmark) -> None:
         "counts", Hopping(timedelta(seconds=10), timedelta(seconds=2)), key_type=int, grace=GRACE,
         aggregate=aggregates.count(),
     )  # fmt: skip
-    per_auction = nexmark.topic("per-auction", key_type=str, value_type=Bids, writers=["count"])
-    hottest = nexmark.app.window_store(
-        "hottest", Tumbling(seconds=2), aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction))
-    )
 
     @nexmark.app.actor(nexmark.bids, by="auction", stores=[counts])
     async def count(ctx: Context, bid: Bid) -> None:
         counts.add(ctx.key, 1)
 
-    @counts.on_close
-    async def counted(ctx: Context, window: Window, number: int) -> None:
-        ctx.send(per_auction, key="all", value=Bids(number, ctx.key))
-
-    @nexmark.app.actor(per_auction, stores=[hottest])
-    async def gather(ctx: Context, bids: Bids) -> None:
-        hottest.add(ctx.key, bids)
+    hottest = counts.across(
+        key=lambda auction: "all",
+        of=lambda auction, number: Bids(number, auction),
+        aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction)),
+    )
 
     @hottest.on_close
     async def hot(ctx: Context, window: Window, top: list[Bids]) -> None:
-        # A hopping window ends where a window of 2 s does, and is sent with its last millisecond.
         ctx.send(nexmark.rows, value=[window.end_ms, top[0].auction, top[0].count])
 
 
@@ -275,21 +268,25 @@ def q14(nexmark: Nexmark) -> None:
 
 def _statistics(nexmark: Nexmark, by: Any) -> None:
     """Send per day and group: bids, those below 10,000 and a million, different bidders and auctions."""
-    days = nexmark.app.window_store("days", Tumbling(days=1), grace=GRACE, aggregate=_sums(5))
-    names = nexmark.app.store("names", value_type=bool, placement="task")
+    days, bidders, auctions = (
+        nexmark.app.window_store(name, Tumbling(days=1), grace=GRACE, aggregate=aggregate)
+        for name, aggregate in (
+            ("days", _sums(3)),
+            ("bidders", aggregates.count_distinct()),
+            ("auctions", aggregates.count_distinct()),
+        )
+    )
 
-    @nexmark.app.actor(nexmark.bids, by=by, stores=[days, names])
+    @nexmark.app.actor(nexmark.bids, by=by, stores=[days, bidders, auctions])
     async def count(ctx: Context, bid: Bid) -> None:
-        day = bid.at_ms // 86_400_000
-        firsts = [
-            int(names.put_if_absent(f"{ctx.key}/{day}/{name}", True) is None)
-            for name in (f"bidder/{bid.bidder}", f"auction/{bid.auction}")
-        ]
-        days.add(ctx.key, [1, int(bid.price < 10_000), int(bid.price < 1_000_000), *firsts])
+        days.add(ctx.key, [1, int(bid.price < 10_000), int(bid.price < 1_000_000)])
+        bidders.add(ctx.key, bid.bidder)
+        auctions.add(ctx.key, bid.auction)
 
     @days.on_close
     async def send(ctx: Context, window: Window, sums: list[int]) -> None:
-        ctx.send(nexmark.rows, value=[ctx.key, window.start_ms, *sums])
+        numbers = (store.get(ctx.key, window) for store in (bidders, auctions))
+        ctx.send(nexmark.rows, value=[ctx.key, window.start_ms, *sums, *numbers])
 
 
 def _sums(count: int) -> aggregates.Aggregate:

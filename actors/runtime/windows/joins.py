@@ -76,6 +76,9 @@ class JoinStore:
     """
 
     close_when_idle: timedelta | None = None
+    is_part = False
+    # It has no stages across keys.
+    feeds = ()
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import structs
 
@@ -19,6 +19,7 @@ from actors._core.windows.rows import (
     LIST,
     VALUE,
     Held,
+    ReadTime,
     aligned_key,
     aligned_prefix,
     close_key,
@@ -37,6 +38,7 @@ from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
 from stores._core.windows import decode_progress
@@ -58,22 +60,7 @@ LAST_MS = (1 << 63) - 1
 _EXACT = frozenset((int, float, str, bytes))
 
 
-class ReadTime(Protocol):
-    """What a read has to know of time."""
-
-    @property
-    def stream_ms(self) -> int:
-        """Stream time, Unix milliseconds; -1 before the first record."""
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
-
-    def visible_ms(self, store: Any) -> int:
-        """Return the start (sessions: end) at or before which windows are past their retention."""
-
-
-class WindowStore(Generic[K, V]):
+class WindowStore(AcrossKeys, Generic[K, V]):
     """A handle to windows by key, made by `app.window_store(...)` and used inside handlers of the actor that lists it.
 
     What a handler writes is committed with its message, as with `Store`. Times are Unix milliseconds.
@@ -86,6 +73,8 @@ class WindowStore(Generic[K, V]):
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
         changes: the windows that changed, for `on_emit`; None without `emit=`.
+        values: the `DistinctValues` that an aggregate counts, None for others.
+        is_part: whether it belongs to another store, by which late messages are counted.
         close_when_idle: how far behind the clock windows close while the inputs are at their ends; None if they don't.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
 
@@ -125,17 +114,16 @@ class WindowStore(Generic[K, V]):
         self.grace_ms, self.retention_ms = grace_ms, retention_ms
         self.encode_key, self.decode_key = encode_key, decode_key
         self.encode_value, self.decode_value = encode_value, decode_value
-        self.aggregate = aggregate
+        self.aggregate, self.is_part = aggregate, False
         self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self.close_when_idle: timedelta | None = None
+        self.feeds: list[Feed] = []
+        self.values: Any = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
-        if isinstance(windows, Session):
-            self._segment_ms = max(windows.gap_ms, -(-retention_ms // SEGMENTS))
-        else:
-            self._segment_ms = max(windows.longest_ms, 1)
+        self._segment_ms = max(windows.longest_ms, -(-retention_ms // SEGMENTS) if self._by_end else 1)
         # The last millisecond of sliding windows and sessions belongs to them, and a sliding window that is open may
         # begin a millisecond behind the record before it, whose own window tells of that record.
         self.kept_ms = retention_ms + (0 if self._aligned is not None else 1 if self._by_end else 2)
@@ -153,7 +141,7 @@ class WindowStore(Generic[K, V]):
         Raises:
             UsageError: the store has such a function already.
         """
-        if self.on_close_function is not None:
+        if self.on_close_function not in (None, only_feed):
             raise UsageError(f"window store {self.name}: on_close is set already")
         self.on_close_function = function
         return function
@@ -170,7 +158,7 @@ class WindowStore(Generic[K, V]):
         """
         if self.changes is None:
             raise UsageError(f"window store {self.name}: on_emit needs emit=…, as in emit=Every(seconds=10)")
-        if self.changes.on_close_function is not None:
+        if self.changes.on_close_function not in (None, only_feed):
             raise UsageError(f"window store {self.name}: on_emit is set already")
         self.changes.on_close_function = function
         return function
@@ -186,6 +174,9 @@ class WindowStore(Generic[K, V]):
         """
         aggregate = self._aggregate("add")
         add, start, decode = aggregate.add, self._start, self.decode_value
+        if self.values is not None:
+            counted: Changed[Any] = self.values.add(self, key, value)
+            return counted
         return self._change(key, lambda raw: add(start() if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
@@ -243,10 +234,14 @@ class WindowStore(Generic[K, V]):
         row = aligned_key(own.start_ms, raw_key)
         if not state.windows.is_open(self, own) or row <= state.windows.handled(self):
             return False
+        self.write_row(overlay, state, row, value)
+        return True
+
+    def write_row(self, overlay: Overlay, state: TaskState, row: bytes, value: Any) -> None:
+        """Write the value, or the aggregate's state, of a tumbling or hopping window that is open."""
         rows = [(row, VALUE + self.encode_value(value))]
         self.rows.write_all(overlay, state, rows)
         self._note_aligned(state, rows)
-        return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
         """Remove a tumbling or hopping window that is open; tell whether it was there.
@@ -260,8 +255,12 @@ class WindowStore(Generic[K, V]):
         own = self._aligned.starting(self._start_of(window, state))
         if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
             return False
+        if self.values is not None:
+            self.values.forget(state, raw_key, own)
         if self.changes is not None:
             self.changes.forget(state, raw_key, own)
+            for feed in self.changes.feeds:
+                feed(current_message.get(), raw_key, own, None)
         return True
 
     def fetch(
@@ -443,7 +442,7 @@ class WindowStore(Generic[K, V]):
         time, kind = state.windows, self.windows
         at_ms = time.time_of(current_message.get())
         if isinstance(kind, AlignedWindows):
-            found = self._into_aligned(kind, overlay, state, raw_key, at_ms, change)
+            found = self._into_aligned(kind.holding(at_ms), overlay, state, raw_key, change)
         elif isinstance(kind, Sliding):
             fold = lambda raw: self.encode_value(change(raw))  # noqa: E731
             found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
@@ -460,7 +459,7 @@ class WindowStore(Generic[K, V]):
         return value if self.aggregate is None else self.aggregate.result(value)
 
     def _into_aligned(
-        self, kind: AlignedWindows, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
+        self, windows: Sequence[Window], overlay: Overlay, state: TaskState, raw_key: bytes, change: Change
     ) -> Changed[Any]:
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
         encode, shown, get, time = self.encode_value, self._result, overlay.get, state.windows
@@ -468,7 +467,7 @@ class WindowStore(Generic[K, V]):
         is_result = self.aggregate is None or self.aggregate.result is as_it_is
         found: Changed[Any] = []
         rows: list[tuple[bytes, bytes]] = []
-        for window in kind.holding(at_ms):
+        for window in windows:
             row = aligned_prefix(window[0]) + raw_key
             if window[1] > closed_ms and row > handled:
                 raw = get(row)

@@ -257,7 +257,7 @@ class TaskWindows:
     def count_late(self, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
-            if not isinstance(store, ChangeStore):
+            if not store.is_part:
                 self.was_late(store, ctx, is_warned=is_warned)
 
     def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
@@ -573,6 +573,8 @@ class TaskWindows:
         self.stream_ms, self.is_closing = min(reached_ms, open_ms), True
         self.latest_ms = self.stream_ms
         try:
+            for feed in store.feeds:
+                feed(ctx, ctx._raw_key, window, raw)
             result = function(ctx, window, store.result(raw))
             if inspect.isawaitable(result):
                 await result

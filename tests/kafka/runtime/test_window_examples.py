@@ -156,3 +156,40 @@ async def test_auction_bids_of_a_backlog(brokers: str, tmp_path: Path, workers: 
     await example.has_sent("offers", offers, is_ordered=False)
     unsold = [(key, json.loads(value)) for number, (key, value, _) in enumerate(auctions) if number % 4 == 0]
     await example.has_sent("unsold-auctions", unsold, is_ordered=False)
+
+
+async def test_top_pages(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
+    await make_topics(brokers, "page-views", partitions=3)
+    await make_topics(brokers, "top-pages", partitions=1)
+    first_ms = begin_ms()
+
+    async def view(pages: str, first_s: int) -> None:
+        async with producing(brokers) as producer:
+            for number, page in enumerate(pages):
+                at_ms, partition = first_ms + (first_s + number) * 1000, number % 3
+                value = json.dumps({"page": page}).encode()
+                await producer.send_and_wait("page-views", value, b"ada", partition=partition, timestamp_ms=at_ms)
+
+    # A backlog: partitions are read one after the other, and pages are counted in several.
+    await view("abacabadcbaa", 0)
+    await view("bcbcd", 62)
+    example = Example(brokers, tmp_path, workers, "top_pages")
+    example.restart()
+    await view("ee", 150)
+    wanted = [
+        [[6, "a"], [3, "b"], [2, "c"]],
+        [[2, "c"], [2, "b"], [1, "d"]],
+    ]
+    await example.has_sent(
+        "top-pages",
+        [
+            (
+                b"all",
+                {
+                    "minute_ms": first_ms + number * MINUTE_MS,
+                    "pages": [{"count": count, "page": page} for count, page in pages],
+                },
+            )
+            for number, pages in enumerate(wanted)
+        ],
+    )

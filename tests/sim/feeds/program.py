@@ -63,6 +63,8 @@ class Shape:
         late: what becomes of what is late for the first stage: "topic", or a word.
         then: what the first stage does with a message that fails: "retry", or "stop" until somebody acts.
         is_exactly_once: whether all is done exactly once, or at least once.
+        across: how the second stage has the windows of the first, across users: "" if it has windows of its own, else
+            how it takes a value out, "remove" or "again".
     """
 
     kind: str
@@ -78,6 +80,7 @@ class Shape:
     late: str = "topic"
     then: str = "stop"
     is_exactly_once: bool = True
+    across: str = ""
 
     @classmethod
     def drawn(cls, random: Random, disorder_ms: int, close_s: float, *, has_ends: bool = False) -> Shape:
@@ -112,6 +115,16 @@ class Shape:
             late="stop" if "stopped" in features else "warn" if "warned" in features else "topic",
             then=random.choice(("retry", "stop")) if "failing" in features else "stop",
             is_exactly_once="doubled" not in features,
+        )
+
+    def across_users(self, random: Random) -> Shape:
+        """Return one whose second stage has the windows of the first one, across users."""
+        return replace(
+            self,
+            kind=random.choice(("tumbling", "emit")),
+            has_notes=False,
+            second_ms=self.span_ms,
+            across=random.choice(("remove", "again")),
         )
 
     @property
@@ -175,12 +188,18 @@ def make_app(shape: Shape, fails: Callable[[int], bool] = lambda _: False) -> Ap
     def send(ctx: Context, found: Found) -> None:
         if fails(found.ids[0]):
             raise ValueError("not now")
-        ctx.send(first, key=f"g{ord(found.user[-1]) % 2}", value=found)
+        ctx.send(first, key=second_key_of(found.user), value=found)
 
     kinds = {"join": _join, ONE_MANY: _one_many, "timers": _timers, "history": _history}
     kinds.get(shape.kind, _windows)(app, shape, (clicks, *more), options, send)
-    _second_stage(app, shape, first)
+    if not shape.across:
+        _second_stage(app, shape, first)
     return app
+
+
+def second_key_of(user: str) -> str:
+    """Return the key of the second stage."""
+    return f"g{ord(user[-1]) % 2}"
 
 
 Send = Callable[[Context, Found], None]
@@ -216,6 +235,30 @@ def _windows(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str,
         store.on_emit(ended)
     else:
         store.on_close(ended)
+    if shape.across:
+        _across_users(app, shape, store)
+
+
+def _across_users(app: App, shape: Shape, store: Any) -> None:
+    results = app.topic(RESULTS, key_type=str, value_type=Total)
+    aggregate = aggregates.Aggregate(
+        initial=[],
+        add=lambda entries, ids: [*entries, ids],
+        remove=_without if shape.across == "remove" else None,
+        state_type=list[list[int]],
+    )
+    totals = store.across("total", key=second_key_of, of=lambda user, ids: sorted(ids), aggregate=aggregate)
+
+    @totals.on_close
+    async def ended(ctx: Context, window: Window, entries: list[list[int]]) -> None:
+        ctx.send(
+            results, key=ctx.key, value=Total(ctx.key, window.start_ms, sorted([*window, *ids] for ids in entries))
+        )
+
+
+def _without(entries: list[list[int]], ids: list[int]) -> list[list[int]]:
+    place = entries.index(ids)
+    return entries[:place] + entries[place + 1 :]
 
 
 def _history(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, Any], send: Send) -> None:

@@ -220,7 +220,10 @@ class Run:
         self._disorder_ms = random.choice((0, 0, 600))
         close_s, has_ends = Random(f"{seed} closes").choice((0.0, 0.0, 0.02)), Random(f"{seed} ends").random() < 0.5
         shape = Shape.drawn(random, self._disorder_ms, close_s, has_ends=has_ends and not features)
-        shape = shape.with_features(features, Random(f"{seed} features"))
+        if "across" in features:
+            shape = shape.across_users(Random(f"{seed} across"))
+        else:
+            shape = shape.with_features(features, Random(f"{seed} features"))
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
         network.trace = self.notes.note
@@ -653,13 +656,18 @@ class Run:
 
     def _second_differences(self, notes: list[Read], late: Counter[tuple[int, ...]]) -> Iterator[str]:
         inputs = []
+        is_across = bool(self.world.shape.across)
         for record in self._records(FIRST):
             found = msgspec.json.decode(record.value, type=Found)
             if late[tuple(entry(found))]:
                 continue
-            inputs.append((record.key.decode(), record.timestamp, entry(found)))
-        inputs += [(read.user, read.at_ms, [read.id]) for read in notes]
-        wanted = second_stage(self.world.shape, inputs)
+            at_ms = found.from_ms if is_across else record.timestamp
+            inputs.append((record.key.decode(), at_ms, entry(found), found.user))
+        if is_across:
+            # A change takes the place of the one before.
+            inputs = list({(user, at_ms): one for one in inputs for _, at_ms, _, user in [one]}.values())
+        inputs += [(read.user, read.at_ms, [read.id], read.user) for read in notes]
+        wanted = second_stage(self.world.shape, [one[:3] for one in inputs])
         totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
         got = Counter((total.group, total.from_ms) for total in totals)
         for window, count in got.items():

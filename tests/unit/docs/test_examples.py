@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ from examples.sales_per_minute import Sale, Total, count_sale, late_sales, minut
 from examples.sales_per_minute import app as sales_app
 from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
+from examples.top_pages import Top, View, Views, count_view, tops, views
+from examples.top_pages import app as pages_app
 from examples.unpaid_orders import Order as PlacedOrder
 from examples.unpaid_orders import Payment, check_payment, orders, paid_orders, payments, unpaid_orders
 from examples.unpaid_orders import app as unpaid_app
@@ -241,6 +244,24 @@ def test_sales_per_minute_are_sent_once_and_late_ones_go_elsewhere():
         assert list(driver.windows(minutes, "berlin").values()) == [120, 7]
         driver.advance_stream_time(count_sale, NOON_MS + 3 * MINUTE_MS)
         assert [sent.value for sent in driver.outputs(totals)] == [Total(NOON_MS + MINUTE_MS, 7)]
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_the_most_viewed_pages_are_those_of_all_partitions(order: int) -> None:
+    chosen = random.Random(order)
+    records = [
+        (f"visitor-{number % 7}", View(f"page-{chosen.choice('aabbbcdef')}"), NOON_MS + number * 1_000)
+        for number in range(150)
+    ]
+    with ActorTestDriver(pages_app, partitions=3) as driver:
+        driver.backlog({views: records}, order=order)
+        driver.close_windows()
+        assert driver.late(count_view) == {"page-minutes": 0}
+        counts = [Counter(view.page for _, view, at_ms in records[at : at + 60]) for at in (0, 60, 120)]
+        best = [sorted((Views(count, page) for page, count in one.items()), reverse=True)[:3] for one in counts]
+        assert [sent.value for sent in driver.outputs(tops)] == [
+            Top(NOON_MS + number * MINUTE_MS, pages) for number, pages in enumerate(best)
+        ]
 
 
 def test_orders_are_joined_with_payments_and_unpaid_ones_are_sent_once():

@@ -56,6 +56,23 @@ def test_changes_are_handed_out_once_per_interval_of_stream_time() -> None:
         assert [sent.value for sent in driver.outputs(totals)] == [124]
 
 
+def test_the_hottest_auction_is_that_of_all_keys() -> None:
+    names = block("docs/reference/windows.md", "Windows over keys").run({})
+    bids, bid = names["bids"], names["Bid"]
+    with ActorTestDriver(names["app"]) as driver:
+        records = [(f"b{number}", bid("xyzzy"[number], 1), NOON_MS + number * 60_000) for number in range(5)]
+        driver.backlog({bids: records})
+        driver.close_windows()
+        sent = {one.timestamp_ms + 1: (one.value.auction, one.value.count) for one in driver.outputs(names["hot"])}
+        assert sent[NOON_MS + 300_000] == sent[NOON_MS + 600_000] == ("z", 2)
+        assert sent[NOON_MS + 60_000] == ("x", 1)
+        assert len(sent) == 14
+        assert {store: late for actor in ("count_bid", "hottest") for store, late in driver.late(actor).items()} == {
+            "per-auction": 0,
+            "hottest": 0,
+        }
+
+
 def test_changes_are_sent_at_most_once_per_interval_each_with_its_latest_total() -> None:
     names = block("docs/reference/windows.md", "Changes once per interval of the clock").run({})
     sales, totals, sale, total = names["sales"], names["totals"], names["Sale"], names["Total"]
