@@ -175,9 +175,9 @@ class KeyedProcessor(TaskProcessor):
         begun = ((one.source, one.completed.oldest) for one in self.inputs)
         return next(((source, offset) for source, offset in begun if offset is not None), None)
 
-    def message_in(self, running: asyncio.Task[Any]) -> MessageId | None:
-        """See `KeyExecutor.message_in`."""
-        return self._executor.message_in(running)
+    def message_in(self, running: asyncio.Task[Any], *, is_loop: bool) -> MessageId | None:
+        """See `TaskProcessor.message_in`."""
+        return self._executor.message_in(running) or super().message_in(running, is_loop=False)
 
     def _sync(self) -> None:
         for one in self.inputs:
