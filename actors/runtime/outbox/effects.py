@@ -37,6 +37,7 @@ from actors._core.logs import error_text, escaping
 from actors._core.outside import EXITS
 from actors.errors import RecordError, RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
+from actors.runtime.cancellation import is_closed, running_task
 from actors.runtime.commands import written_by
 from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
 from actors.runtime.message.context import Context
@@ -380,6 +381,8 @@ class Effects:
         except EXITS:
             raise
         except BaseException as error:
+            if is_closed(error, running):
+                raise
             # The store's: nobody awaits this task, so the processor is told.
             self._failure = error
         finally:
@@ -391,7 +394,7 @@ class Effects:
         Raises:
             CancelledError: the processor ends.
         """
-        limit_s = effect.timeout.total_seconds()
+        limit_s, running = effect.timeout.total_seconds(), running_task()
         deadline = asyncio.timeout(limit_s)
         try:
             async with deadline:
@@ -403,16 +406,17 @@ class Effects:
         except TimeoutError as error:
             late = f"no end after {limit_s:g} s" if deadline.expired() else error_text(error)
             return Outcome(error=late, cause=error)
-        except (KeyboardInterrupt, SystemExit):
+        except EXITS:
             raise
         except BaseException as error:
-            # GeneratorExit too: a task that ended with it would leave its line standing still.
+            if is_closed(error, running):
+                raise
             return Outcome(error=error_text(error), cause=error)
         if result is None:
             return Outcome()
         try:
             return Outcome(*self._encode(result))
-        except (KeyboardInterrupt, SystemExit):
+        except EXITS:
             raise
         except BaseException as error:
             useless = f"it succeeded, but what it returned can't be a message to its actor: {error_text(error)}"

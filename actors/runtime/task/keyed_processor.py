@@ -8,7 +8,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
@@ -175,7 +174,7 @@ class KeyedProcessor(TaskProcessor):
         begun = ((one.source, one.completed.oldest) for one in self.inputs)
         return next(((source, offset) for source, offset in begun if offset is not None), None)
 
-    def message_in(self, running: asyncio.Task[Any], *, is_loop: bool) -> MessageId | None:
+    def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
         """See `TaskProcessor.message_in`."""
         return self._executor.message_in(running) or super().message_in(running, is_loop=False)
 

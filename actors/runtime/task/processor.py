@@ -217,7 +217,7 @@ class TaskProcessor:
         at, offset = self._at, self._scope.source_offset
         return (at.source, offset) if offset >= at.next_offset else None
 
-    def message_in(self, running: asyncio.Task[Any], *, is_loop: bool) -> MessageId | None:
+    def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
         """See `Task.message_in`; `is_loop`: it is the one that runs `work`."""
         effects, in_hand = self._messages.tools.effects, self.in_hand
         if not is_loop:

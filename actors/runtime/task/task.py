@@ -303,7 +303,7 @@ class Task:
         return None if self._processor is None else self._processor.in_hand
 
     def message_in(self, running: asyncio.Task[Any] | None) -> MessageId | None:
-        """Return the message, or the call of an effect, that an asyncio task runs; None if it runs none of this task's."""
+        """Return the message, or the call of an effect, that an asyncio task runs; None if it is none of this task."""
         processor = self._processor
         if processor is None or running is None:
             return None

@@ -83,9 +83,7 @@ def test_a_message_that_holds_up_the_loop_twice_stops_its_partition(way: str, co
     world = World(way, concurrency=concurrency)
     with world.run() as driver:
         driver.post(world.topic, key="bob", value="bad")
-        with pytest.raises(
-            HandlerFailedError, match=r"in\[0\] offset 0 key 'bob': code of actor a held the event"
-        ):
+        with pytest.raises(HandlerFailedError, match=r"in\[0\] offset 0 key 'bob': code of actor a held the event"):
             driver.settle()
         assert world.calls == 2
 
