@@ -73,8 +73,8 @@ def as_record_error(
     unanswered = error.__cause__ if isinstance(error, AskTimeoutError) else error
     if isinstance(unanswered, TaskError) and unanswered.missing:
         raise unanswered
-    is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, *EXITS))
-    if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
+    is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, GeneratorExit, *EXITS))
+    if not (is_handlers or (isinstance(error, asyncio.CancelledError | GeneratorExit) and not is_ending)):
         raise error
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"

@@ -67,6 +67,9 @@ class Calling(Protocol):
     def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """See `Context.effect`."""
 
+    def call_in(self, running: Any) -> str | None:
+        """Return the id of the call that an asyncio task makes; None if it makes none."""
+
 
 class Asking(Protocol):
     """The requests of an actor."""

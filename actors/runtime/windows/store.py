@@ -282,7 +282,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             return [(self._aligned.starting(start_ms), raw[1:]) for start_ms, raw in rows if raw is not None]
         held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
         live = (one for one in held if not one.is_merged)
-        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
+        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms)
         return sorted((one.window, one.value) for one in shown)
 
     def behind(self, from_ms: int, to_ms: int, places: int) -> int | None:
@@ -322,7 +322,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             return
         for row, raw in items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
-                if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
+                if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms and not one.is_merged:
                     yield key_of(row), one.window, one.value
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
@@ -350,7 +350,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """
         for row, raw in overlay.items(b"k", b"l"):
             held = decode_list(raw)
-            past = [one for one in held if not one.is_closed and self._kept_ms(one) <= stream_ms - self.kept_ms]
+            past = [one for one in held if not one.is_closed and self.counts_ms(one) <= stream_ms - self.kept_ms]
             for one in past:
                 one.is_closed = True
             if past:
@@ -408,11 +408,11 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def segment_of(self, held: Held) -> int:
         """Return the segment whose list has a window."""
-        return self._kept_ms(held) // self._segment_ms
+        return self.counts_ms(held) // self._segment_ms
 
-    def _kept_ms(self, held: Held) -> int:
+    def counts_ms(self, window: Held | Window) -> int:
         """Return the time of a window from which on its retention counts."""
-        return held.end_ms if self._by_end else held.start_ms
+        return window.end_ms if self._by_end else window.start_ms
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -467,7 +467,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         is_result = self.aggregate is None or self.aggregate.result is as_it_is
         found: Changed[Any] = []
         rows: list[tuple[bytes, bytes]] = []
-        for window in windows:
+        open_windows = [window for window in windows if time.is_open(self, window)] if time.is_closing else windows
+        for window in open_windows:
             row = aligned_prefix(window[0]) + raw_key
             if window[1] > closed_ms and row > handled:
                 raw = get(row)

@@ -204,8 +204,11 @@ class TaskWindows:
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Tell whether a window still takes records."""
-        closing_ms = store.windows.closes_ms(window, store.grace_ms)
-        return self._closings[store].by_former_grace(closing_ms) > self.stream_ms
+        closing, closing_ms = self._closings[store], store.windows.closes_ms(window, store.grace_ms)
+        if closing.by_former_grace(closing_ms) <= self.stream_ms:
+            return False
+        # A close is handled at its own time, and a longer grace may have put it off until other windows were removed.
+        return not self.is_closing or store.counts_ms(window) > store.expired_ms(closing.expired)
 
     def closed_ms(self, store: TimedStore) -> int:
         """Return the end at or before which windows are closed."""
