@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -58,7 +58,7 @@ class AcrossKeys:
         emit: Any = None,
         stores: Sequence[Any] = (),
         on_error: OnError | Then = "stop",
-    ) -> Any:
+    ) -> Self:
         """Declare windows over the keys of these: see "Windows over keys" in the reference.
 
         It is an actor, `name`, with a window store of that name, whose windows have the same starts and ends. What a
@@ -88,7 +88,8 @@ class AcrossKeys:
             raise UsageError(f"window store {self.name}: it belongs to another store, and has no stage behind it")
         name = f"{self.name}-across" if name is None else name
         options = {"key_type": key_type, "emit": emit, "stores": stores, "on_error": on_error}
-        return self.declare_across(self, name, key=key, aggregate=aggregate, of=of, **options)
+        store: Self = self.declare_across(self, name, key=key, aggregate=aggregate, of=of, **options)
+        return store
 
 
 @dataclass(slots=True, kw_only=True)
