@@ -46,6 +46,7 @@ class Aggregate(Generic[S]):
         state_type: the state's type, as a `msgspec` annotation; Any means plain data.
         result: gives what users see of a state.
         remove: takes a value out of a state again, called with (state, value). None: it can't be.
+        keeps_some: whether the state is one of the values, or a list of some: another one leaves nothing in it.
         name: what the states are. A window store that has those of another name is refused; "" isn't compared.
 
     Examples:
@@ -61,6 +62,7 @@ class Aggregate(Generic[S]):
     result: Callable[[S], Any] = as_it_is
     remove: Callable[[S, Any], S] | None = None
     name: str = ""
+    keeps_some: bool = False
 
     def starter(self) -> Callable[[], S]:
         """Return a function that returns a state of no values, which may be changed in place."""
@@ -226,7 +228,9 @@ def collect(limit: int, value_type: Any = None) -> Aggregate[list[Any]]:
     """
     _check_positive("collect", "limit", limit)
     kind, add = _values("collect", value_type, lambda state, value: state if len(state) >= limit else [*state, value])
-    return Aggregate([], add, lambda one, two: [*one, *two][:limit], GenericAlias(list, (kind,)), name="collect")
+    return Aggregate(
+        [], add, lambda one, two: [*one, *two][:limit], GenericAlias(list, (kind,)), name="collect", keeps_some=True
+    )
 
 
 @overload
@@ -253,7 +257,9 @@ def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None
         return sorted(values, key=by, reverse=True)[:n]
 
     kind, add = _values("top_n", value_type, lambda state, value: best([*state, value]))
-    return Aggregate([], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n")
+    return Aggregate(
+        [], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n", keeps_some=True
+    )
 
 
 def count_distinct() -> Aggregate[int]:
@@ -286,7 +292,7 @@ def approx_distinct() -> Aggregate[bytes]:
 
 def _extreme(what: str, value_type: Any, better: Callable[[Any, Any], Any]) -> Aggregate[Any]:
     kind, add = _values(what, value_type, better)
-    return Aggregate(None, add, better, Any if kind is Any else kind | None, name=what)
+    return Aggregate(None, add, better, Any if kind is Any else kind | None, name=what, keeps_some=True)
 
 
 def _smaller(one: Any, two: Any) -> Any:

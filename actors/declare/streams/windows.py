@@ -176,9 +176,7 @@ def across_keys(
         topic=topic,
         key=group_of,
         of=of or (lambda _, result: result),
-        add=aggregate.add,
-        remove=aggregate.remove,
-        initial=aggregate.starter(),
+        aggregate=aggregate,
     )
     own_stores = [second, *([] if rows is None else [rows]), *stores]
     app.actor(topic, stores=own_stores, name=name, on_error=on_error, late="handle")(stage.fold)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+import msgspec
 
 from actors._core.aggregates import Aggregate
 from actors._core.logs import error_text
@@ -56,7 +58,7 @@ class AcrossKeys:
         emit: Any = None,
         stores: Sequence[Any] = (),
         on_error: OnError | Then = "stop",
-    ) -> Any:
+    ) -> Self:
         """Declare windows over the keys of these: see "Windows over keys" in the reference.
 
         It is an actor, `name`, with a window store of that name, whose windows have the same starts and ends. What a
@@ -86,7 +88,8 @@ class AcrossKeys:
             raise UsageError(f"window store {self.name}: it belongs to another store, and has no stage behind it")
         name = f"{self.name}-across" if name is None else name
         options = {"key_type": key_type, "emit": emit, "stores": stores, "on_error": on_error}
-        return self.declare_across(self, name, key=key, aggregate=aggregate, of=of, **options)
+        store: Self = self.declare_across(self, name, key=key, aggregate=aggregate, of=of, **options)
+        return store
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,8 +102,7 @@ class Across:
         topic: that between them.
         key: gives the group of a key, None for none.
         of: gives what is added, of a key and its result.
-        add, remove: the aggregate's. Without `remove`, a window is aggregated again from its rows.
-        initial: gives the state of no values.
+        aggregate: what is added to. Without `remove`, a window is aggregated again from its rows.
     """
 
     first: Any
@@ -109,9 +111,7 @@ class Across:
     topic: Any
     key: Callable[[Any], Any]
     of: Callable[[Any, Any], Any]
-    add: Callable[[Any, Any], Any]
-    remove: Callable[[Any, Any], Any] | None
-    initial: Callable[[], Any]
+    aggregate: Aggregate[Any]
 
     # --- the first stage -------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Across:
         elif self.rows is None:
             values = self.second.values
             if values is None or values.take(ctx._working("across"), ctx._raw_key, window, value):
-                self._change(ctx, window, lambda state: self.add(state, value))
+                self._change(ctx, window, lambda state: self.aggregate.add(state, value))
         else:
             self._replace(ctx, window, key, value, change.new)
 
@@ -180,26 +180,40 @@ class Across:
 
         def change(state: Any) -> Any:
             if former is not None:
-                if self.remove is None:
+                before = self._former(key, former)
+                if self.aggregate.remove is not None:
+                    state = self.aggregate.remove(state, before)
+                elif self._is_kept(state, before):
                     return self._aggregated(ctx, window)
-                state = self.remove(state, self._former(key, former))
-            return state if added is None else self.add(state, value)
+            return state if added is None else self.aggregate.add(state, value)
 
         self._change(ctx, window, change)
+
+    def _is_kept(self, state: Any, value: Any) -> bool:
+        """Return whether a state may have something of a value. Values are compared as they are kept."""
+        if not self.aggregate.keeps_some:
+            return True
+        second = self.second
+        alone = second.decode_value(second.encode_value(self.aggregate.add(self.aggregate.starter()(), value)))
+        encode = msgspec.msgpack.encode
+        if encode(alone) == encode(state):
+            return True
+        one, some = (each if isinstance(each, list) else [each] for each in (alone, state))
+        return any(encode(kept) in map(encode, one) for kept in some)
 
     def _change(self, ctx: Context, window: Window, change: Callable[[Any], Any]) -> None:
         """Replace the state of the window of the message's group by what a function returns."""
         overlay, raw_key = self.second.rows.own_place(ctx)
         row = aligned_key(window.start_ms, raw_key)
         raw = overlay.get(row)
-        state = self.initial() if raw is None else self.second.decode_value(raw[1:])
+        state = self.aggregate.starter()() if raw is None else self.second.decode_value(raw[1:])
         self.second.write_row(overlay, ctx._working("across"), row, change(state))
 
     def _aggregated(self, ctx: Context, window: Window) -> Any:
         """Return the state of all that was added to the window of the message's group, in the order of the keys."""
-        state = self.initial()
+        state = self.aggregate.starter()()
         for key, added in self._rows(ctx, window):
-            state = self.add(state, self._former(key, added))
+            state = self.aggregate.add(state, self._former(key, added))
         return state
 
     def _rows(self, ctx: Context, window: Window) -> Iterator[tuple[bytes, bytes]]:

@@ -258,6 +258,49 @@ def test_a_change_takes_the_place_of_the_one_before(aggregate: Any) -> None:
     assert finals == [["de", "countries", 0, results[-1]]]
 
 
+SOME: dict[str, tuple[Any, Any, Any]] = {
+    "top_n": (aggregates.top_n(2), lambda cents: cents, lambda values: sorted(values, reverse=True)[:2]),
+    "top_n of tuples": (
+        aggregates.top_n(2, by=lambda pair: pair[0]),
+        lambda cents: (cents, "x"),
+        lambda values: [[cents, "x"] for cents in sorted(values, reverse=True)[:2]],
+    ),
+    "top_n of floats": (
+        aggregates.top_n(2, value_type=float),
+        lambda cents: cents,
+        lambda values: sorted(values, reverse=True)[:2],
+    ),
+    "min": (aggregates.min(), lambda cents: cents, min),
+    "min of lists": (
+        aggregates.min(),
+        lambda cents: [1] * (cents // 10),
+        lambda values: min([1] * (cents // 10) for cents in values),
+    ),
+    "max": (aggregates.max(int), lambda cents: cents, max),
+    "collect": (aggregates.collect(99), lambda cents: cents, sorted),
+    "mean": (aggregates.mean(), lambda cents: cents, lambda values: sum(values) / len(values)),
+}
+
+
+@pytest.mark.parametrize(("aggregate", "value_of", "expected"), SOME.values(), ids=SOME)
+def test_changes_up_and_down_leave_what_all_keys_have_in_the_end(aggregate: Any, value_of: Any, expected: Any) -> None:
+    for seed in range(4):
+        staged = Staged(
+            emit=Every(seconds=1), value_type=int, aggregate=aggregate, of=lambda user, cents: value_of(cents)
+        )
+        staged.handle = lambda ctx, cents, staged=staged: staged.minutes.set(ctx.key, cents)
+        random, values = Random(seed), {}
+        orders = [(f"de{random.randrange(5)}", random.randrange(30), number) for number in range(50)]
+        with ActorTestDriver(staged.app, partitions=1) as driver:
+            for user, cents, after_s in orders:
+                values[user] = cents
+                driver.send(staged.orders, key=user, value=cents, timestamp_ms=NOON_MS + after_s * 1_000)
+            driver.close_windows()
+            [final] = driver.outputs(staged.finals)
+        result = sorted(final.value[2]) if aggregate.name == "collect" else final.value[2]
+        assert result == expected(values.values())
+
+
 def test_a_window_that_is_removed_is_taken_out() -> None:
     staged = Staged(emit=Every(seconds=1), value_type=int)
 

@@ -65,6 +65,19 @@ def test_it_stays_open_by_default() -> None:
     assert world.results == []
 
 
+def test_a_stage_across_keys_closes_with_the_windows_before_it() -> None:
+    world, totals = World(), []
+    across = world.counts.across(key=lambda key: "all", aggregate=aggregates.sum())
+    across.on_close(lambda ctx, window, number: totals.append((window.start_ms - NOON_MS, number)))
+    with world.driver() as driver:
+        for key in "abcde":
+            world.send(driver, key, 10)
+        driver.advance(80)
+        assert totals == []
+        driver.advance(28)
+        assert totals == [(0, 5)]
+
+
 def test_it_closes_behind_a_hop() -> None:
     world = World(by=lambda value: value)
     with world.driver() as driver:
