@@ -12,15 +12,24 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from actors.declare.definition import ActorDefinition
-from actors.errors import ConfigurationError
+from actors.errors import ConfigurationError, UsageError
 from actors.runtime.spec import Feeds
 from actors.runtime.windows.closes import is_by_clock
 
 
 def writers_of(app: Any) -> dict[str, tuple[str, ...]]:
-    """Return the names of the actors that are declared as writers, by topic."""
-    find = app.definition_of
-    return {topic: tuple(find(writer).name for writer in writers) for topic, writers in app.topic_writers.items()}
+    """Return the names of the actors that are declared as writers, by topic.
+
+    Raises:
+        ConfigurationError: a writer is no actor of the app.
+    """
+    names = {}
+    for topic, writers in app.topic_writers.items():
+        try:
+            names[topic] = tuple(app.definition_of(writer).name for writer in writers)
+        except UsageError as error:
+            raise ConfigurationError(f"topic {topic}: writers=: {error}") from error
+    return names
 
 
 def feeds_of(
