@@ -143,8 +143,9 @@ class Worker:
         self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
-        self._keeps_time = any(spec.feeds is not None for spec in self._specs.values())
         self.looks = Looks(self._times, group=services.group, clock=services.clock)
+        keep_time = any(spec.feeds is not None for spec in self._specs.values())
+        self._in_background = [self._watch_handlers, self.looks.run] if keep_time else [self._watch_handlers]
 
     def _times(self) -> list[TaskTime]:
         return [time for task in self._tasks.values() if (time := task.time) is not None]
@@ -377,12 +378,11 @@ class Worker:
 
     async def run(self) -> None:
         """Dispatch records until `stop`."""
-        watch = asyncio.create_task(self._watch_handlers(), name="handlers' watch")
-        looks = asyncio.create_task(self.looks.run(), name="looks at feeds") if self._keeps_time else None
+        background = [asyncio.create_task(run()) for run in self._in_background]
         try:
             await self._dispatch()
         finally:
-            await end(watch, looks)
+            await end(*background)
 
     async def _watch_handlers(self) -> None:
         """Name handlers that have been waiting for long: no other record of their partition, or key, is handled."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors.errors import NewerVersionError, RecordError
 from actors.ports import InputRecord, TopicPartition
 from actors.runtime.clock import Timestamps
@@ -241,7 +242,7 @@ class TimeOrder:
         store, home = self._store.name, self._state.home
         try:
             waiting = _decode(raw)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise NewerVersionError(
                 f"{home}: a row of store {store} can't be read: {error}. If a newer release wrote it, run that one"
             ) from error

@@ -78,6 +78,13 @@ def refuse_keyless(ctx: Context, call: str) -> None:
         )
 
 
+class GoesWithCommits(Protocol):
+    """Something that is told of commits."""
+
+    def before_commit(self) -> None:
+        """See `Punctuator.before_commit`."""
+
+
 class Punctuator(Protocol):
     """A source of internal messages, such as timers: asked between input records, from a takeover to the next.
 
@@ -113,10 +120,13 @@ class DueMessages:
 
     Messages that were taken wait here while records have their turns. Nothing more is taken before they are handled, so
     a punctuator that always has more doesn't keep the others from theirs.
+
+    `time` is what else commits go by, after the punctuators.
     """
 
-    def __init__(self, punctuators: Iterable[Punctuator]) -> None:
+    def __init__(self, punctuators: Iterable[Punctuator], time: GoesWithCommits | None = None) -> None:
         self.punctuators = list(punctuators)
+        self._time = time
         self._taken: deque[InternalMessage] = deque()
 
     def __iter__(self) -> Iterator[InternalMessage]:
@@ -148,6 +158,8 @@ class DueMessages:
         """See `Punctuator.before_commit`."""
         for punctuator in self.punctuators:
             punctuator.before_commit()
+        if self._time is not None:
+            self._time.before_commit()
 
     def committed(self) -> None:
         """See `Punctuator.committed`."""

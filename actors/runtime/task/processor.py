@@ -3,8 +3,7 @@
 What happens when the process dies, step by step:
 
     handling             writes and outputs are in memory only: the committed offset is before them
-    commit, before or    the transaction isn't complete: the next fence aborts it, the inputs are handled again
-    inside it
+    commit, before end   the next fence aborts the transaction, the inputs are handled again
     commit, after it     Kafka has everything, the store lacks the last batch: the restore reads it from the changelog
     store write          one atomic batch with its position: it is there or it isn't
 
@@ -14,8 +13,7 @@ after that one's end; if it failed, all that was handled since is dropped with i
 The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
 the task, which waits for the end of its predecessor on the same partition first, and ends after its last commit.
 
-A timer that is due, a result of an effect and a parked message are internal messages: handled like input records, and
-removed from their store in the same commit. If the process dies before it, the next owner finds them where they were.
+Timers, results of effects and parked messages are internal messages: the commit that handles them removes them.
 """
 
 from __future__ import annotations
@@ -97,10 +95,11 @@ class TaskProcessor:
         self._parked_topic = None if spec.parked is None else topics[spec.parked.name]
         self._messages = make_state(context, inputs[0], scope, overlays=dict(self._overlays))
         tools = make_tools(context, self._messages, [held.store for held in stores])
-        self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators)
+        self.time = make_time(context, inputs, tools)
+        self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators, self.time)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped, self._handling.timers = self._poison.dropped, tools.timers
-        timers, self.time = tools.timers, make_time(context, inputs, tools)
+        timers = tools.timers
         self._saw = self.time.saw if self.time else [] if timers is None else [timers.saw] * len(inputs)
         sink, clock = self._services.sink, self._clock
         self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
@@ -460,13 +459,13 @@ class TaskProcessor:
             scope.source_offset, messages.source = self.reached - 1, internal.source or home
             try:
                 await self._handling.message(messages, internal.record, internal)
-                internal.handled()
-                await self._commit_if_due(internal.record, is_careful=is_careful)
             except RecordError:
                 await self._commit()
                 raise
             finally:
                 messages.source = home
+            internal.handled()
+            await self._commit_if_due(internal.record, is_careful=is_careful)
             if inbox.stopping or inbox.is_paused or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):
                 return
 
@@ -572,8 +571,6 @@ class TaskProcessor:
         self._under_way_bytes = size = self._new_bytes
         frozen = [overlay.freeze() for _, _, overlay in self._parts]
         changelogs = {topic: writes for (topic, _, _), writes in zip(self._parts, frozen, strict=True) if writes}
-        if self.time is not None:
-            self.time.before_commit()
         batch = context.batch(messages, self.inputs, published=self._published, writes=changelogs, size=size)
         for one in self.inputs:
             one.handed_in_offset = batch.offsets[one.source].offset

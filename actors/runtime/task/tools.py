@@ -47,12 +47,11 @@ def make_inbox(
     spec: ActorSpec, sources: Sequence[TopicPartition], services: TaskServices, meters: TaskMeters, *, limit: int
 ) -> Inbox:
     """Return what waits for a task of these sources, `limit` records of each."""
-    sink = services.sink
     if not spec.more_inputs:
-        return Inbox(limit, lambda: sink.has_room())
+        return Inbox(limit, lambda: services.sink.has_room())
 
     def has_more(index: int) -> bool:
-        source = sources[index]
+        source, sink = sources[index], services.sink
         position, end = sink.position(source), sink.stable_offset(source)
         if end is None:
             end = meters.end_offsets.get(source.topic, 0)
@@ -60,7 +59,7 @@ def make_inbox(
 
     return MergedInbox(
         limit,
-        lambda: sink.has_room(),
+        lambda: services.sink.has_room(),
         turns=spec.turns,
         max_idle_s=spec.max_task_idle_s,
         has_more=has_more,

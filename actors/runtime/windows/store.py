@@ -123,10 +123,8 @@ class WindowStore(Generic[K, V]):
     ) -> None:
         self.name, self.windows, self.rows = name, windows, rows
         self.grace_ms, self.retention_ms = grace_ms, retention_ms
-        self.encode_key = encode_key
-        self.decode_key = decode_key
-        self.encode_value = encode_value
-        self.decode_value = decode_value
+        self.encode_key, self.decode_key = encode_key, decode_key
+        self.encode_value, self.decode_value = encode_value, decode_value
         self.aggregate = aggregate
         self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None

@@ -88,7 +88,7 @@ def test_instance_ids_that_cannot_be_told_apart_or_shown(instance_id: str) -> No
         Setup(app).check_settings()
 
 
-@pytest.mark.parametrize(("concurrency", "most"), [(1, 129), (8, 64)])
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 128), (8, 63)])
 def test_an_actor_with_more_stores_than_its_commits_can_name_is_refused(concurrency: int, most: int) -> None:
     for count in (most, most + 1):
         app = new_app()

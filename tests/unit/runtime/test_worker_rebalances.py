@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ class Spec:
     stores: tuple[str, ...] = ()
     topics: tuple[str, ...] = ("in",)
     is_partitioned: bool = False
+    feeds: None = None
 
 
 def id_of(source: TopicPartition) -> TaskId:
@@ -80,10 +82,11 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     monkeypatch.setattr(worker_module, "Task", FakeTask)
     spec: Any = Spec()
     nothing: Any = None
+    services: Any = SimpleNamespace(group=nothing, clock=nothing)
     made = Worker(
         [spec],
         source=nothing,
-        services=nothing,
+        services=services,
         task_settings=nothing,
         settings=WorkerSettings(revoke_s=0.01),
         member=Membership(),

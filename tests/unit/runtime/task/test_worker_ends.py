@@ -57,6 +57,7 @@ def make_worker() -> Worker:
         stores=(1,),
         changelogs={},
         event_times={},
+        feeds=None,
     )
     sink = SimpleNamespace(stop_delivery=lambda source: None)
     services: Any = SimpleNamespace(group=Group(), clock=FakeClock(), sink=sink, release=None)
