@@ -34,7 +34,7 @@ class CommittedWindows:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTime:
-    """Time of a partition as it is committed: see `actors.runtime.windows.store.ReadTime`."""
+    """Time of a partition as it is committed: see `actors.runtime.message.task_state.ReadTime`."""
 
     stream_ms: int
     latest_ms: int

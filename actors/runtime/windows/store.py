@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import structs
 
@@ -36,7 +36,7 @@ from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
-from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.task_state import ReadTime, TaskState
 from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
 from stores._core.windows import decode_progress
@@ -56,21 +56,6 @@ SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
 LAST_MS = (1 << 63) - 1
 _EXACT = frozenset((int, float, str, bytes))
-
-
-class ReadTime(Protocol):
-    """What a read has to know of time."""
-
-    @property
-    def stream_ms(self) -> int:
-        """Stream time, Unix milliseconds; -1 before the first record."""
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
-
-    def visible_ms(self, store: Any) -> int:
-        """Return the start (sessions: end) at or before which windows are past their retention."""
 
 
 class WindowStore(Generic[K, V]):
