@@ -201,7 +201,7 @@ class TaskTime:
                     saw(at_ms)
 
     def follow(self) -> None:
-        """Move on by what looks told of and what was handled since."""
+        """Move stream time on, by looks and by what was handled since."""
         self.see_finished()
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
