@@ -46,6 +46,7 @@ RUN_ELSEWHERE = {
     "docs/reference/windows.md#Changes once per interval of the clock": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
     "docs/reference/joins.md#Streams with streams": "tests/unit/docs/test_joins_page.py",
+    "docs/reference/joins.md#One with many": "tests/unit/docs/test_joins_page.py",
     "docs/reference/joins.md#Streams with a view": "tests/unit/docs/test_joins_page.py",
     "docs/how-to/windows-and-joins.md#Sales per minute": "tests/unit/docs/test_programs_page.py",
     "docs/how-to/windows-and-joins.md#Sessions of clicks": "tests/unit/docs/test_programs_page.py",

@@ -65,6 +65,11 @@ def test_so_do_those_of_other_programs(seed: int, features: str) -> None:
     check(seed, faults=faults, features=features.split(), print_trace=REPLAYED is not None)
 
 
+def test_a_key_parallel_task_commits_the_time_of_its_last_record() -> None:
+    """The last record's offset is committed before its time counts, and nothing follows it."""
+    check(32, faults=NO_FAULTS)
+
+
 def test_a_run_repeats() -> None:
     first, second = simulate(7), simulate(7)
     assert first.trace == second.trace

@@ -310,7 +310,13 @@ class TaskWindows:
             + (store.every_ms if isinstance(store, ChangeStore) else store.grace_ms)
             for store, closing in self._closings.items()
         )
-        return self.latest_ms + sum(spans)
+        return max(self.latest_ms, *map(self._last_close_ms, self._closings.values())) + sum(spans)
+
+    def _last_close_ms(self, closing: _Closing) -> int:
+        """Return the stream time at which the last of what is in a store closes, as far as it has entries; else -1."""
+        rows = self._state.overlays[closing.store.rows].items(closing.closes.prefix, closing.end, reverse=True)
+        last = next((row for row, _ in rows), None) if closing.has_entries else None
+        return -1 if last is None else closing.closing_ms(last)
 
     def is_due(self) -> bool:
         """Return whether something closes by stream time."""

@@ -15,15 +15,18 @@ from actors import App, Context, Every, OnError, Session, Sliding, Tumbling, Win
 from actors._core.windows.kinds import Windows
 
 KINDS = ("tumbling", "tumbling", "sliding", "session", "emit", "join", "timers")
+ONE_MANY = "one and many"
+"""What half of the joins are."""
 CLICKS, DIRECT, NOTES = "clicks", "direct", "notes"
 FIRST, RESULTS, LATE, LATE_SECOND = "first", "results", "late", "late-second"
 
 
 class Event(msgspec.Struct, tag=True):
-    """An event of a source, by the user that it is about."""
+    """An event of a source, by the user that it is about; its time is in it where a join of one with many needs it."""
 
     id: int
     user: str
+    at_ms: int = 0
 
 
 class Found(msgspec.Struct, tag=True):
@@ -77,11 +80,11 @@ class Shape:
     is_exactly_once: bool = True
 
     @classmethod
-    def drawn(cls, random: Random, disorder_ms: int, close_s: float) -> Shape:
-        """Draw one whose grace covers the disorder within a source."""
+    def drawn(cls, random: Random, disorder_ms: int, close_s: float, *, has_ends: bool = False) -> Shape:
+        """Draw one whose grace covers the disorder within a source; with `has_ends`, a join is of one with many."""
         kind = random.choice(KINDS)
         return cls(
-            kind=kind,
+            kind=ONE_MANY if kind == "join" and has_ends else kind,
             has_direct=kind == "join" or random.random() < 0.4,
             has_notes=random.random() < 0.3,
             span_ms=random.choice((2_000, 5_000)),
@@ -126,7 +129,23 @@ class Shape:
             return at_ms // self.span_ms * self.span_ms + self.span_ms - 1 + self.grace_ms
         if self.kind == "sliding":
             return at_ms + self.grace_ms
+        if self.kind == ONE_MANY:
+            return at_ms + (0 if topic == DIRECT else 2 * self.span_ms) + self.grace_ms
         return at_ms + self.span_ms + self.grace_ms
+
+    def group_of(self, topic: str, event: Event) -> str:
+        """Return what an event's results are grouped by: its user; of a join of one with many the id of the one."""
+        return group_of(topic, event) if self.kind == ONE_MANY and topic != NOTES else event.user
+
+    def end_ms(self, event: Event) -> int | None:
+        """Return the end of the one of a join of one with many: at times before its own time, or none."""
+        number = event.id % 5
+        return None if number == 4 else event.at_ms + (number - 1) * self.span_ms
+
+
+def group_of(topic: str, event: Event) -> str:
+    """Return the id of the one that an event is, or which it belongs to, as text: there may be none."""
+    return str(event.id if topic == DIRECT else event.id + 15 - event.id * 7919 % 31)
 
 
 def ms(milliseconds: int) -> timedelta:
@@ -158,8 +177,8 @@ def make_app(shape: Shape, fails: Callable[[int], bool] = lambda _: False) -> Ap
             raise ValueError("not now")
         ctx.send(first, key=f"g{ord(found.user[-1]) % 2}", value=found)
 
-    declare = {"join": _join, "timers": _timers, "history": _history}.get(shape.kind, _windows)
-    declare(app, shape, (clicks, *more), options, send)
+    kinds = {"join": _join, ONE_MANY: _one_many, "timers": _timers, "history": _history}
+    kinds.get(shape.kind, _windows)(app, shape, (clicks, *more), options, send)
     _second_stage(app, shape, first)
     return app
 
@@ -226,6 +245,24 @@ def _join(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, An
     )
     async def stage(ctx: Context, left: Event, right: Event | None) -> None:
         send(ctx, Found(ctx.key, 0, 0, [left.id] if right is None else [left.id, right.id]))
+
+
+def _one_many(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, Any], send: Send) -> None:
+    clicks, direct = topics
+
+    @app.join(
+        one=direct,
+        many=clicks,
+        by={clicks: lambda event: group_of(CLICKS, event), direct: lambda event: group_of(DIRECT, event)},
+        until=shape.end_ms,
+        retention=ms(2 * shape.span_ms),
+        how="left",
+        grace=ms(shape.grace_ms),
+        **options,
+        name="stage",
+    )
+    async def stage(ctx: Context, one: Event, many: Event | None) -> None:
+        send(ctx, Found(ctx.key, 0, 0, [one.id] if many is None else [one.id, many.id]))
 
 
 def _timers(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, Any], send: Send) -> None:

@@ -38,13 +38,14 @@ from actors.testing.fakes.ports import FakeClock
 from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Network
 from tests.sim.feeds.machine import FeedKafka, FeedWorld, Machine, Notes
-from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage
+from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage, waits_in_vain
 from tests.sim.feeds.program import (
     CLICKS,
     FIRST,
     LATE,
     LATE_SECOND,
     NOTES,
+    ONE_MANY,
     RESULTS,
     Event,
     Found,
@@ -217,7 +218,8 @@ class Run:
         self.counted: Counter[str] = Counter()
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
-        shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
+        close_s, has_ends = Random(f"{seed} closes").choice((0.0, 0.0, 0.02)), Random(f"{seed} ends").random() < 0.5
+        shape = Shape.drawn(random, self._disorder_ms, close_s, has_ends=has_ends and not features)
         shape = shape.with_features(features, Random(f"{seed} features"))
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
@@ -369,7 +371,7 @@ class Run:
             else:
                 user = key = self._key_in(source, random)
             early_ms = random.randrange(self._disorder_ms + 1)
-            value = msgspec.json.encode(Event(self._ids, user))
+            value = msgspec.json.encode(Event(self._ids, user, at_ms - early_ms))
             records.append((key.encode(), value, (), at_ms - early_ms))
         transactions = self.world.cluster.transactions
         if random.random() > 0.12 or transactions.is_moving or not self.world.is_exactly_once:
@@ -490,7 +492,14 @@ class Run:
 
     def _reads(self) -> list[Read]:
         return [
-            Read(event.id, event.user, record.topic, record.partition, record.offset, record.timestamp)
+            Read(
+                event.id,
+                self.world.shape.group_of(record.topic, event),
+                record.topic,
+                record.partition,
+                record.offset,
+                record.timestamp,
+            )
             for topic in self.world.shape.sources
             for record in self._records(topic)
             if record.value is not None  # a command
@@ -520,10 +529,7 @@ class Run:
                     yield f"late: a result of the first stage, {one}"
             else:
                 late.add(one.id)
-        for number in late:
-            read = by_id[number]
-            if not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
-                yield f"late: {read}, which no earlier record and no silence of its source allows"
+        yield from self._late_differences(promise, reads, late)
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
         if shape.kind == "wall":
@@ -533,6 +539,21 @@ class Run:
         left_out = [one for one in second_late if isinstance(one, Found)]
         notes = [read for read in reads if read.topic == NOTES and read.id not in late]
         yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
+
+    def _late_differences(self, promise: Promise, reads: list[Read], late: set[int]) -> Iterator[str]:
+        """Say which records are late, or wait in vain, that shouldn't."""
+        shape = self.world.shape
+        for read in [read for read in reads if read.id in late]:
+            # One of which the promise says nothing may come when those that it has don't wait any more.
+            if waits_in_vain(
+                shape, read, (one for one in reads if not promise.allows(one, one.at_ms + shape.grace_ms))
+            ):
+                self.counted["waited in vain"] += 1
+            elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
+                yield f"late: {read}, which no earlier record and no silence of its source allows"
+        for read in reads:
+            if read.id not in late and read.id < self._last_id and waits_in_vain(shape, read, reads):
+                yield f"in vain: {read} is nowhere, and has no one"
 
     def _doubled_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
         """Say what is missing at least once: what is handled again may be late, and is sent again."""
@@ -608,7 +629,7 @@ class Run:
             own = [read for read in promise.records if read.user == user and read.topic != NOTES]
             if (
                 not shape.is_ordered
-                and shape.kind in ("join", "sliding", "session")
+                and shape.kind in ("join", ONE_MANY, "sliding", "session")
                 and any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id)
             ):
                 # A record may then be in time for itself, and too late for another one, or for a session that closed.
