@@ -41,6 +41,7 @@ RUN_ELSEWHERE = {
     "docs/reference/tables.md#Joins by a foreign key": "tests/unit/docs/test_tables_page.py",
     "docs/reference/tables.md#Aggregates": "tests/unit/docs/test_tables_page.py",
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
+    "docs/reference/windows.md#Topics between actors": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Changes once per interval": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Changes once per interval of the clock": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Windows over keys": "tests/unit/docs/test_windows_page.py",

@@ -167,7 +167,7 @@ def late_record(ctx: Any, actor: str, stores: str, stream_ms: int) -> RecordErro
     at_ms = ctx._record.timestamp
     reason = (
         f"it is too late for {stores} of actor {actor}: its time {utc_text(at_ms)} is {(stream_ms - at_ms) / 1000:g} s "
-        f'behind stream time {utc_text(stream_ms)}, its windows are closed, and the actor has late="stop"'
+        f'behind stream time {utc_text(stream_ms)}, and the actor has late="stop"'
     )
     return LateRecordError.about(ctx._record, ctx._source, reason)
 

@@ -289,6 +289,29 @@ def test_orders_are_joined_with_payments_and_unpaid_ones_are_sent_once():
         ]
 
 
+@pytest.mark.parametrize(
+    "count", [pytest.param(500, id="500"), pytest.param(20_000, id="20000", marks=pytest.mark.nightly)]
+)
+def test_all_orders_of_a_backlog_are_paid(count: int):
+    keys = {f"order-{number}": NOON_MS + number * 1000 for number in range(count)}
+    with ActorTestDriver(unpaid_app) as driver:
+        driver.backlog(
+            {
+                orders: [(key, PlacedOrder(500, at_ms), at_ms) for key, at_ms in keys.items()],
+                payments: [
+                    (f"payment-{key}", Payment(key, 500, at_ms + MINUTE_MS), at_ms + MINUTE_MS)
+                    for key, at_ms in keys.items()
+                ],
+            },
+            order=1,
+        )
+        driver.close_windows()
+        paid = Counter(one.key for one in driver.outputs(paid_orders))
+        assert paid == Counter(keys.keys())
+        assert driver.outputs(unpaid_orders) == []
+        assert driver.late(check_payment) == {"check_payment": 0}
+
+
 @pytest.mark.parametrize("order", range(3))
 def test_bids_of_a_backlog_find_their_auctions(order: int):
     """Every third auction has no bid, and each other one a bid before it, one in its time and one at its end."""
