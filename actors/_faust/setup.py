@@ -52,7 +52,7 @@ from actors.declare.names import (
 )
 from actors.declare.options import milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
-from actors.declare.streams.feeds import feeds_of, writers_of
+from actors.declare.streams.feeds import checked, feeds_of, writers_of
 from actors.declare.values.codecs import key_codec, one_form, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
@@ -382,6 +382,7 @@ class Setup:
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
+        spec = checked(spec)
         return traced(spec, self.group) if self.is_tracing else spec
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:

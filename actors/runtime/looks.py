@@ -36,6 +36,7 @@ class Looks:
         self._clock = clock
         self._counts: dict[str, int] = {}
         self._before: object = None
+        self._foreign: frozenset[TopicPartition] = frozenset()
         self._reminders = Reminders(REMIND_S)
 
     async def run(self) -> None:
@@ -80,6 +81,7 @@ class Looks:
                 time.failed(now_s)
             return len(commits), True
         ends_of: dict[tuple[str, int], tuple[int, int]] = {(*source,): end for source, end in answer.ends.items()}
+        self._name_foreign(answer)
         look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer), ends_of, _counts(answer))
         self._counts = dict(look.counts)
         for time, (_, its_ends, its_topics) in zip(times, wanted, strict=True):
@@ -88,6 +90,20 @@ class Looks:
                 time.look(look)
         before, self._before = self._before, (look.marks, look.ends)
         return len(commits), before != self._before
+
+    def _name_foreign(self, answer: LookAnswer) -> None:
+        """Log once which offsets have the metadata of another program: they have no time, and hold what follows."""
+        foreign = frozenset(
+            source for source, one in answer.commits.items() if one.metadata and parse_mark(one.metadata) is None
+        )
+        for source in sorted(foreign - self._foreign):
+            logger.warning(
+                "%s: another program wrote the metadata of the group's offset, %.60r: it is ignored, and what follows "
+                "this partition's event time waits until its actor commits again",
+                source,
+                answer.commits[source].metadata,
+            )
+        self._foreign = foreign
 
 
 def _counts(answer: LookAnswer) -> dict[str, int]:

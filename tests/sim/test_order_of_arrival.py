@@ -35,7 +35,7 @@ EXAMPLES = max(int(os.environ.get("SIM_SEEDS", "20")) // 10, 8)
 PARTITIONS = 2
 USERS = ("u0", "u1", "u2")
 BEGIN_MS = 1_700_000_000_000
-KINDS = ("tumbling", "sliding", "session", "emit", "join", ONE_MANY, "timers")
+KINDS = ("tumbling", "sliding", "session", "emit", "join", ONE_MANY, "timers", "history")
 
 
 @st.composite
@@ -43,7 +43,14 @@ def runs(draw: st.DrawFn) -> tuple[Shape, list[Read], list[list[int]], list[bool
     """Return a program, the records of its sources, an interleaving in chunks, and where a crash comes between."""
     kind = draw(st.sampled_from(KINDS))
     shape = Shape(
-        kind=kind, has_direct=True, has_notes=False, span_ms=3_000, grace_ms=0, second_ms=8_000, concurrency=1
+        kind=kind,
+        has_direct=True,
+        has_notes=False,
+        span_ms=3_000,
+        grace_ms=0,
+        second_ms=8_000,
+        concurrency=1,
+        is_ordered=kind == "history" or (kind != "join" and draw(st.booleans())),
     )
     sources = [(topic, number) for topic in (CLICKS, DIRECT) for number in range(PARTITIONS)]
     times = {source: draw(st.lists(st.integers(0, 30_000), max_size=7)) for source in sources}

@@ -140,11 +140,15 @@ class UpstreamTimes:
     """The times of the tasks upstream, as a reader of what they write may believe them.
 
     `topics` are, by the name of each topic that the task reads, the first inputs of the actors that write into it.
+
+    Attributes:
+        least: the least time, and of which feed; unknown, and of no feed, before the first look that counts.
     """
 
     def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
         self._topics = topics
         self._times: dict[tuple[str, int], int] = {}
+        self.least: tuple[int, tuple[str, int] | None] = (UNKNOWN_MS, None)
         self._waiting: deque[tuple[dict[tuple[str, int], int], dict[str, int]]] = deque()
 
     def looked(self, look: Look, partition: int) -> None:
@@ -177,6 +181,10 @@ class UpstreamTimes:
             believed = True
             for feed, time_ms in times.items():
                 self._times[feed] = max(time_ms, self._times.get(feed, UNKNOWN_MS))
+        if believed and self._times:
+            # Asked for with each record of a source that holds the others, and there may be a thousand.
+            first = min(self._times, key=self._times.__getitem__)
+            self.least = self._times[first], first
         return believed
 
     @property
@@ -188,14 +196,6 @@ class UpstreamTimes:
     def feeds(self) -> frozenset[str]:
         """The first inputs of the actors upstream."""
         return frozenset(feed for topics in self._topics.values() for feed in topics)
-
-    @property
-    def least(self) -> tuple[int, tuple[str, int] | None]:
-        """The least time, and of which feed; unknown, and of no feed, before the first look that counts."""
-        if not self._times:
-            return UNKNOWN_MS, None
-        feed = min(self._times, key=self._times.__getitem__)
-        return self._times[feed], feed
 
 
 @dataclass(slots=True)

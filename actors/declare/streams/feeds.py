@@ -7,13 +7,19 @@ downstream. Joins by a foreign key are circles, left to right to left, whose top
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from actors._core.task.feed_times import UNKNOWN_MS
 from actors.declare.definition import ActorDefinition
 from actors.errors import ConfigurationError
-from actors.runtime.spec import Feeds
+from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
+from actors.runtime.message.context import Context
+from actors.runtime.message.failures import wrong_timestamp
+from actors.runtime.message.internal_messages import InternalRecord
+from actors.runtime.spec import ActorSpec, Feeds
 from actors.runtime.windows.closes import is_by_clock
 
 
@@ -150,3 +156,35 @@ def _connected(
         group.add(one)
         waiting |= neighbours[one] - group
     return {topic for one in group for topic in actors[one].topic_names if topic not in upstream[one]}
+
+
+def checked(spec: ActorSpec) -> ActorSpec:
+    """Return an actor that refuses records whose time can't be passed on: windows and timers downstream go by it.
+
+    An actor with windows, or with `order="time"`, checks for itself.
+    """
+    if spec.feeds is None or not spec.feeds.has_readers or spec.windows or spec.order is not None:
+        return spec
+    more = tuple(replace(one, handler=_checking(one.handler)) for one in spec.more_inputs)
+    return replace(spec, handler=_checking(spec.handler), more_inputs=more)
+
+
+def _checking(handler: Callable[[Context, Any], Awaitable[None]]) -> Callable[[Context, Any], Awaitable[None]]:
+    def handle(ctx: Context, value: Any) -> Awaitable[None]:
+        timestamps, at_ms = ctx._working("send").tools.timestamps, ctx._record.timestamp
+        # Hot: most records have a usable time.
+        if timestamps is not None and (at_ms > timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS):
+            _check(ctx, timestamps)
+        return handler(ctx, value)
+
+    return handle
+
+
+def _check(ctx: Context, timestamps: Timestamps) -> None:
+    record, source = ctx._record, ctx._source
+    if isinstance(record, InternalRecord) and not record.is_input:
+        return
+    if record.timestamp < 0:
+        reason = f"its timestamp is {record.timestamp}, and actors that read what comes of it go by it"
+        raise wrong_timestamp(source, record, reason)
+    timestamps.check(source, record, reached_ms=UNKNOWN_MS, harm="move the event time of all actors downstream")

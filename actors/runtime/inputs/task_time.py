@@ -21,6 +21,8 @@ from actors.runtime.spec import Feeds
 
 COMMIT_S = 10.0
 """How often stream time is committed at most where nothing else is, and no other task follows."""
+SLOW_MS_PER_S = 100.0
+"""Stream time that moves no faster counts as standing: a feed with times in seconds moves it by a thousandth."""
 
 
 class Follower(Protocol):
@@ -71,7 +73,7 @@ class TaskTime:
         self._monotonic = monotonic
         self._is_due = is_due
         self._looks: deque[Look] = deque(maxlen=1)
-        self._held: tuple[int, float] | None = None
+        self._held: tuple[int, float, float] | None = None
         self._sources = [
             None
             if one.source.topic in feeds.upstream
@@ -112,7 +114,7 @@ class TaskTime:
     @property
     def held_s(self) -> float:
         """For how long stream time has stood while a feed is ahead, as looks found it; 0 where it moves."""
-        return 0.0 if self._held is None else self._monotonic() - self._held[1]
+        return 0.0 if self._held is None else self._monotonic() - self._held[2]
 
     def _named(self, feed: tuple[str, int] | int | None) -> TopicPartition | None:
         if isinstance(feed, int):
@@ -154,10 +156,13 @@ class TaskTime:
 
     def look(self, look: Look) -> None:
         """Take a look; it counts between two messages."""
+        now_s = self._monotonic()
         if self._times.foremost[1] <= self.stream_ms:
             self._held = None
-        elif self._held is None or self._held[0] != self.stream_ms:
-            self._held = self.stream_ms, self._monotonic()
+        else:
+            before_ms, before_s, since_s = self._held or (self.stream_ms, now_s, now_s)
+            moves = self.stream_ms - before_ms > SLOW_MS_PER_S * (now_s - before_s)
+            self._held = self.stream_ms, now_s, now_s if moves else since_s
         self._looks.append(look)
         self._inbox.wake()
 
@@ -186,16 +191,18 @@ class TaskTime:
             if source is not None:
                 source.failed(now_s)
 
-    def follow(self) -> None:
-        """Move on by what looks told of and what was handled since."""
+    def see_finished(self) -> None:
+        """Count the records that are finished, and all before them."""
         for index, waiting in enumerate(self._finished):
             saw = self.saw[index]
             while waiting and waiting[0][0] < self._inputs[index].next_offset:
                 _, at_ms = heappop(waiting)
                 if saw is not None:
                     saw(at_ms)
-                    # The commit of its offset may have gone already.
-                    self._told = True
+
+    def follow(self) -> None:
+        """Move on by what looks told of and what was handled since."""
+        self.see_finished()
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
         look = None

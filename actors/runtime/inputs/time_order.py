@@ -188,7 +188,9 @@ class TimeOrder:
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be sent for a record that waits, a window or a timer."""
         waiting = (_time_of(row) for row in self._in_hand)
-        return int(min([self._next_ms, *waiting, *(one.earliest_output_ms() for one in self.followers)]))
+        return int(
+            min([self.stream_ms, self._next_ms, *waiting, *(one.earliest_output_ms() for one in self.followers)])
+        )
 
     @property
     def has_waiting(self) -> bool:

@@ -189,6 +189,9 @@ class KeyedProcessor(TaskProcessor):
 
     def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
         self._sync()
+        if self.time is not None:
+            # The commit has their offsets, and no other follows when nothing comes behind them.
+            self.time.see_finished()
         self._was_clean = True
         self._handled = self._executor.take_count()
         return super()._freeze()

@@ -531,6 +531,7 @@ class TaskWindows:
             key=raw_key,
             value=None,
             id=f"{home.topic}-{home.partition}-closed-{store.name}-{digest}",
+            has_event_time=not self._by_clock,
         )
         found: Found = []
         return InternalMessage(

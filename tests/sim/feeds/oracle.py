@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -47,6 +47,8 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
         return _pairs(user, records, span_ms)
     if shape.kind == ONE_MANY:
         return _ones(shape, user, records)
+    if shape.kind == "history":
+        return [_history(user, record, records) for record in records]
     if shape.kind == "session":
         spans = _sessions(records, span_ms)
     elif shape.kind == "sliding":
@@ -62,6 +64,11 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
         if ids:
             found.append((user, start, end, tuple(sorted(ids))))
     return found
+
+
+def _history(user: str, record: Read, records: list[Read]) -> Result:
+    former = sorted(other.id for other in records if other.at_ms < record.at_ms)
+    return user, record.at_ms, len(former), (record.id, *former[-8:])
 
 
 def _sessions(records: list[Read], gap_ms: int) -> list[tuple[int, int]]:
@@ -120,6 +127,8 @@ def second_stage(shape: Shape, inputs: Iterable[tuple[str, int, list[int]]]) -> 
 class Promise:
     """Says which records may be late: by (a) an earlier record of their own source, or (b) a silence of it.
 
+    With `clock_s`, which returns when the clock came to a time, a silence that lasts until then makes late, too.
+
     Attributes:
         records: of all sources.
     """
@@ -131,12 +140,14 @@ class Promise:
         reached: list[tuple[float, int]],
         *,
         idle_after_s: float = 1.0,
+        clock_s: Callable[[int], float] | None = None,
     ) -> None:
         """Take all records, when each offset of a source was written, and from when on a time had been committed."""
         self.records = list(records)
         self._written_s = written_s
         self._reached = reached
         self._idle_after_s = idle_after_s
+        self._clock_s = clock_s
         self._earlier_ms: dict[tuple[str, int, int], int] = {}
         tops: defaultdict[tuple[str, int], int] = defaultdict(lambda: -1)
         for record in sorted(self.records, key=lambda read: read.offset):
@@ -146,7 +157,9 @@ class Promise:
 
     def allows(self, record: Read, behind_ms: int) -> bool:
         """Return whether a record may find stream time later than `behind_ms`."""
-        return self._is_late_by_itself(record, behind_ms) or self._followed_silence(record, behind_ms)
+        if self._is_late_by_itself(record, behind_ms) or self._followed_silence(record, behind_ms):
+            return True
+        return self._clock_s is not None and self._followed_clock(record, self._clock_s(behind_ms))
 
     def _is_late_by_itself(self, record: Read, behind_ms: int) -> bool:
         return self._earlier_ms[record.topic, record.partition, record.offset] > behind_ms
@@ -161,3 +174,9 @@ class Promise:
         before_s = times_s[first - 1] if first else 0.0
         times_s = [max(before_s, reached_s), *times_s[first : record.offset + 1]]
         return any(after_s - before_s >= self._idle_after_s for before_s, after_s in pairwise(times_s))
+
+    def _followed_clock(self, record: Read, reached_s: float) -> bool:
+        times_s = [0.0, *self._written_s[record.topic, record.partition][: record.offset + 1]]
+        return any(
+            after_s - before_s >= self._idle_after_s and after_s > reached_s for before_s, after_s in pairwise(times_s)
+        )

@@ -175,3 +175,29 @@ def test_a_window_closes_between_the_records_before_and_behind_it() -> None:
 def test_concurrency_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="order="):
         World(concurrency=4)
+
+
+def test_windows_behind_records_in_order_close() -> None:
+    app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
+    topic = app.topic("in", key_type=str, value_type=str)
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.collect(100, str))
+
+    @app.actor(topic, order="time")
+    async def forward(ctx: Context, value: str) -> None:
+        ctx.send(moved, key="all", value=value)
+
+    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
+
+    @app.actor(moved, stores=[tens])
+    async def count(ctx: Context, value: str) -> None:
+        tens.add(ctx.key, value)
+
+    @tens.on_close
+    def close(ctx: Context, window: Any, values: list[str]) -> None:
+        closed.append(values)
+
+    with ActorTestDriver(app, now=NOON) as driver:
+        for seconds in (1, 3, 5, 11, 25):
+            driver.post(topic, key="a", value=str(seconds), timestamp_ms=NOON_MS + seconds * 1_000)
+        driver.settle()
+    assert closed == [["1", "3", "5"], ["11"]]
