@@ -128,11 +128,6 @@ def _decoded(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:
         raise ValueError(f"not {what}, {error}: {raw[:50]!r}") from error
 
 
-def ones_key(raw_key: bytes) -> bytes:
-    """Return the row of a key's `one`."""
-    return ONES + raw_key
-
-
 def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
     """Return the row of a chunk."""
     return _pack_chunk(CHUNK, segment, side, chunk) + raw_key

@@ -34,7 +34,6 @@ from actors._core.windows.join_rows import (
     encode_chunk,
     encode_early,
     encode_ones,
-    ones_key,
     segment_of,
     segment_row,
     unmatched_key,
@@ -354,7 +353,7 @@ class OneStore(JoinStore):
 
     def _ones(self, overlay: Overlay, raw_key: bytes) -> list[One]:
         """Return the `one`s of a key, in order of their times, also those that wait for their close."""
-        raw = overlay.get(ones_key(raw_key))
+        raw = overlay.get(ONES + raw_key)
         return [] if raw is None else decode_ones(raw)
 
     def _open(self, ones: list[One], time: WindowTime) -> list[One]:
@@ -364,9 +363,9 @@ class OneStore(JoinStore):
 
     def _write_ones(self, overlay: Overlay, state: TaskState, raw_key: bytes, ones: list[One]) -> None:
         if ones:
-            self.rows._write(overlay, state, ones_key(raw_key), encode_ones(ones), None)
+            self.rows._write(overlay, state, ONES + raw_key, encode_ones(ones), None)
         else:
-            overlay.delete(ones_key(raw_key))
+            overlay.delete(ONES + raw_key)
 
     def _wait_again(self, overlay: Overlay, state: TaskState, raw_key: bytes, waiting: Iterable[Match]) -> None:
         """Put these in the place of all records of a key that wait."""
@@ -413,13 +412,8 @@ class OneStore(JoinStore):
     # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
-        """Return a row's key as people read it: what it is of, the key, and when it ends."""
-        if row[:1] == CHUNK:
-            return "waiting", self.decode_key(chunk_parts(row)[2])
-        if row[:1] == UNMATCHED:
-            ended = unmatched_parts(row)
-            return "one" if ended.side == LEFT else "waiting", self.decode_key(ended.raw_key), ended.end_ms
-        return ("one", self.decode_key(row[1:])) if row[:1] == ONES else ("progress",)
+        """See `JoinStore.shown_key`; of what has an end, the time is that."""
+        return ("one", self.decode_key(row[1:])) if row[:1] == ONES else super().shown_key(row)
 
     def shown_value(self, raw: bytes) -> Any:
         """Return a row's value as people read it: times, or stream time."""

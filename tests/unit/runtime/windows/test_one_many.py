@@ -427,12 +427,12 @@ def test_rows_are_shown_with_what_they_hold() -> None:
             for row, raw in files.data.items()
         }
     end_ms = BEGIN_MS + 10_000
-    (wait,) = (key for key in rows if key.startswith('["waiting", "k", '))
+    (wait,) = (key for key in rows if key.startswith('["unmatched", "right", "k", '))
     assert rows == {
         '["progress"]': f'{{"stream_ms": {end_ms + 1_000}}}',
         '["one", "k"]': f'[[{end_ms - 5_000}, {end_ms}, ["A", 10]]]',
-        f'["one", "k", {end_ms - 1}]': "null",
-        '["waiting", "k"]': f'[[{end_ms + 1_000}, "a"]]',
+        f'["unmatched", "left", "k", {end_ms - 1}]': "null",
+        '["right", "k", 0]': f'[[{end_ms + 1_000}, "a"]]',
         wait: "null",
     }
 
