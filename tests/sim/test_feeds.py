@@ -65,11 +65,6 @@ def test_so_do_those_of_other_programs(seed: int, features: str) -> None:
     check(seed, faults=faults, features=features.split(), print_trace=REPLAYED is not None)
 
 
-def test_a_key_parallel_task_commits_the_time_of_its_last_record() -> None:
-    """The last record's offset is committed before its time counts, and nothing follows it."""
-    check(32, faults=NO_FAULTS)
-
-
 @pytest.mark.parametrize("seed", seeds(SEEDS))
 @pytest.mark.parametrize("faults", [None, NO_FAULTS, GROWTH], ids=["faults", "none", "growth"])
 def test_windows_across_users_are_those_of_all_records_by_time(seed: int, faults: tuple[str, ...] | None) -> None:
