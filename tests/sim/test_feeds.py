@@ -81,6 +81,7 @@ PLANTED = [
     (damages.count_no_markers, NO_FAULTS, 0, "first stage lacks", ""),
     (damages.count_what_is_fetched, GROWTH, 12, "late", ""),
     (damages.count_side_by_side_after_the_commit, NO_FAULTS, 3, "first stage lacks", ""),
+    (damages.remember_partition_counts, GROWTH, 1, "first stage", ""),
     (damages.renew_a_waiting_time_alone, ("slow_actor",), 16, "late", ""),
     (damages.believe_at_once, None, 302, "late", ""),
     (damages.follow_at_once, None, 304, "late", ""),
