@@ -310,7 +310,9 @@ class Run:
             self.world.slow_s[f"{CLICKS}-repartition[{number}]"] = random.choice((0.0, 1.0))
             for _ in range(12):
                 await asyncio.sleep(0.3)
-                self._write(source, [cluster.wall_ms() - self._lag_ms], random)
+                # Another one goes on, without waiting for what the new one holds back.
+                for partition in (TopicPartition(CLICKS, 0), source):
+                    self._write(partition, [cluster.wall_ms() - self._lag_ms], random)
 
         self._producing.append(loop.create_task(produce(), context=Context()))
 
