@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from actors._core.outside import MALFORMED
-from actors._core.values.read_back import difference
+from actors._core.values.read_back import difference, is_told_by_equality
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -72,11 +72,12 @@ class Aggregate(Generic[S]):
     def encoder(self) -> Callable[[S], bytes]:
         """Return how a state becomes bytes. It raises ValueError for one that they wouldn't give back as it is."""
         encode, decode = msgspec.msgpack.Encoder().encode, self.decoder()
+        is_told = is_told_by_equality(self.state_type)
 
         def bytes_of(state: S) -> bytes:
             raw = encode(state)
             back = decode(raw)
-            if back != state and (reason := difference(state, back, "the state")) is not None:
+            if (back != state or not is_told) and (reason := difference(state, back, "the state")) is not None:
                 raise ValueError(
                     f"{reason}: name the type, state_type= of an Aggregate of your own, or value_type= as in "
                     "aggregates.max(value_type=Decimal)"

@@ -96,7 +96,8 @@ class ActorDefinition:
     def places_by_key(self) -> bool:
         """Whether what it keeps belongs to keys; what is parked does in so far as others of the key wait, and goes."""
         extras = (self.timers, self.effects, self.answers, self.ids)
-        return any(store.placement == "key" or store in extras for store in self.stores)
+        is_by_key = any(store.placement == "key" or store in extras for store in self.stores)
+        return is_by_key or bool(self.windows)
 
     @property
     def obeys_commands(self) -> bool:

@@ -59,41 +59,15 @@ def q2(nexmark: Nexmark) -> None:
             ctx.send(nexmark.rows, value=[bid.auction, bid.price])
 
 
-class Seller(msgspec.Struct):
-    person: Person | None = None
-    early: list[Auction] = []
-
-
 def q3(nexmark: Nexmark) -> None:
     """Local items: the auctions of a category whose sellers are in some states."""
-    sellers = nexmark.app.store("sellers", key_type=int, value_type=Seller)
 
-    @nexmark.app.actor(nexmark.persons, nexmark.auctions, by={nexmark.auctions: "seller"}, stores=[sellers])
-    async def register(ctx: Context, person: Person) -> None:
-        early = sellers.get(ctx.key, Seller()).early
-        sellers.set(ctx.key, Seller(person))
-        for auction in early:
-            offer(ctx, person, auction)
-
-    @nexmark.app.on(register, nexmark.auctions)
-    async def open_auction(ctx: Context, auction: Auction) -> None:
-        seller = sellers.get(ctx.key, Seller())
-        if auction.category != 10:
-            return
-        if seller.person is None:
-            sellers.set(ctx.key, Seller(None, [*seller.early, auction]))
-        else:
-            offer(ctx, seller.person, auction)
-
-    def offer(ctx: Context, person: Person, auction: Auction) -> None:
-        if person.state in {"OR", "ID", "CA"}:
+    @nexmark.app.join(
+        one=nexmark.persons, many=nexmark.auctions, by={nexmark.auctions: "seller"}, retention=timedelta(days=1)
+    )
+    async def offer(ctx: Context, person: Person, auction: Auction) -> None:
+        if auction.category == 10 and person.state in {"OR", "ID", "CA"}:
             ctx.send(nexmark.rows, value=[person.name, person.city, person.state, auction.id])
-
-
-class Lot(msgspec.Struct):
-    auction: Auction | None = None
-    bid: Bid | None = None
-    early: list[Bid] = []
 
 
 class Sale(msgspec.Struct):
@@ -103,33 +77,32 @@ class Sale(msgspec.Struct):
 
 def _sell(nexmark: Nexmark, on_sale: Callable[[Context, Sale], None]) -> Any:
     """Declare an actor that calls a function for each auction that has expired with a bid in its time."""
-    lots = nexmark.app.store("lots", key_type=int, value_type=Lot)
+    offers = nexmark.topic("offers", key_type=int, value_type=Sale, writers=["offer"])
+    best = nexmark.app.store(
+        "best", key_type=int, aggregate=_top(Sale, by=lambda sale: (sale.bid.price, -sale.bid.at_ms))
+    )
 
-    @nexmark.app.actor(nexmark.auctions, nexmark.bids, by={nexmark.bids: "auction"}, stores=[lots], timers=True)
-    async def sell(ctx: Context, auction: Auction) -> None:
-        lot = lots.get(ctx.key, Lot())
+    @nexmark.app.join(
+        one=nexmark.auctions,
+        many=nexmark.bids,
+        by={nexmark.bids: "auction"},
+        until=lambda auction: auction.expires_ms + 1,
+        grace=GRACE,
+    )
+    async def offer(ctx: Context, auction: Auction, bid: Bid) -> None:
+        if auction.at_ms <= bid.at_ms:
+            ctx.send(offers, key=ctx.key, value=Sale(auction, bid))
+
+    @nexmark.app.actor(offers, stores=[best], timers=True)
+    async def sell(ctx: Context, sale: Sale) -> None:
         if ctx.timer is not None:
-            if lot.bid is not None:
-                on_sale(ctx, Sale(auction, lot.bid))
+            on_sale(ctx, best.get(ctx.key)[0])
             return
-        end = datetime.fromtimestamp(auction.expires_ms / 1000, UTC) + GRACE
-        ctx.schedule(auction, at=end, stream_time=True, name="sell")
-        lots.set(ctx.key, Lot(auction, _best(auction, lot.early)))
-
-    @nexmark.app.on(sell, nexmark.bids)
-    async def bid(ctx: Context, bid: Bid) -> None:
-        lot = lots.get(ctx.key, Lot())
-        if lot.auction is None:
-            lots.set(ctx.key, Lot(None, None, [*lot.early, bid]))
-        else:
-            lots.set(ctx.key, Lot(lot.auction, _best(lot.auction, [bid, *([lot.bid] if lot.bid else [])])))
+        end = datetime.fromtimestamp(sale.auction.expires_ms / 1000, UTC) + timedelta(milliseconds=1)
+        ctx.schedule(sale, at=end, stream_time=True, name="sell")
+        best.add(ctx.key, sale)
 
     return sell
-
-
-def _best(auction: Auction, bids: list[Bid]) -> Bid | None:
-    valid = (bid for bid in bids if auction.at_ms <= bid.at_ms <= auction.expires_ms)
-    return max(valid, key=lambda bid: (bid.price, -bid.at_ms), default=None)
 
 
 def q4(nexmark: Nexmark) -> Any:
@@ -377,24 +350,11 @@ def q19(nexmark: Nexmark) -> Any:
 
 def q20(nexmark: Nexmark) -> None:
     """Bids with their auctions, of one category."""
-    lots = nexmark.app.store("lots", key_type=int, value_type=Lot)
 
-    @nexmark.app.actor(nexmark.auctions, nexmark.bids, by={nexmark.bids: "auction"}, stores=[lots])
-    async def open_auction(ctx: Context, auction: Auction) -> None:
-        early = lots.get(ctx.key, Lot()).early
-        lots.set(ctx.key, Lot(auction))
-        for bid in early:
-            send(ctx, auction, bid)
-
-    @nexmark.app.on(open_auction, nexmark.bids)
-    async def take_bid(ctx: Context, bid: Bid) -> None:
-        lot = lots.get(ctx.key, Lot())
-        if lot.auction is None:
-            lots.set(ctx.key, Lot(None, None, [*lot.early, bid]))
-        else:
-            send(ctx, lot.auction, bid)
-
-    def send(ctx: Context, auction: Auction, bid: Bid) -> None:
+    @nexmark.app.join(
+        one=nexmark.auctions, many=nexmark.bids, by={nexmark.bids: "auction"}, retention=timedelta(days=1)
+    )
+    async def show(ctx: Context, auction: Auction, bid: Bid) -> None:
         if auction.category == 10:
             ctx.send(nexmark.rows, value=[auction.id, auction.item, bid.bidder, bid.price])
 

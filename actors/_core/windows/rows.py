@@ -17,28 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
 
 import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.windows.kinds import Session, Sliding, Window
 from stores._core.windows import CLOSE_KEY_AT, KEY_AT, WORD
-
-
-class ReadTime(Protocol):
-    """What a read has to know of time."""
-
-    @property
-    def stream_ms(self) -> int:
-        """Stream time, Unix milliseconds; -1 before the first record."""
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
-
-    def visible_ms(self, store: Any) -> int:
-        """Return the start (sessions: end) at or before which windows are past their retention."""
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):

@@ -19,7 +19,6 @@ from actors._core.windows.rows import (
     LIST,
     VALUE,
     Held,
-    ReadTime,
     aligned_key,
     aligned_prefix,
     close_key,
@@ -37,7 +36,7 @@ from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
-from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.task_state import ReadTime, TaskState
 from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
@@ -269,22 +268,32 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     ) -> Iterator[tuple[Window, Any]]:
         """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
         overlay, state, raw_key = self._place(key)
-        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows)
+        first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
+        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
         return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
 
     def windows_between(
-        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, *, first_ms: int = 0
     ) -> list[tuple[Window, bytes]]:
-        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order."""
+        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order.
+
+        `first_ms` is where the first row lies. It bounds the span while stream time, which does so else, is unknown.
+        """
         visible_ms = time.visible_ms(self)
         if self._aligned is not None:
-            starts = self._aligned.starts(max(from_ms, visible_ms + 1), min(to_ms, time.latest_ms))
+            starts = self._aligned.starts(max(from_ms, visible_ms + 1, first_ms), min(to_ms, time.latest_ms))
             rows = ((start_ms, get(aligned_key(start_ms, raw_key))) for start_ms in starts)
             return [(self._aligned.starting(start_ms), raw[1:]) for start_ms, raw in rows if raw is not None]
-        held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
+        held = self._lists(get, raw_key, max(from_ms, first_ms), LAST_MS if self._by_end else to_ms, time)
         live = (one for one in held if not one.is_merged)
-        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
+        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms)
         return sorted((one.window, one.value) for one in shown)
+
+    def first_ms(self, items: Items) -> int:
+        """Return the time at which the first row lies; 0 if there is none."""
+        if self._aligned is not None:
+            return next((time_of(row) for row, _ in items(aligned_key(0, b""), b"x")), 0)
+        return next((time_of(row) * self._segment_ms for row, _ in items(list_key(0, b""), b"l")), 0)
 
     def behind(self, from_ms: int, to_ms: int, places: int) -> int | None:
         """Return the start behind so many places of a key's windows from a time on; None if the span has no more."""
@@ -323,7 +332,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             return
         for row, raw in items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
-                if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
+                if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms and not one.is_merged:
                     yield key_of(row), one.window, one.value
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
@@ -351,7 +360,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """
         for row, raw in overlay.items(b"k", b"l"):
             held = decode_list(raw)
-            past = [one for one in held if not one.is_closed and self._kept_ms(one) <= stream_ms - self.kept_ms]
+            past = [one for one in held if not one.is_closed and self.counts_ms(one) <= stream_ms - self.kept_ms]
             for one in past:
                 one.is_closed = True
             if past:
@@ -409,11 +418,11 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def segment_of(self, held: Held) -> int:
         """Return the segment whose list has a window."""
-        return self._kept_ms(held) // self._segment_ms
+        return self.counts_ms(held) // self._segment_ms
 
-    def _kept_ms(self, held: Held) -> int:
+    def counts_ms(self, window: Held | Window) -> int:
         """Return the time of a window from which on its retention counts."""
-        return held.end_ms if self._by_end else held.start_ms
+        return window.end_ms if self._by_end else window.start_ms
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -468,7 +477,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         is_result = self.aggregate is None or self.aggregate.result is as_it_is
         found: Changed[Any] = []
         rows: list[tuple[bytes, bytes]] = []
-        for window in windows:
+        open_windows = [window for window in windows if time.is_open(self, window)] if time.is_closing else windows
+        for window in open_windows:
             row = aligned_prefix(window[0]) + raw_key
             if window[1] > closed_ms and row > handled:
                 raw = get(row)

@@ -204,8 +204,11 @@ class TaskWindows:
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Tell whether a window still takes records."""
-        closing_ms = store.windows.closes_ms(window, store.grace_ms)
-        return self._closings[store].by_former_grace(closing_ms) > self.stream_ms
+        closing, closing_ms = self._closings[store], store.windows.closes_ms(window, store.grace_ms)
+        if closing.by_former_grace(closing_ms) <= self.stream_ms:
+            return False
+        # A close is handled at its own time, and a longer grace may have put it off until other windows were removed.
+        return not self.is_closing or store.counts_ms(window) > store.expired_ms(closing.expired)
 
     def closed_ms(self, store: TimedStore) -> int:
         """Return the end at or before which windows are closed."""
@@ -310,7 +313,13 @@ class TaskWindows:
             + (store.every_ms if isinstance(store, ChangeStore) else store.grace_ms)
             for store, closing in self._closings.items()
         )
-        return self.latest_ms + sum(spans)
+        return max(self.latest_ms, *map(self._last_close_ms, self._closings.values())) + sum(spans)
+
+    def _last_close_ms(self, closing: _Closing) -> int:
+        """Return the stream time at which the last of what is in a store closes, as far as it has entries; else -1."""
+        rows = self._state.overlays[closing.store.rows].items(closing.closes.prefix, closing.end, reverse=True)
+        last = next((row for row, _ in rows), None) if closing.has_entries else None
+        return -1 if last is None else closing.closing_ms(last)
 
     def is_due(self) -> bool:
         """Return whether something closes by stream time."""
@@ -525,6 +534,7 @@ class TaskWindows:
             key=raw_key,
             value=None,
             id=f"{home.topic}-{home.partition}-closed-{store.name}-{digest}",
+            has_event_time=not self._by_clock,
         )
         found: Found = []
         return InternalMessage(

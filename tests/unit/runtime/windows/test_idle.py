@@ -100,11 +100,15 @@ def test_what_it_makes_late_is_counted_apart(by: Any) -> None:
     assert world.results[0] == ("a", 0, 1)
 
 
-def test_a_join_hands_out_what_has_no_match() -> None:
+@pytest.mark.parametrize("is_one", [False, True])
+def test_a_join_hands_out_what_has_no_match(is_one: bool) -> None:
     app, pairs = App("shop", broker="kafka://127.0.0.1:1"), []
     orders, payments = (app.topic(name, key_type=str, value_type=str) for name in ("orders", "payments"))
 
-    @app.join(orders, payments, within=timedelta(minutes=1), how="left", close_when_idle=IDLE)
+    within: dict[str, Any] = {"left": orders, "right": payments, "within": timedelta(minutes=1)}
+    until: dict[str, Any] = {"one": orders, "many": payments, "until": lambda _: NOON_MS + 60_000}
+
+    @app.join(**until if is_one else within, how="left", close_when_idle=IDLE)
     async def pay(ctx: Context, order: str, payment: str | None) -> None:
         pairs.append((order, payment))
 
