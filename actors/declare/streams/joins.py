@@ -122,7 +122,7 @@ def _decorator(
     """
     left, right = pair["left"], pair["right"]
     if ones["one"] is not None or ones["many"] is not None:
-        _refuse(f"app.join(one={ones['one']!r}, many={ones['many']!r})", pair, "two records, or tables")
+        _refuse(f"app.join(one={ones['one']!r}, many={ones['many']!r})", pair, "app.join(left, right)")
         return _of_one(app, **ones, **options)
     _refuse(f"app.join({left!r}, {right!r})", ones, "app.join(one=topic, many=topic)")
     if isinstance(left, Table) or isinstance(right, Table):
