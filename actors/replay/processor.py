@@ -346,7 +346,7 @@ class ReplayProcessor(TaskProcessor):
         await self._commit()
         scope, now_ms = self._scope, self._input_clock.ms
         scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), self.reached - 1
-        stores = [held.store for held in self._stores]
+        stores = [held.store for _, held, _ in self._parts]
         while (found := self._expiries.take(now_ms, stores)) is not None:
             number, key, raw = found
             store, overlay = self._overlays[number]

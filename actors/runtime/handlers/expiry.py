@@ -44,22 +44,31 @@ PASS_REST_S = 10.0
 class Sweeper:
     """Walks through the stores of a task in which keys expire."""
 
-    def __init__(self, stores: Sequence[tuple[Store[Any, Any], Overlay, PartitionStore]], clock: Clock) -> None:
+    def __init__(
+        self, stores: Sequence[tuple[Store[Any, Any], Overlay, PartitionStore]], clock: Clock, after_s: float
+    ) -> None:
         self._stores = list(stores)
         self._clock = clock
         self._at = 0
         self._cursor: bytes | None = None
-        self._due_s = clock.monotonic() + LEAST_REST_S
+        self._due_s = after_s or clock.monotonic() + LEAST_REST_S
 
     @classmethod
     def over(
-        cls, overlays: Sequence[tuple[Store[Any, Any], Overlay]], stores: Sequence[PartitionStore], clock: Clock
+        cls,
+        overlays: Sequence[tuple[Store[Any, Any], Overlay]],
+        stores: Sequence[PartitionStore],
+        clock: Clock,
+        after_s: float = 0.0,
     ) -> Sweeper | None:
-        """Return the sweeper of those stores in which keys expire, None when there is none."""
+        """Return the sweeper of those stores in which keys expire, None when there is none.
+
+        It begins at `after_s` of the clock, or soon if that is 0.
+        """
         expiring = [
             (store, overlay, held) for (store, overlay), held in zip(overlays, stores, strict=True) if store.expires
         ]
-        return cls(expiring, clock) if expiring else None
+        return cls(expiring, clock, after_s) if expiring else None
 
     def wait_s(self) -> float:
         """Return how long the next slice has to wait; 0 when it is due."""
@@ -92,10 +101,6 @@ class Sweeper:
                 if not is_busy(key):
                     await remove(messages, store, overlay, key, raw)
         self._rest(self._clock.monotonic() - began_s)
-
-    def pause(self, seconds: float) -> None:
-        """Sweep nothing for so long."""
-        self._due_s = self._clock.monotonic() + seconds
 
     def _look(self, now_ms: int) -> list[tuple[Store[Any, Any], Overlay, bytes, bytes]]:
         store, overlay, held = self._stores[self._at]

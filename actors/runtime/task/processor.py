@@ -72,14 +72,12 @@ class TaskProcessor:
         # What is due between messages goes with the last one, so with an input of which one was handled.
         self._at = next((one for one in inputs if one.reached > 0), inputs[0])
         self._under_way: asyncio.Task[None] | None = None
-        self._under_way_bytes = 0
-        self._is_ended = False
+        self._under_way_bytes, self._is_ended = 0, False
         self._context = context
         self._spec = spec = context.spec
         self._name = ", ".join(str(one.source) for one in inputs)
         self._inbox, self._services, self._clock = context.inbox, context.services, context.clock
         self._policy, self._poison = context.settings.policy, context.poison
-        self._stores = list(stores)
         placed = (PlacedRecords(spec, one, context.meters, context.services.clock) for one in inputs)
         self._placed = list(placed) if spec.misplaced else []
         self._scope = scope = MessageScope(context.epoch, self.reached - 1, self._clock.wall_ms())
@@ -99,16 +97,14 @@ class TaskProcessor:
         self._messages.tools, self._due = tools.tools, DueMessages(tools.punctuators, self.time)
         self._handling = Handling(spec, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass)
         self._handling.dropped, self._handling.timers = self._poison.dropped, tools.timers
-        timers = tools.timers
-        self._saw = self.time.saw if self.time else [] if timers is None else [timers.saw] * len(inputs)
+        self._saw = self.time.saw if self.time else [] if tools.timers is None else [tools.timers.saw] * len(inputs)
         sink, clock = self._services.sink, self._clock
         self.backlogs = [Backlog(one.source, one.backlog_end, lambda at: sink.position(at), clock) for one in inputs]
-        if timers is not None:
-            timers.backlog_ms = self._backlog_ms
+        if tools.timers is not None:
+            tools.timers.backlog_ms = self._backlog_ms
         self._handled, self._oldest_s, self._pause_s, self._refreshed_s = 0, 0.0, 0.0, self._clock.monotonic()
-        self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
-        if self._sweeper is not None and self._poison.sweep_after_s:
-            self._sweeper.pause(self._poison.sweep_after_s - self._clock.monotonic())
+        after_s = self._poison.sweep_after_s
+        self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock, after_s)
 
     async def work(self) -> None:
         """Work until the task is asked to stop; what was handled is committed then.
@@ -220,10 +216,9 @@ class TaskProcessor:
 
     def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
         """See `Task.message_in`; `is_loop`: it is the one that runs `work`."""
-        effects, in_hand = self._messages.tools.effects, self.in_hand
         if not is_loop:
-            return None if effects is None else effects.call_in(running)
-        return self._handling.internal_id if in_hand is None else (in_hand[0].topic, in_hand[1])
+            return None if (effects := self._messages.tools.effects) is None else effects.call_in(running)
+        return self._handling.internal_id if (at := self.in_hand) is None else (at[0].topic, at[1])
 
     @property
     def reached(self) -> int:
@@ -325,8 +320,7 @@ class TaskProcessor:
         """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
 
         Only while the group knows us: a zombie's checkpoint is not the truth. The time is from before the question.
-        The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
-        log's start when retention has removed them, and look like input that was lost.
+        The committed offset moves past markers and aborted transactions, as in `_leave`.
         """
         for one, queue in zip(self.inputs, self._inbox.queues, strict=True):
             reached = self._services.sink.position(one.source)
@@ -337,7 +331,7 @@ class TaskProcessor:
         self._note_time()
         asked_ms = self._services.clock.wall_ms()
         await self._context.confirm()
-        await note_time([held.store for held in self._stores], asked_ms)
+        await note_time([held.store for _, held, _ in self._parts], asked_ms)
         self._refreshed_s = self._clock.monotonic()
 
     def _skip_to(self, one: InputProgress, offset: int) -> None:
@@ -452,8 +446,7 @@ class TaskProcessor:
 
     async def _handle_due(self, took_s: float) -> None:
         """Handle what is due as if it were messages behind the last one, until it is the records' turn again."""
-        scope, inbox, monotonic = self._scope, self._inbox, self._clock.monotonic
-        messages, home = self._messages, self.inputs[0].source
+        messages, inbox, monotonic = self._messages, self._inbox, self._clock.monotonic
         self._note_time()
         began_s = monotonic()
         if self.is_clean:
@@ -463,14 +456,14 @@ class TaskProcessor:
             if is_careful:
                 # It isn't to blame for what was handled before.
                 await self._commit()
-            scope.source_offset, messages.source = self.reached - 1, internal.source or home
+            self._scope.source_offset, messages.source = self.reached - 1, internal.source or self.inputs[0].source
             try:
                 await self._handling.message(messages, internal.record, internal)
             except RecordError:
                 await self._commit()
                 raise
             finally:
-                messages.source = home
+                messages.source = self.inputs[0].source
             internal.handled()
             await self._commit_if_due(internal.record, is_careful=is_careful)
             if inbox.stopping or inbox.is_paused or monotonic() - began_s >= min(max(took_s, DUE_S), MOST_DUE_S):

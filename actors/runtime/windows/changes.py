@@ -15,7 +15,7 @@ of all later intervals too: what is handed out last is what the window store has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -133,10 +133,6 @@ class ChangeStore:
     def is_late(self, *_: Any) -> bool:
         """Return True: whether a message is late is said by the window store."""
         return True
-
-    def first_entries(self, *_: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return nothing: each change has its row from the beginning."""
-        return ()
 
     def closing_ms(self, row: bytes) -> int:
         """Return the stream time from which on a row is handed out."""

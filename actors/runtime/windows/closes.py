@@ -7,7 +7,7 @@ none has a row, which is removed, and so has a window that changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -83,6 +83,25 @@ def read_progress(store: TimedStore, state: TaskState) -> Progress:
 def write_progress(store: TimedStore, progress: Progress, state: TaskState) -> None:
     """Write how far a store has come."""
     store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
+
+
+def first_entries(store: TimedStore, overlay: Overlay, stream_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    """Return the rows that lists need where closes are asked for: an entry for the next close of each.
+
+    What is past its retention by then has no close: it is noted as closed. Stores without lists need none.
+    """
+    if not isinstance(store, WindowStore):
+        return
+    for row, raw in overlay.items(b"k", b"l"):
+        windows = decode_list(raw)
+        past = [one for one in windows if not one.is_closed and store.counts_ms(one) <= stream_ms - store.kept_ms]
+        for one in past:
+            one.is_closed = True
+        if past:
+            yield row, encode_list(windows)
+        next_ms = store.next_end_ms(windows)
+        if next_ms is not None:
+            yield close_key(next_ms, time_of(row), key_of(row)), b""
 
 
 class _Windows:

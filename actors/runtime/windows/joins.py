@@ -193,10 +193,6 @@ class JoinStore:
         """Tell whether `ctx.late` holds: late records of a join never come to its function."""
         return False
 
-    def first_entries(self, *_: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return nothing: each record without a match has its row from the beginning."""
-        return ()
-
     def closing_ms(self, row: bytes) -> int:
         """Return the stream time from which on the window of a record without a match is closed."""
         return unmatched_parts(row).end_ms + self.grace_ms + 1

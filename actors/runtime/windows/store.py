@@ -353,22 +353,6 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
         return f"{self.windows}{self.fed_by}" if self._aligned else f"{self.windows}, {self._segment_ms} ms a list"
 
-    def first_entries(self, overlay: Overlay, stream_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """Return the rows that lists need where closes are asked for: an entry for the next close of each.
-
-        What is past its retention by then has no close: it is noted as closed.
-        """
-        for row, raw in overlay.items(b"k", b"l"):
-            held = decode_list(raw)
-            past = [one for one in held if not one.is_closed and self.counts_ms(one) <= stream_ms - self.kept_ms]
-            for one in past:
-                one.is_closed = True
-            if past:
-                yield row, encode_list(held)
-            next_ms = self.next_end_ms(held)
-            if next_ms is not None:
-                yield close_key(next_ms, time_of(row), key_of(row)), b""
-
     def end_ms(self, row: bytes) -> int:
         """Return the end of the window that the close of a row is of."""
         return time_of(row) if self._aligned is None else self._aligned.starting(time_of(row)).end_ms

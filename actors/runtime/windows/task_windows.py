@@ -46,6 +46,7 @@ from actors.runtime.windows.closes import (
     Found,
     TimedStore,
     closes_of,
+    first_entries,
     is_by_clock,
     read_progress,
     write_progress,
@@ -445,7 +446,7 @@ class TaskWindows:
         closing.has_entries = closing.closes.has_entries and store.on_close_function is not None
         if closing.has_entries and not progress.has_entries:
             # The function is new, and lists that no record changes would never close.
-            for row, value in store.first_entries(self._state.overlays[store.rows], progress.stream_ms):
+            for row, value in first_entries(store, self._state.overlays[store.rows], progress.stream_ms):
                 store.rows.write_raw(self._state, row, value)
             self._state.scope.release()
         if is_changed or closing.has_entries != progress.has_entries:
