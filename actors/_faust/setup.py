@@ -271,15 +271,14 @@ class Setup:
     def kept_ms(self) -> dict[str, int]:
         """Return how long the changelogs of window stores keep records: a day longer than their windows are kept.
 
-        A store that removes each row by itself isn't among them: its rows may be kept for any time.
+        Those of joins of one with many keep them for any time.
         """
-        windows = (
-            store
-            for definition in self.app.actors.values()
-            for store in definition.windows
+        windows = (store for definition in self.app.actors.values() for store in definition.windows)
+        return {
+            self.changelog_topic(store.name): store.retention_ms + WINDOW_MARGIN_MS
+            for store in windows
             if not isinstance(store, OneStore)
-        )
-        return {self.changelog_topic(store.name): store.retention_ms + WINDOW_MARGIN_MS for store in windows}
+        }
 
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics

@@ -31,7 +31,7 @@ def take_what_is_beyond_the_end(patch: Patch) -> None:
 
 def take_what_is_older_than_the_retention(patch: Patch) -> None:
     """A one matches what came long before it, as long as that waits."""
-    edit = ("at_ms - self.waits_ms <= match.at_ms < one.until_ms", "match.at_ms < one.until_ms")
+    edit = ("max(at_ms, open_ms) - self.waits_ms <= match.at_ms", "match.at_ms")
     patch.setattr(OneStore, "put", rewritten(OneStore.put, edit))
 
 

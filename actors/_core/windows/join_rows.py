@@ -17,7 +17,8 @@ and segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ CONTENT, ONES = b"c", b"o"
 CHUNK_BYTES = 2_048
 """A chunk that a further record would make longer gets none; one record may be longer."""
 _SIDE, _NUMBER = 1, 4
+T = TypeVar("T")
 _pack_chunk = struct.Struct(">cQBI").pack
 
 
@@ -96,10 +98,7 @@ def decode_chunk(raw: bytes) -> Chunk:
     Raises:
         ValueError: it is something else.
     """
-    try:
-        return _decode_chunk(raw[1:])
-    except MALFORMED as error:
-        raise ValueError(f"not records of a join, {error}: {raw[:50]!r}") from error
+    return _decoded(_decode_chunk, raw[1:], "records of a join")
 
 
 def encode_early(early: Early) -> bytes:
@@ -108,15 +107,8 @@ def encode_early(early: Early) -> bytes:
 
 
 def decode_early(raw: bytes) -> Early:
-    """Return what `encode_early` was given.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    try:
-        return _decode_early(raw)
-    except MALFORMED as error:
-        raise ValueError(f"not a record that waits for its match, {error}: {raw[:50]!r}") from error
+    """Return what `encode_early` was given; errors as of `decode_chunk`."""
+    return _decoded(_decode_early, raw, "a record that waits for its match")
 
 
 def encode_ones(ones: list[One]) -> bytes:
@@ -125,20 +117,15 @@ def encode_ones(ones: list[One]) -> bytes:
 
 
 def decode_ones(raw: bytes) -> list[One]:
-    """Return what `encode_ones` was given.
+    """Return what `encode_ones` was given; errors as of `decode_chunk`."""
+    return _decoded(_decode_ones, raw[1:], "a record that many match")
 
-    Raises:
-        ValueError: it is something else.
-    """
+
+def _decoded(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:
     try:
-        return _decode_ones(raw[1:])
+        return decode(raw)
     except MALFORMED as error:
-        raise ValueError(f"not a record that many match, {error}: {raw[:50]!r}") from error
-
-
-def ones_key(raw_key: bytes) -> bytes:
-    """Return the row of a key's `one`."""
-    return ONES + raw_key
+        raise ValueError(f"not {what}, {error}: {raw[:50]!r}") from error
 
 
 def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:

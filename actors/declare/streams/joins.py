@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar, get_args
 
 from actors._core.task.policy import Misplaced, OnError, Then
 from actors._core.windows.join_rows import LEFT, RIGHT, One, decode_chunk, decode_early
-from actors._core.windows.kinds import LONGEST_SPAN
 from actors.declare.arguments import check_arguments, check_inputs, check_span
 from actors.declare.declared import Declaration
 from actors.declare.definition import ActorDefinition
@@ -123,7 +122,7 @@ def _decorator(
     """
     left, right = pair["left"], pair["right"]
     if ones["one"] is not None or ones["many"] is not None:
-        _refuse(f"app.join(one={ones['one']!r}, many={ones['many']!r})", pair, "two records, or tables")
+        _refuse(f"app.join(one={ones['one']!r}, many={ones['many']!r})", pair, "app.join(left, right)")
         return _of_one(app, **ones, **options)
     _refuse(f"app.join({left!r}, {right!r})", ones, "app.join(one=topic, many=topic)")
     if isinstance(left, Table) or isinstance(right, Table):
@@ -156,13 +155,10 @@ def _of_topics(
     within: Within | None,
     how: How,
     grace: timedelta,
-    name: str | None,
-    stores: Sequence[Any],
-    on_error: OnError | Then,
     late: Any,
-    **inputs: Any,
+    **options: Any,
 ) -> Callable[[Joined], Joined]:
-    """Return the decorator of a join of two topics; `inputs` is how they are read.
+    """Return the decorator of a join of two topics.
 
     Raises:
         ConfigurationError: `on` is of tables; the decorator's as of `App.join`.
@@ -173,20 +169,14 @@ def _of_topics(
             "than their records', read one by that key: by={topic: function}"
         )
 
-    def decorate(function: Joined) -> Joined:
-        called = name or name_of(function)
+    def make(called: str, function: Pair) -> _Join:
         spans = _checked(f"join {called}", within, how, grace, late)
-        check_inputs(called, [left, right])
-        line = f"async def {name_of(function)}(ctx: Context, left: Left, right: Right | None) -> None"
-        check_callable(function, f"the handler of join {called}", takes=3, line=line)
         joining = _Join(function, late)
         rows = app.store(called, key_type=bytes, value_type=bytes)
         joining.store = JoinStore(rows, how=how, decode_key=joining.decode_key, **spans)
-        options = replace(_options(joining.store, stores, on_error), **inputs)
-        joining.declare(app, called, (left, right), options=options)
-        return function
+        return joining
 
-    return decorate
+    return _joined(app, (left, right), make, names=("left: Left", "right: Right"), **options)
 
 
 def _of_one(
@@ -198,32 +188,45 @@ def _of_one(
     retention: timedelta | None,
     how: Any,
     grace: timedelta,
+    late: Any,
+    **options: Any,
+) -> Callable[[Joined], Joined]:
+    """Return the decorator of a join of one with many."""
+
+    def make(called: str, function: Pair) -> _Join:
+        owner = f"join {called}"
+        _check_ones(owner, until, retention, how)
+        spans = {"retention_ms": (retention or LEAST_RETENTION) // _MS, "grace_ms": _grace_ms(owner, grace, late)}
+        joining = _OneMany(function, late, until)
+        # No row ends with its message's key in the way that tools know of window stores.
+        rows = app.store(called, key_type=bytes, value_type=bytes, placement="task")
+        joining.store = joining.ones = OneStore(rows, how=how, decode_key=joining.decode_key, **spans)
+        joining.ones.on_close_function = joining.unmatched
+        return joining
+
+    return _joined(app, (one, many), make, names=("one: One", "many: Many"), **options)
+
+
+def _joined(
+    app: Any,
+    topics: tuple[Any, Any],
+    make: Callable[[str, Pair], _Join],
+    *,
+    names: tuple[str, str],
     name: str | None,
     stores: Sequence[Any],
     on_error: OnError | Then,
-    late: Any,
     **inputs: Any,
 ) -> Callable[[Joined], Joined]:
-    """Return the decorator of a join of one with many; `inputs` is how they are read."""
+    """Return a decorator that declares the join that `make` returns; `inputs` is how its topics are read."""
 
     def decorate(function: Joined) -> Joined:
         called = name or name_of(function)
-        owner = f"join {called}"
-        _check_ones(owner, until, retention, how)
-        grace_ms = _grace_ms(owner, grace, late)
-        check_inputs(called, [one, many])
-        line = f"async def {name_of(function)}(ctx: Context, one: One, many: Many | None) -> None"
-        check_callable(function, f"the handler of {owner}", takes=3, line=line)
-        joining = _OneMany(function, late, until)
-        # Rows aren't named by their message's key, and no retention of their topic tells tools so.
-        rows = app.store(called, key_type=bytes, value_type=bytes, placement="task")
-        waits_ms = (LEAST_RETENTION if retention is None else retention) // _MS
-        joining.store = joining.ones = OneStore(
-            rows, how=how, retention_ms=waits_ms, grace_ms=grace_ms, decode_key=joining.decode_key
-        )
-        options = replace(_options(joining.store, stores, on_error), **inputs)
-        joining.declare(app, called, (one, many), options=options)
-        joining.store.on_close_function = joining.unmatched
+        check_inputs(called, topics)
+        line = f"async def {name_of(function)}(ctx: Context, {names[0]}, {names[1]} | None) -> None"
+        check_callable(function, f"the handler of join {called}", takes=3, line=line)
+        joining = make(called, function)
+        joining.declare(app, called, topics, options=replace(_options(joining.store, stores, on_error), **inputs))
         return function
 
     return decorate
@@ -242,13 +245,8 @@ def _check_ones(owner: str, until: Any, retention: Any, how: Any) -> None:
             f"{owner}: give until=, a function that returns when a value's end is, or retention=, how long records wait"
         )
     if until is not None:
-        line = "def until(one: One) -> int | None"
-        check_callable(until, f"{owner}: until=", takes=1, line=line)
+        check_callable(until, f"{owner}: until=", takes=1, line="def until(one: One) -> int | None")
     check_span(owner, "retention", retention)
-    if retention is not None and not _MS <= retention <= LONGEST_SPAN:
-        raise ConfigurationError(
-            f"{owner}: retention={retention}: it has to be a millisecond to {LONGEST_SPAN.days} days"
-        )
 
 
 def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) -> Declaration:
@@ -356,21 +354,15 @@ class _OneMany(_Join):
 
     def handler(self, side: int) -> Callable[[Context, Any], Awaitable[None]]:
         """Return the handler of one of the inputs."""
-        if side == RIGHT:
-            return self._many
-
-        async def handle(ctx: Context, value: Any) -> None:
-            if ctx.key is None:
-                if value is not None and self.store.reports[LEFT]:
-                    await self._pair(ctx, value, None)
-            elif value is None:
-                self.ones.remove(ctx)
-            else:
-                await self._one(ctx, value)
-
-        return handle
+        return self._many if side == RIGHT else self._one
 
     async def _one(self, ctx: Context, value: Any) -> None:
+        if value is None or ctx.key is None:
+            if value is not None and self.store.reports[LEFT]:
+                await self._pair(ctx, value, None)
+            elif ctx.key is not None:
+                self.ones.remove(ctx)
+            return
         early, record = self.ones.put(ctx, self._end_of(ctx, value)), ctx._record
         if early is None:
             self._was_late(ctx, value)

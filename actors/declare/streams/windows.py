@@ -167,6 +167,7 @@ def across_keys(
         aggregate=aggregate,
         emit=emit,
     )
+    second.fed_by = f", fed by {'closes' if first.changes is None else 'changes'}"
     rows = None if first.changes is None else _part(app, f"{name}-rows", second)
     topic = app.topic(target, key_type=key_type, value_type=bytes, writers=[owner.name])
     stage = Across(

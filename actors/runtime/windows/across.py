@@ -17,14 +17,14 @@ from typing import Any, Self
 import msgspec
 
 from actors._core.aggregates import Aggregate
-from actors._core.logs import error_text
+from actors._core.logs import error_text, text_of
 from actors._core.outside import EXITS
 from actors._core.task.policy import OnError, Then
 from actors._core.windows.changes import Change, decode_added, decode_change, encode_added, encode_change
 from actors._core.windows.foreign_keys import within
 from actors._core.windows.kinds import Window
 from actors._core.windows.rows import aligned_key, key_of, time_of
-from actors.errors import UsageError
+from actors.errors import UsageError, show_bytes
 from actors.runtime.message.context import Context
 from actors.runtime.message.grouping import NoGroupError
 from stores._core.overlay import after_prefix
@@ -121,13 +121,13 @@ class Across:
         Raises:
             NoGroupError: `key=` raises, or returns a key of another type.
         """
-        stage, key = self.second.name, self.first.decode_key(raw_key)
+        stage, shown = self.second.name, f"key {show_bytes(raw_key)}"
         try:
-            group = self.key(key)
+            group = self.key(self.first.decode_key(raw_key))
         except EXITS:
             raise
         except BaseException as error:
-            raise NoGroupError(f"key= of across {stage} raised {error_text(error)} for key {key!r}") from error
+            raise NoGroupError(f"key= of across {stage} raised {error_text(error)} for {shown}") from error
         if group is None:
             return
         value = encode_change(Change(aligned_key(window.start_ms, raw_key), raw))
@@ -135,7 +135,8 @@ class Across:
             ctx.send(self.topic, key=group, value=value)
         except ValueError as error:
             raise NoGroupError(
-                f"key= of across {stage} returns {group!r} for key {key!r}, which isn't of its key_type=: {error}"
+                f"key= of across {stage} returns {text_of(group, repr)} for {shown}, which isn't of its key_type=: "
+                f"{error}"
             ) from error
 
     def send_change(self, ctx: Context, raw_key: bytes, window: Window, raw: bytes | None) -> None:

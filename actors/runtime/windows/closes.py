@@ -204,19 +204,13 @@ class _Ended(_Unmatched):
     def __init__(self, store: OneStore) -> None:
         super().__init__(store)
         self._ones = store
-        self.length_ms = store.waits_ms
         self.output_lag_ms = store.grace_ms + self.idle_ms
 
-    def named(self, row: bytes) -> tuple[bytes, int]:
-        ended = unmatched_parts(row)
-        return ended.raw_key, ended.end_ms
-
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
-        ended = self._ones.close(state, row)
-        if ended is None:
+        found[:] = self._ones.close(state, row)
+        if not found:
             return ""
-        found[:] = [ended]
-        return "a record without a match" if ended[0] == LEFT else "records that waited for a match"
+        return "a record without a match" if found[0][0] == LEFT else "records that waited for a match"
 
 
 class _Changed:

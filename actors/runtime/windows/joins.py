@@ -34,7 +34,6 @@ from actors._core.windows.join_rows import (
     encode_chunk,
     encode_early,
     encode_ones,
-    ones_key,
     segment_of,
     segment_row,
     unmatched_key,
@@ -308,16 +307,14 @@ class OneStore(JoinStore):
             one.is_matched = former.is_matched
             overlay.delete(_end_row(former, raw_key))
             ones.remove(former)
-        early, others = list[Match](), list[Match]()
+        early, others, open_ms = list[Match](), list[Match](), time.closed_ms(self) + 1
         for match in self._between(overlay, raw_key, RIGHT, 0, LAST_MS - 1):
-            is_early = at_ms - self.waits_ms <= match.at_ms < one.until_ms and not self.is_closed(
-                RIGHT, match.at_ms, time
-            )
+            is_early = max(at_ms, open_ms) - self.waits_ms <= match.at_ms < one.until_ms
             (early if is_early else others).append(match)
         if early:
             self._wait_again(overlay, state, raw_key, others)
         one.is_matched = one.is_matched or bool(early)
-        self._write_ones(overlay, state, raw_key, sorted([*ones, one], key=_begin_of))
+        self._write_ones(overlay, state, raw_key, sorted([*ones, one], key=lambda other: other.at_ms))
         self._expect(overlay, state, _end_row(one, raw_key))
         return early
 
@@ -351,12 +348,15 @@ class OneStore(JoinStore):
         headers = [(name, bytes(data)) for name, data in record.headers]
         early = encode_early(Early(record.offset, headers, record.value or b""))
         self._keep(overlay, state, RIGHT, at_ms, raw_key, early)
-        self._expect(overlay, state, self._wait_row(at_ms, raw_key))
+        # One row removes all that wait and whose times are close.
+        span_ms = self.waits_ms + 1
+        last_ms = (at_ms // span_ms + 1) * span_ms - 1
+        self._expect(overlay, state, unmatched_key(Unmatched(last_ms + self.waits_ms, RIGHT, 0, 0, raw_key)))
         return True
 
     def _ones(self, overlay: Overlay, raw_key: bytes) -> list[One]:
         """Return the `one`s of a key, in order of their times, also those that wait for their close."""
-        raw = overlay.get(ones_key(raw_key))
+        raw = overlay.get(ONES + raw_key)
         return [] if raw is None else decode_ones(raw)
 
     def _open(self, ones: list[One], time: WindowTime) -> list[One]:
@@ -366,15 +366,9 @@ class OneStore(JoinStore):
 
     def _write_ones(self, overlay: Overlay, state: TaskState, raw_key: bytes, ones: list[One]) -> None:
         if ones:
-            self.rows._write(overlay, state, ones_key(raw_key), encode_ones(ones), None)
+            self.rows._write(overlay, state, ONES + raw_key, encode_ones(ones), None)
         else:
-            overlay.delete(ones_key(raw_key))
-
-    def _wait_row(self, at_ms: int, raw_key: bytes) -> bytes:
-        """Return the row by which records of a key that wait are removed: one for all whose times are close."""
-        span_ms = self.waits_ms + 1
-        last_ms = (at_ms // span_ms + 1) * span_ms - 1
-        return unmatched_key(Unmatched(last_ms + self.waits_ms, RIGHT, 0, 0, raw_key))
+            overlay.delete(ONES + raw_key)
 
     def _wait_again(self, overlay: Overlay, state: TaskState, raw_key: bytes, waiting: Iterable[Match]) -> None:
         """Put these in the place of all records of a key that wait."""
@@ -391,8 +385,8 @@ class OneStore(JoinStore):
 
     # --- what closes -----------------------------------------------------------------------------------------------
 
-    def close(self, state: TaskState, row: bytes) -> tuple[int, bytes] | None:
-        """Remove what a row says has ended; return its side and what there is to say of it.
+    def close(self, state: TaskState, row: bytes) -> list[tuple[int, bytes]]:
+        """Remove what a row says has ended; return its side with what there is to say of it, if there is anything.
 
         That is the value of a `one` that matched none, if it is reported, or the chunk of those that waited in vain.
         """
@@ -401,17 +395,18 @@ class OneStore(JoinStore):
         if ended.side == RIGHT:
             waiting = self._between(overlay, ended.raw_key, RIGHT, 0, LAST_MS - 1)
             over = [match for match in waiting if match.at_ms + self.waits_ms <= ended.end_ms]
-            if not over:
-                return None
-            self._wait_again(overlay, state, ended.raw_key, waiting[len(over) :])
-            return RIGHT, encode_chunk(Chunk([Kept(match.at_ms, match.value) for match in over]))
+            if over:
+                self._wait_again(overlay, state, ended.raw_key, waiting[len(over) :])
+            chunk = Chunk([Kept(match.at_ms, match.value) for match in over])
+            return [(RIGHT, encode_chunk(chunk))] if over else []
         ones = self._ones(overlay, ended.raw_key)
-        one = next((one for one in ones if one.end_ms == ended.end_ms), None)
-        if one is None:
-            return None
-        ones.remove(one)
-        self._write_ones(overlay, state, ended.raw_key, ones)
-        return (LEFT, one.value) if self.reports[LEFT] and not one.is_matched else None
+        over_ones = [one for one in ones if one.end_ms == ended.end_ms]
+        self._write_ones(overlay, state, ended.raw_key, [one for one in ones if one not in over_ones])
+        return [(LEFT, one.value) for one in over_ones if self.reports[LEFT] and not one.is_matched]
+
+    def time_of(self, row: bytes) -> int:
+        """Return the time of a call for what has ended: the last at which it could match."""
+        return unmatched_parts(row).end_ms
 
     def expired_until(self, to_ms: int) -> bytes:
         """Return no row: each is removed by itself."""
@@ -420,13 +415,8 @@ class OneStore(JoinStore):
     # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
-        """Return a row's key as people read it: what it is of, the key, and when it ends."""
-        if row[:1] == CHUNK:
-            return "waiting", self.decode_key(chunk_parts(row)[2])
-        if row[:1] == UNMATCHED:
-            ended = unmatched_parts(row)
-            return "one" if ended.side == LEFT else "waiting", self.decode_key(ended.raw_key), ended.end_ms
-        return ("one", self.decode_key(row[1:])) if row[:1] == ONES else ("progress",)
+        """See `JoinStore.shown_key`; of what has an end, the time is that."""
+        return ("one", self.decode_key(row[1:])) if row[:1] == ONES else super().shown_key(row)
 
     def shown_value(self, raw: bytes) -> Any:
         """Return a row's value as people read it: times, or stream time."""
@@ -446,10 +436,6 @@ class OneStore(JoinStore):
 def _end_row(one: One, raw_key: bytes) -> bytes:
     """Return the row by which a `one` is closed."""
     return unmatched_key(Unmatched(one.end_ms, LEFT, 0, 0, raw_key))
-
-
-def _begin_of(one: One) -> int:
-    return one.at_ms
 
 
 def _time_of(one: Match) -> int:

@@ -73,6 +73,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         on_close_function: called for each window that closes; None if nothing is.
         changes: the windows that changed, for `on_emit`; None without `emit=`.
         values: the `DistinctValues` that an aggregate counts, None for others.
+        fed_by: of a stage across keys, what feeds it, for the layout.
         is_part: whether it belongs to another store, by which late messages are counted.
         close_when_idle: how far behind the clock windows close while the inputs are at their ends; None if they don't.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
@@ -119,7 +120,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self.close_when_idle: timedelta | None = None
-        self.feeds: list[Feed] = []
+        self.feeds, self.fed_by = list[Feed](), ""
         self.values: Any = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
@@ -340,7 +341,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     @property
     def layout(self) -> str:
         """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
-        return f"{self.windows}" if self._aligned is not None else f"{self.windows}, {self.segment_ms} ms a list"
+        return f"{self.windows}{self.fed_by}" if self._aligned else f"{self.windows}, {self.segment_ms} ms a list"
 
     def first_entries(self, overlay: Overlay, stream_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Return the rows that lists need where closes are asked for: an entry for the next close of each.

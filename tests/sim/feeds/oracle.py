@@ -45,10 +45,10 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
         return [(user, record.at_ms + span_ms, 0, (record.id,)) for record in records]
     if shape.kind == "join":
         return _pairs(user, records, span_ms)
-    if shape.kind == "history":
-        return [_history(user, record, records) for record in records]
     if shape.kind == ONE_MANY:
         return _ones(shape, user, records)
+    if shape.kind == "history":
+        return [_history(user, record, records) for record in records]
     if shape.kind == "session":
         spans = _sessions(records, span_ms)
     elif shape.kind == "sliding":

@@ -104,7 +104,7 @@ class Shape:
             kind = random.choice(("history", "history", "timers", "tumbling", "session", "emit"))
         if "wall" in features:
             kind = "wall"
-        if features & {"warned", "stopped"} and kind in ("join", "timers"):
+        if features & {"warned", "stopped"} and kind in ("join", ONE_MANY, "timers"):
             kind = "tumbling"
         return replace(
             self,
@@ -301,8 +301,8 @@ def _one_many(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str
         retention=ms(2 * shape.span_ms),
         how="left",
         grace=ms(shape.grace_ms),
-        **options,
         name="stage",
+        **options,
     )
     async def stage(ctx: Context, one: Event, many: Event | None) -> None:
         send(ctx, Found(ctx.key, 0, 0, [one.id] if many is None else [one.id, many.id]))

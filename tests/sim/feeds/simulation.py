@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import warnings
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextvars import Context
@@ -23,9 +22,8 @@ from typing import Any
 import msgspec
 
 from actors._core.partitioner import MURMUR2
-from actors._core.task.commit import parse_mark
 from actors._faust.setup import Setup
-from actors.ports import Committed, TopicPartition
+from actors.ports import TopicPartition
 from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.commands import CONTROL_HEADER, Command
@@ -33,29 +31,22 @@ from actors.testing.driving import SimTopics, claim_stores, make_topics
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import RefusedError
-from actors.testing.fakes.log import Transaction, offset_of
 from actors.testing.fakes.ports import FakeClock
 from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Network
+from tests.sim.feeds.judge import Judge
 from tests.sim.feeds.machine import FeedKafka, FeedWorld, Machine, Notes
-from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage, waits_in_vain
 from tests.sim.feeds.program import (
     CLICKS,
     FIRST,
     LATE,
-    LATE_SECOND,
     NOTES,
-    ONE_MANY,
     RESULTS,
     Event,
-    Found,
     Shape,
-    Total,
-    entry,
     make_app,
 )
 from tests.sim.nemesis import Nemesis
-from tests.sim.node import SKEW_MARGIN_MS
 from tests.sim.simulation import SimulationFailedError
 
 FAULTS = (
@@ -219,7 +210,7 @@ class Run:
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
         close_s, has_ends = Random(f"{seed} closes").choice((0.0, 0.0, 0.02)), Random(f"{seed} ends").random() < 0.5
-        shape = Shape.drawn(random, self._disorder_ms, close_s, has_ends=has_ends and not features)
+        shape = Shape.drawn(random, self._disorder_ms, close_s, has_ends=has_ends)
         if "across" in features:
             shape = shape.across_users(Random(f"{seed} across"))
         else:
@@ -248,16 +239,13 @@ class Run:
         self._is_prompt = random.random() < 0.5 or shape.late == "stop"
         self._live_s = random.choice((6.0, 15.0))
         self._ids = 0
-        self._reached: list[tuple[float, int]] = []
-        self._offsets: dict[TopicPartition, Committed] = {}
         self._open = 0
         self._producing: list[asyncio.Task[None]] = []
         self.machines = [Machine(self.world, f"w{number}") for number in range(random.randint(1, 3))]
         kinds = random.sample(FAULTS, random.randint(0, 6)) if faults is None else faults
         has_faults = bool(kinds) or "failing" in features
         self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if has_faults else None
-        cluster.group.complete = self._completing(cluster.group.complete)  # type: ignore[method-assign]
-        cluster.group.on_commit.append(self._committed)
+        self.judge = Judge(self.world, self.counted)
         self.notes.note(f"{shape}, {self._partitions} partitions, {self._clicks} of clicks, faults {kinds}")
 
     # --- what happens ----------------------------------------------------------------------------------------------
@@ -269,7 +257,7 @@ class Run:
             machine.start()
         loop = world.loop
         self._producing += [
-            loop.create_task(self._produce(source, Random(f"{self.seed} {source}"))) for source in self._sources
+            loop.create_task(self._produce(source, Random(f"{self.seed} {source}"))) for source in self.judge.sources
         ]
         mending = loop.create_task(self._mend(), context=Context())
         if self._nemesis is not None:
@@ -322,7 +310,9 @@ class Run:
             self.world.slow_s[f"{CLICKS}-repartition[{number}]"] = random.choice((0.0, 1.0))
             for _ in range(12):
                 await asyncio.sleep(0.3)
-                self._write(source, [cluster.wall_ms() - self._lag_ms], random)
+                # Another one goes on, without waiting for what the new one holds back.
+                for partition in (TopicPartition(CLICKS, 0), source):
+                    self._write(partition, [cluster.wall_ms() - self._lag_ms], random)
 
         self._producing.append(loop.create_task(produce(), context=Context()))
 
@@ -332,11 +322,6 @@ class Run:
         make_topics(cluster, setup, self._partitions)
         inputs = await setup.check_topics(SimTopics(cluster))  # type: ignore[arg-type]
         await claim_stores(setup, inputs, cluster, DirectNetwork(), FakeClock())
-
-    @property
-    def _sources(self) -> list[TopicPartition]:
-        cluster = self.world.cluster
-        return [log.name for topic in self.world.shape.sources for log in cluster.topic(topic).partitions]
 
     async def _produce(self, source: TopicPartition, random: Random) -> None:
         """Write a backlog, and then live records with silences between them.
@@ -414,17 +399,17 @@ class Run:
     async def _end_all_windows(self) -> None:
         """Write a record that is later than all, once the clock has come so far, and by that end all windows."""
         shape, cluster = self.world.shape, self.world.cluster
-        latest_ms = max((read.at_ms for read in self._reads()), default=EPOCH_MS)
+        latest_ms = max((read.at_ms for read in self.judge.reads()), default=EPOCH_MS)
         if shape.idle_ms is not None:
             # All of them end by themselves.
-            self._last_ms, self._last_id = 10**15, -1
+            self.judge.last_ms, self.judge.last_id = 10**15, -1
             return
         if shape.kind == "wall":
             latest_ms = max(latest_ms, cluster.wall_ms() + 2 * shape.span_ms)
         last_ms = latest_ms + 4 * shape.span_ms + 2 * shape.grace_ms + 2 * shape.second_ms + 5_000
         await asyncio.sleep(max(6.0, (last_ms - cluster.wall_ms()) / 1000 + 3.0))
-        self._last_ms = last_ms
-        self._last_id = self._ids = self._ids + 1
+        self.judge.last_ms = last_ms
+        self.judge.last_id = self._ids = self._ids + 1
         value = msgspec.json.encode(Event(self._ids, USERS[0]))
         cluster.produce(TopicPartition(CLICKS, 0), [(b"k0", value, (), last_ms)])
         self.notes.note(f"the last record, of {last_ms}")
@@ -433,9 +418,9 @@ class Run:
         deadline_s = self.world.loop.time() + QUIET_S
         while self.world.loop.time() < deadline_s and not self.notes.violations:
             await asyncio.sleep(3.0)
-            if next(self._differences(), None) is None:
+            if next(self.judge.differences(), None) is None:
                 return
-        for difference in list(self._differences())[:8]:
+        for difference in list(self.judge.differences())[:8]:
             self.notes.violated(difference)
 
     async def _rest(self) -> None:
@@ -448,7 +433,7 @@ class Run:
             for name, end in self._written().items():
                 if before.get(name) != end:
                     self.notes.violated(f"rest: {name} goes from {before.get(name)} to {end}")
-        for difference in self._differences():
+        for difference in self.judge.differences():
             self.notes.violated(difference)
 
     def _written(self) -> dict[str, object]:
@@ -458,233 +443,3 @@ class Run:
             # Times go on with the clock.
             return {name: end for name, end in ends.items() if name.startswith((FIRST, RESULTS, LATE))}
         return ends | {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
-
-    # --- what it is judged by --------------------------------------------------------------------------------------
-
-    def _completing(self, complete: Any) -> Any:
-        """Look at each offset that comes to count."""
-        group = self.world.cluster.group
-
-        def completed(source: TopicPartition, committed: Committed, appended: int) -> None:
-            complete(source, committed, appended)
-            if group.offsets.get(source) is committed:
-                self._committed(source, committed)
-
-        return completed
-
-    def _committed(self, source: TopicPartition, committed: Committed) -> None:
-        """Note up to which times sources are committed, and see that no committed time goes back."""
-        before, self._offsets[source] = self._offsets.get(source), committed
-        if source.topic in self.world.shape.sources:
-            handled_from = before.offset if before is not None else 0
-            history = self.world.cluster.log(source).history
-            handled = history[bisect_left(history, handled_from, key=offset_of) :]
-            top_ms = max((one.timestamp for one in handled if one.offset < committed.offset), default=-1)
-            if top_ms > (self._reached[-1][1] if self._reached else -1):
-                self._reached.append((self.world.loop.time(), top_ms))
-        former, mark = before and parse_mark(before.metadata), parse_mark(committed.metadata)
-        if former and mark:
-            for what in ("source_ms", "output_ms"):
-                if getattr(mark.times, what) < getattr(former.times, what):
-                    self.notes.violated(f"time of {source} goes back: {former.times} to {mark.times}")
-
-    def _records(self, topic: str) -> Iterator[Any]:
-        found = self.world.cluster.find_topic(topic)
-        for log in found.partitions if found is not None else ():
-            yield from (record for record in log.history if _is_readable(record))
-
-    def _reads(self) -> list[Read]:
-        return [
-            Read(
-                event.id,
-                self.world.shape.group_of(record.topic, event),
-                record.topic,
-                record.partition,
-                record.offset,
-                record.timestamp,
-            )
-            for topic in self.world.shape.sources
-            for record in self._records(topic)
-            if record.value is not None  # a command
-            for event in [msgspec.json.decode(record.value, type=Event)]
-        ]
-
-    def _differences(self) -> Iterator[str]:
-        """Say what isn't as the oracle has it."""
-        shape, reads = self.world.shape, self._reads()
-        written_s = {tuple(source): self.world.cluster.log(source).written_s for source in self._sources}
-        clock_s = None if shape.idle_ms is None else self._clock_s
-        promise = Promise(reads, written_s, self._reached, clock_s=clock_s)  # type: ignore[arg-type]
-        if not shape.is_exactly_once:
-            yield from self._doubled_differences(promise, reads)
-            return
-        by_id = {read.id: read for read in reads}
-        late = self._late(reads)
-        second_late = [msgspec.json.decode(record.value, type=Found | Event) for record in self._records(LATE_SECOND)]
-        for one in second_late:
-            if isinstance(one, Found):
-                # A timer of a record that came after a silence may be due before it was set.
-                read = by_id[one.ids[0]]
-                if shape.kind == "wall":
-                    # Its time is the clock's.
-                    continue
-                if shape.kind != "timers" or not promise.allows(read, one.from_ms):
-                    yield f"late: a result of the first stage, {one}"
-            else:
-                late.add(one.id)
-        yield from self._late_differences(promise, reads, late)
-        self.counted["late"] = len(late)
-        self.counted["records"] = len(reads)
-        if shape.kind == "wall":
-            yield from self._wall_differences(reads)
-        else:
-            yield from self._first_differences(promise, [read for read in reads if read.id not in late])
-        left_out = [one for one in second_late if isinstance(one, Found)]
-        notes = [read for read in reads if read.topic == NOTES and read.id not in late]
-        yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
-
-    def _late_differences(self, promise: Promise, reads: list[Read], late: set[int]) -> Iterator[str]:
-        """Say which records are late, or wait in vain, that shouldn't."""
-        shape = self.world.shape
-        for read in [read for read in reads if read.id in late]:
-            # One of which the promise says nothing may come when those that it has don't wait any more.
-            if waits_in_vain(
-                shape, read, (one for one in reads if not promise.allows(one, one.at_ms + shape.grace_ms))
-            ):
-                self.counted["waited in vain"] += 1
-            elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
-                yield f"late: {read}, which no earlier record and no silence of its source allows"
-        for read in reads:
-            if read.id not in late and read.id < self._last_id and waits_in_vain(shape, read, reads):
-                yield f"in vain: {read} is nowhere, and has no one"
-
-    def _doubled_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
-        """Say what is missing at least once: what is handled again may be late, and is sent again."""
-        shape, by_id = self.world.shape, {read.id: read for read in reads}
-        results = [msgspec.json.decode(record.value, type=Found) for record in self._records(FIRST)]
-        sent = {(one.user, one.from_ms, one.to_ms, tuple(_once(one.ids, shape))) for one in results}
-        handled = {number for one in results for number in one.ids}
-        late = {msgspec.json.decode(record.value, type=Event).id for record in self._records(LATE)} - handled
-        firsts = [read for read in reads if read.topic != NOTES and read.id not in late]
-        for read in reads:
-            if read.id in late and not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
-                yield f"late: {read}, which no earlier record and no silence of its source allows"
-        for user, wanted in first_stage(shape, firsts).items():
-            own = [read for read in promise.records if read.user == user and read.topic != NOTES]
-            if any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id):
-                self.counted["users left out"] += 1
-                continue
-            for result in wanted.keys() - sent:
-                if self._is_over(result):
-                    yield f"first stage lacks {result}"
-            self.counted["results"] += len(wanted)
-        totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
-        counted = {tuple(one) for total in totals for one in total.entries}
-        for one in results:
-            is_last = one.to_ms + 2 * shape.second_ms + 2 * shape.span_ms > self._last_ms or self._last_id in one.ids
-            # A timer of a record that came after a silence may be due before it was set.
-            is_allowed = shape.kind == "timers" and promise.allows(by_id[one.ids[0]], one.from_ms)
-            if tuple(entry(one)) not in counted and not is_last and not is_allowed:
-                yield f"second stage lacks {one}"
-
-    def _late(self, reads: list[Read]) -> set[int]:
-        """Return which records were late for the first stage."""
-        if self.world.shape.late == "topic":
-            return {msgspec.json.decode(record.value, type=Event).id for record in self._records(LATE)}
-        results = [msgspec.json.decode(record.value, type=Found) for record in self._records(FIRST)]
-        handled = {number for result in results for number in result.ids} | {self._last_id}
-        return {read.id for read in reads if read.topic != NOTES and read.id not in handled}
-
-    def _clock_s(self, at_ms: int) -> float:
-        """Return when the clock of a machine may have been so far that it made a time late."""
-        return (at_ms + (self.world.shape.idle_ms or 0) - EPOCH_MS - SKEW_MARGIN_MS) / 1000
-
-    def _wall_differences(self, reads: list[Read]) -> Iterator[str]:
-        """Say what isn't in one window, once, or in one that ended before it was written."""
-        windows = Counter[tuple[str, int]]()
-        ids = Counter[int]()
-        reads_by_id = {read.id: read for read in reads}
-        for record in self._records(FIRST):
-            found = msgspec.json.decode(record.value, type=Found)
-            windows[found.user, found.from_ms] += 1
-            ids.update(found.ids)
-            for number in found.ids:
-                read = reads_by_id[number]
-                written_s = self.world.cluster.log(TopicPartition(read.topic, read.partition)).written_s[read.offset]
-                if found.to_ms < EPOCH_MS + written_s * 1000 - SKEW_MARGIN_MS:
-                    yield f"first stage has {read} in a window that was over, {found}"
-        for window, count in windows.items():
-            if count > 1:
-                yield f"first stage closes {window} {count} times"
-        for read in reads:
-            if read.topic != NOTES and ids[read.id] != 1 and read.id != self._last_id:
-                yield f"first stage has {read} {ids[read.id]} times"
-
-    def _first_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
-        shape = self.world.shape
-        firsts = [read for read in reads if read.topic != NOTES]
-        wanted = first_stage(shape, firsts)
-        sent: dict[str, list[Result]] = {}
-        for record in self._records(FIRST):
-            found = msgspec.json.decode(record.value, type=Found)
-            sent.setdefault(found.user, []).append((found.user, found.from_ms, found.to_ms, tuple(found.ids)))
-        for user in wanted.keys() | sent.keys():
-            own = [read for read in promise.records if read.user == user and read.topic != NOTES]
-            if (
-                not shape.is_ordered
-                and shape.kind in ("join", ONE_MANY, "sliding", "session")
-                and any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self._last_id)
-            ):
-                # A record may then be in time for itself, and too late for another one, or for a session that closed.
-                self.counted["users left out"] += 1
-                continue
-            results = sent.get(user, [])
-            if shape.kind == "emit":
-                results = list({result[:3]: result for result in results}.values())
-            got = Counter(results)
-            want = Counter({one: count for one, count in wanted.get(user, Counter()).items() if self._is_over(one)})
-            for result, count in (want - got).items():
-                yield f"first stage lacks {result}, {count} times of {want[result]}"
-            for result, count in (got - want).items():
-                if self._is_over(result):
-                    yield f"first stage has {result}, {count} times too often"
-            self.counted["results"] += len(results)
-
-    def _is_over(self, result: Result) -> bool:
-        """Whether a result isn't one of the last record, which ends all others."""
-        return self._last_id not in result[3]
-
-    def _second_differences(self, notes: list[Read], late: Counter[tuple[int, ...]]) -> Iterator[str]:
-        inputs = []
-        is_across = bool(self.world.shape.across)
-        for record in self._records(FIRST):
-            found = msgspec.json.decode(record.value, type=Found)
-            if late[tuple(entry(found))]:
-                continue
-            at_ms = found.from_ms if is_across else record.timestamp
-            inputs.append((record.key.decode(), at_ms, entry(found), found.user))
-        if is_across:
-            # A change takes the place of the one before.
-            inputs = list({(user, at_ms): one for one in inputs for _, at_ms, _, user in [one]}.values())
-        inputs += [(read.user, read.at_ms, [read.id], read.user) for read in notes]
-        wanted = second_stage(self.world.shape, [one[:3] for one in inputs])
-        totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
-        got = Counter((total.group, total.from_ms) for total in totals)
-        for window, count in got.items():
-            if count > 1:
-                yield f"second stage closes {window} {count} times"
-        contents = {(total.group, total.from_ms): total.entries for total in totals}
-        for window, entries in wanted.items():
-            is_last = window[1] + 2 * self.world.shape.second_ms + 2 * self.world.shape.span_ms > self._last_ms
-            if not is_last and contents.get(window) != entries:
-                yield f"second stage has {window}: {contents.get(window)}, not {entries}"
-
-
-def _is_readable(record: Any) -> bool:
-    transaction: Transaction | None = record.transaction
-    return bool(record.is_committed and (transaction is None or not transaction.unmarked))
-
-
-def _once(ids: list[int], shape: Shape) -> list[int]:
-    """Return ids without those of records that were handled again; pairs and histories have an order."""
-    return ids if shape.kind in ("join", "history") else sorted(set(ids))

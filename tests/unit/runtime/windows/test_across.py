@@ -411,3 +411,13 @@ def test_a_stage_that_is_added_gets_the_windows_that_arent_closed() -> None:
             driver.send(former.orders, key=user, value=cents, timestamp_ms=NOON_MS + after_s * 1_000)
         driver.restart(staged.app)
         assert staged.finals_of(driver, ("de1", 1, 62)) == [["de", "countries", 60_000, 6]]
+
+
+@pytest.mark.parametrize("emits", [(Every(seconds=1), None), (None, Every(seconds=1))], ids=["left out", "added"])
+def test_changes_that_are_added_or_left_out_later_are_refused(emits: Any) -> None:
+    former, staged = (Staged(emit=emit) for emit in emits)
+    with ActorTestDriver(former.app, partitions=1) as driver:
+        for user, cents, after_s in ORDERS[:3]:
+            driver.send(former.orders, key=user, value=cents, timestamp_ms=NOON_MS + after_s * 1_000)
+        with pytest.raises(ConfigurationError, match=r"store countries: .* fed by \w+ of the aggregate sum, and"):
+            driver.restart(staged.app)
