@@ -76,10 +76,19 @@ def read_windows(
     if not isinstance(store.windows, Session):
         # Sessions have few places, whatever the retention; no window of others begins later than that.
         first_ms, last_ms = max(from_ms, time.visible_ms(store) + 1, row_ms), min(to_ms, time.latest_ms + 1)
-        next_ms = store.behind(first_ms, last_ms, MAX_PLACES)
+        next_ms = _behind(store, first_ms, last_ms)
     through_ms = to_ms if next_ms is None else next_ms - 1
     windows = store.windows_between(get, raw_key, from_ms, through_ms, time, first_ms=row_ms)
     return CommittedWindows(windows, next_ms, time.stream_ms)
+
+
+def _behind(store: WindowStore[Any, Any], from_ms: int, to_ms: int) -> int | None:
+    """Return the start behind the most places of a page from a time on; None if the span has no more."""
+    if isinstance(store.windows, AlignedWindows):
+        starts = store.windows.starts(from_ms, to_ms)
+        return starts[MAX_PLACES] if len(starts) > MAX_PLACES else None
+    end_ms = (max(0, from_ms) // store.segment_ms + MAX_PLACES) * store.segment_ms
+    return end_ms if end_ms <= to_ms else None
 
 
 def oldest_open_ms(store: WindowStore[Any, Any], held: PartitionReader) -> int | None:

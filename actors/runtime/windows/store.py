@@ -77,6 +77,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         is_part: whether it belongs to another store, by which late messages are counted.
         close_when_idle: how far behind the clock windows close while the inputs are at their ends; None if they don't.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
+        segment_ms: how much time a row of sliding windows or sessions has.
 
     Examples:
         >>> from datetime import timedelta
@@ -123,7 +124,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         self.values: Any = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
-        self._segment_ms = max(windows.longest_ms, -(-retention_ms // SEGMENTS) if self._by_end else 1)
+        self.segment_ms = max(windows.longest_ms, -(-retention_ms // SEGMENTS) if self._by_end else 1)
         # The last millisecond of sliding windows and sessions belongs to them, and a sliding window that is open may
         # begin a millisecond behind the record before it, whose own window tells of that record.
         self.kept_ms = retention_ms + (0 if self._aligned is not None else 1 if self._by_end else 2)
@@ -268,6 +269,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     ) -> Iterator[tuple[Window, Any]]:
         """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
         overlay, state, raw_key = self._place(key)
+        # Stream time bounds the span, once it is known.
         first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
         found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
         return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
@@ -275,10 +277,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     def windows_between(
         self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, *, first_ms: int = 0
     ) -> list[tuple[Window, bytes]]:
-        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order.
-
-        `first_ms` is where the first row lies. It bounds the span while stream time, which does so else, is unknown.
-        """
+        """Return an encoded key's windows that begin in a span of time, in order; no row is before `first_ms`."""
         visible_ms = time.visible_ms(self)
         if self._aligned is not None:
             starts = self._aligned.starts(max(from_ms, visible_ms + 1, first_ms), min(to_ms, time.latest_ms))
@@ -291,17 +290,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def first_ms(self, items: Items) -> int:
         """Return the time at which the first row lies; 0 if there is none."""
-        if self._aligned is not None:
-            return next((time_of(row) for row, _ in items(aligned_key(0, b""), b"x")), 0)
-        return next((time_of(row) * self._segment_ms for row, _ in items(list_key(0, b""), b"l")), 0)
-
-    def behind(self, from_ms: int, to_ms: int, places: int) -> int | None:
-        """Return the start behind so many places of a key's windows from a time on; None if the span has no more."""
-        if self._aligned is None:
-            end_ms = (max(0, from_ms) // self._segment_ms + places) * self._segment_ms
-            return end_ms if end_ms <= to_ms else None
-        starts = self._aligned.starts(from_ms, to_ms)
-        return starts[places] if len(starts) > places else None
+        start, end, unit_ms = (b"w", b"x", 1) if self._aligned is not None else (b"k", b"l", self.segment_ms)
+        return next((time_of(row) * unit_ms for row, _ in items(start, end)), 0)
 
     def fetch_all(
         self, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
@@ -330,7 +320,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             for row, raw in items(aligned_key(first_ms, b""), end, reverse=reverse):
                 yield key_of(row), self._aligned.starting(time_of(row)), raw[1:]
             return
-        for row, raw in items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
+        for row, raw in items(list_key(first_ms // self.segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
                 if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms and not one.is_merged:
                     yield key_of(row), one.window, one.value
@@ -351,7 +341,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     @property
     def layout(self) -> str:
         """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
-        return f"{self.windows}{self.fed_by}" if self._aligned else f"{self.windows}, {self._segment_ms} ms a list"
+        return f"{self.windows}{self.fed_by}" if self._aligned else f"{self.windows}, {self.segment_ms} ms a list"
 
     def end_ms(self, row: bytes) -> int:
         """Return the end of the window that the close of a row is of."""
@@ -368,13 +358,13 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             return b""
         if self._aligned is not None:
             return aligned_key(to_ms + 1, b"")
-        return list_key((to_ms + 1) // self._segment_ms, b"")
+        return list_key((to_ms + 1) // self.segment_ms, b"")
 
     def expired_ms(self, row: bytes) -> int:
         """Return the time that `expired_until` returned a row for: the last one of a list's segment; -1 of no row."""
         if not row:
             return -1
-        return time_of(row) * (1 if self._aligned is not None else self._segment_ms) - 1
+        return time_of(row) * (1 if self._aligned is not None else self.segment_ms) - 1
 
     def result(self, raw: bytes) -> Any:
         """Return what users see of a window's encoded value."""
@@ -386,7 +376,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         if row[:1] == b"w" and self._aligned is not None:
             return self.decode_key(key_of(row)), *self._aligned.starting(time_of(row))
         if row[:1] == b"k":
-            return self.decode_key(key_of(row)), time_of(row) * self._segment_ms
+            return self.decode_key(key_of(row)), time_of(row) * self.segment_ms
         if row[:1] == b"e":
             end_ms, _, raw_key = close_parts(row)
             return "ends", self.decode_key(raw_key), end_ms
@@ -402,7 +392,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def segment_of(self, held: Held) -> int:
         """Return the segment whose list has a window."""
-        return self.counts_ms(held) // self._segment_ms
+        return self.counts_ms(held) // self.segment_ms
 
     def counts_ms(self, window: Held | Window) -> int:
         """Return the time of a window from which on its retention counts."""
@@ -493,7 +483,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
         """Return the same by segment."""
-        segment_ms = self._segment_ms
+        segment_ms = self.segment_ms
         # No window begins, or ends, more than a millisecond behind the last record.
         first = max(0, from_ms, time.visible_ms(self) + 1) // segment_ms
         last = min(to_ms, max(time.latest_ms, 0) + 1) // segment_ms

@@ -106,7 +106,7 @@ def in_order(kind: str, store: WindowStore[str, Any], model: Model) -> list[tupl
         if kind in ("tumbling", "hopping"):
             return window.start_ms, key, 0
         kept_ms = window.end_ms if kind == "session" else window.start_ms
-        return kept_ms // store._segment_ms, key, window.start_ms
+        return kept_ms // store.segment_ms, key, window.start_ms
 
     return [(key, window, model[key, window]) for key, window in sorted(model, key=place)]
 
