@@ -65,6 +65,12 @@ def test_so_do_those_of_other_programs(seed: int, features: str) -> None:
     check(seed, faults=faults, features=features.split(), print_trace=REPLAYED is not None)
 
 
+@pytest.mark.parametrize("seed", seeds(SEEDS))
+@pytest.mark.parametrize("faults", [None, NO_FAULTS, GROWTH], ids=["faults", "none", "growth"])
+def test_windows_across_users_are_those_of_all_records_by_time(seed: int, faults: tuple[str, ...] | None) -> None:
+    check(seed, faults=faults, features=["across"], print_trace=REPLAYED is not None)
+
+
 def test_a_run_repeats() -> None:
     first, second = simulate(7), simulate(7)
     assert first.trace == second.trace
@@ -148,3 +154,18 @@ def test_a_silence_that_a_failed_look_doesnt_end_is_found(by: str, monkeypatch: 
     damages.believe_what_a_failed_look_left(monkeypatch)
     with pytest.raises(AssertionError):
         schedules.test_producers_may_retry_for_a_while(by)
+
+
+ACROSS = [
+    (damages.keep_what_changed, 2),
+    (damages.add_a_change_once, 2),
+    (damages.forget_closes_that_wait, 9),
+    (damages.take_the_largest_time_upstream, 0),
+]
+
+
+@pytest.mark.parametrize(("damage", "seed"), ACROSS, ids=[one[0].__name__ for one in ACROSS])
+def test_a_damage_across_users_is_found(damage: object, seed: int, monkeypatch: Patch) -> None:
+    damage(monkeypatch)  # type: ignore[operator]
+    violations = simulate(seed, faults=NO_FAULTS, features=["across"]).violations
+    assert any(violation.startswith(("second stage has", "late")) for violation in violations), violations

@@ -1,7 +1,7 @@
-"""What the event time of each actor follows: see `actors._core.task.feed_times`.
+"""The feeds of each actor's event time: see `actors._core.task.feed_times`.
 
-It is kept where something goes by it: windows, joins within a time, timers by stream time, or those of an actor
-downstream. Joins by a foreign key are circles, left to right to left, whose topics have no time.
+An actor has feeds if something goes by its event time: its windows, joins or timers by stream time, or those of an
+actor downstream. Joins by a foreign key are circles, left to right to left, whose topics carry no time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from actors._core.task.feed_times import UNKNOWN_MS
 from actors.declare.definition import ActorDefinition
-from actors.errors import ConfigurationError
+from actors.errors import ConfigurationError, UsageError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import wrong_timestamp
@@ -24,15 +24,24 @@ from actors.runtime.windows.closes import is_by_clock
 
 
 def writers_of(app: Any) -> dict[str, tuple[str, ...]]:
-    """Return the names of the actors that are declared as writers, by topic."""
-    find = app.definition_of
-    return {topic: tuple(find(writer).name for writer in writers) for topic, writers in app.topic_writers.items()}
+    """Return by topic the names of its declared writers.
+
+    Raises:
+        ConfigurationError: a writer is no actor of the app.
+    """
+    names = {}
+    for topic, writers in app.topic_writers.items():
+        try:
+            names[topic] = tuple(app.definition_of(writer).name for writer in writers)
+        except UsageError as error:
+            raise ConfigurationError(f"topic {topic}: writers=: {error}") from error
+    return names
 
 
 def feeds_of(
     actors: Mapping[str, ActorDefinition], writers: Mapping[str, Iterable[str]], *, idle_after_s: float
 ) -> dict[str, Feeds]:
-    """Return the feeds of the actors whose time follows more than the records that they handle, by actor.
+    """Return by actor the feeds of those whose event time follows more than their own records.
 
     Args:
         actors: the actors by name.
@@ -84,7 +93,7 @@ def _upstream(actors: Mapping[str, ActorDefinition], writers: Mapping[str, Itera
 
 
 def _is_circle(name: str, writers: Iterable[str], upstream: _Upstream) -> bool:
-    """Whether an actor is upstream of one of its writers, or is one of them."""
+    """Return whether an actor is one of these writers, or upstream of one."""
     seen, waiting = set[str](), set(writers)
     while waiting:
         writer = waiting.pop()
@@ -104,7 +113,7 @@ def _refuse_circles(upstream: _Upstream) -> None:
 
 
 def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[str]:
-    """Return the actors in which something goes by event time, and all that are upstream of them."""
+    """Return the actors in which something goes by event time, and all actors upstream of these."""
     timed: set[str] = set()
     waiting = {
         name
@@ -121,7 +130,7 @@ def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[st
 
 
 def _behind(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> dict[str, int]:
-    """Return how far behind the clock the sources of actors follow it, in milliseconds: the least of all downstream."""
+    """Return by actor how many milliseconds behind the clock its sources follow it: the least of all downstream."""
     behind = {
         name: definition.close_when_idle // timedelta(milliseconds=1)
         for name, definition in actors.items()
@@ -143,7 +152,7 @@ def _connected(
     upstream: _Upstream,
     timed: set[str],
 ) -> set[str]:
-    """Return the sources of all actors that an actor is connected with."""
+    """Return the topics of all sources that an actor is connected with, upstream and downstream, its own included."""
     neighbours: dict[str, set[str]] = {one: set() for one in timed}
     for one in timed:
         for names in upstream[one].values():

@@ -14,8 +14,20 @@ from actors.ports import Committed, TopicPartition
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import Transaction, offset_of
 from tests.sim.feeds.machine import FeedWorld
-from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage
-from tests.sim.feeds.program import FIRST, LATE, LATE_SECOND, NOTES, RESULTS, Event, Found, Shape, Total, entry
+from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage, waits_in_vain
+from tests.sim.feeds.program import (
+    FIRST,
+    LATE,
+    LATE_SECOND,
+    NOTES,
+    ONE_MANY,
+    RESULTS,
+    Event,
+    Found,
+    Shape,
+    Total,
+    entry,
+)
 from tests.sim.node import SKEW_MARGIN_MS
 
 
@@ -75,7 +87,14 @@ class Judge:
 
     def reads(self) -> list[Read]:
         return [
-            Read(event.id, event.user, record.topic, record.partition, record.offset, record.timestamp)
+            Read(
+                event.id,
+                self.world.shape.group_of(record.topic, event),
+                record.topic,
+                record.partition,
+                record.offset,
+                record.timestamp,
+            )
             for topic in self.world.shape.sources
             for record in self._records(topic)
             if record.value is not None  # a command
@@ -105,10 +124,8 @@ class Judge:
                     yield f"late: a result of the first stage, {one}"
             else:
                 late.add(one.id)
-        for number in late:
-            read = by_id[number]
-            if not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
-                yield f"late: {read}, which no earlier record and no silence of its source allows"
+        for read in reads:
+            yield from self._wrongly_late(promise, read, reads, is_late=read.id in late)
         self.counted["late"] = len(late)
         self.counted["records"] = len(reads)
         if shape.kind == "wall":
@@ -119,6 +136,20 @@ class Judge:
         notes = [read for read in reads if read.topic == NOTES and read.id not in late]
         yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
 
+    def _wrongly_late(self, promise: Promise, read: Read, reads: list[Read], *, is_late: bool) -> Iterator[str]:
+        """Say if a record is late without being allowed to, or has waited in vain and isn't."""
+        shape = self.world.shape
+        if not is_late:
+            if read.id < self.last_id and waits_in_vain(shape, read, reads):
+                yield f"in vain: {read} is nowhere, and has no one"
+            return
+        # One of which the promise says nothing may come when those that it has don't wait any more.
+        ones = (one for one in reads if not promise.allows(one, one.at_ms + shape.grace_ms))
+        if waits_in_vain(shape, read, ones):
+            self.counted["waited in vain"] += 1
+        elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
+            yield f"late: {read}, which no earlier record and no silence of its source allows"
+
     def _doubled_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
         """Say what is missing at least once: what is handled again may be late, and is sent again."""
         shape, by_id = self.world.shape, {read.id: read for read in reads}
@@ -128,8 +159,7 @@ class Judge:
         late = {msgspec.json.decode(record.value, type=Event).id for record in self._records(LATE)} - handled
         firsts = [read for read in reads if read.topic != NOTES and read.id not in late]
         for read in reads:
-            if read.id in late and not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
-                yield f"late: {read}, which no earlier record and no silence of its source allows"
+            yield from self._wrongly_late(promise, read, reads, is_late=read.id in late)
         for user, wanted in first_stage(shape, firsts).items():
             own = [read for read in promise.records if read.user == user and read.topic != NOTES]
             if any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self.last_id):
@@ -193,7 +223,7 @@ class Judge:
             own = [read for read in promise.records if read.user == user and read.topic != NOTES]
             if (
                 not shape.is_ordered
-                and shape.kind in ("join", "sliding", "session")
+                and shape.kind in ("join", ONE_MANY, "sliding", "session")
                 and any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self.last_id)
             ):
                 # A record may then be in time for itself, and too late for another one, or for a session that closed.
@@ -217,13 +247,18 @@ class Judge:
 
     def _second_differences(self, notes: list[Read], late: Counter[tuple[int, ...]]) -> Iterator[str]:
         inputs = []
+        is_across = bool(self.world.shape.across)
         for record in self._records(FIRST):
             found = msgspec.json.decode(record.value, type=Found)
             if late[tuple(entry(found))]:
                 continue
-            inputs.append((record.key.decode(), record.timestamp, entry(found)))
-        inputs += [(read.user, read.at_ms, [read.id]) for read in notes]
-        wanted = second_stage(self.world.shape, inputs)
+            at_ms = found.from_ms if is_across else record.timestamp
+            inputs.append((record.key.decode(), at_ms, entry(found), found.user))
+        if is_across:
+            # A change takes the place of the one before.
+            inputs = list({(user, at_ms): one for one in inputs for _, at_ms, _, user in [one]}.values())
+        inputs += [(read.user, read.at_ms, [read.id], read.user) for read in notes]
+        wanted = second_stage(self.world.shape, [one[:3] for one in inputs])
         totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
         got = Counter((total.group, total.from_ms) for total in totals)
         for window, count in got.items():
@@ -243,4 +278,4 @@ def _is_readable(record: Any) -> bool:
 
 def _once(ids: list[int], shape: Shape) -> list[int]:
     """Return ids without those of records that were handled again; pairs and histories have an order."""
-    return ids if shape.kind in ("join", "history") else sorted(set(ids))
+    return ids if shape.kind in ("join", ONE_MANY, "history") else sorted(set(ids))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 
-from tests.sim.feeds.program import DIRECT, Shape
+from tests.sim.feeds.program import CLICKS, DIRECT, ONE_MANY, Event, Shape
 
 Result = tuple[str, int, int, tuple[int, ...]]
 """User, from, to, ids: a window, a pair or a fired timer."""
@@ -45,6 +45,8 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
         return [(user, record.at_ms + span_ms, 0, (record.id,)) for record in records]
     if shape.kind == "join":
         return _pairs(user, records, span_ms)
+    if shape.kind == ONE_MANY:
+        return _ones(shape, user, records)
     if shape.kind == "history":
         return [_history(user, record, records) for record in records]
     if shape.kind == "session":
@@ -86,6 +88,32 @@ def _pairs(user: str, records: list[Read], within_ms: int) -> list[Result]:
             ]
             found += [(user, 0, 0, (left.id, match)) for match in matches] or [(user, 0, 0, (left.id,))]
     return found
+
+
+def _ones(shape: Shape, user: str, records: list[Read]) -> list[Result]:
+    found = list[Result]()
+    for one in records:
+        if one.topic == DIRECT:
+            matches = [many.id for many in records if many.topic != DIRECT and _is_of(shape, one, many)]
+            found += [(user, 0, 0, (one.id, match)) for match in matches] or [(user, 0, 0, (one.id,))]
+    return found
+
+
+def _is_of(shape: Shape, one: Read, many: Read) -> bool:
+    return one.at_ms - 2 * shape.span_ms <= many.at_ms < _end_ms(shape, one)
+
+
+def _end_ms(shape: Shape, one: Read) -> int:
+    end_ms = shape.end_ms(Event(one.id, "", one.at_ms))
+    return one.at_ms + 2 * shape.span_ms if end_ms is None else end_ms
+
+
+def waits_in_vain(shape: Shape, many: Read, records: Iterable[Read]) -> bool:
+    """Whether a record of many has no one, so that it is late in the end."""
+    if shape.kind != ONE_MANY or many.topic != CLICKS:
+        return False
+    own = (one for one in records if one.topic == DIRECT and one.user == many.user)
+    return not any(_is_of(shape, one, many) for one in own)
 
 
 def second_stage(shape: Shape, inputs: Iterable[tuple[str, int, list[int]]]) -> dict[tuple[str, int], list[list[int]]]:

@@ -15,15 +15,18 @@ from actors import App, Context, Every, OnError, Session, Sliding, Tumbling, Win
 from actors._core.windows.kinds import Windows
 
 KINDS = ("tumbling", "tumbling", "sliding", "session", "emit", "join", "timers")
+ONE_MANY = "one and many"
+"""What half of the joins are."""
 CLICKS, DIRECT, NOTES = "clicks", "direct", "notes"
 FIRST, RESULTS, LATE, LATE_SECOND = "first", "results", "late", "late-second"
 
 
 class Event(msgspec.Struct, tag=True):
-    """An event of a source, by the user that it is about."""
+    """An event of a source, by the user that it is about; its time is in it where a join of one with many needs it."""
 
     id: int
     user: str
+    at_ms: int = 0
 
 
 class Found(msgspec.Struct, tag=True):
@@ -60,6 +63,8 @@ class Shape:
         late: what becomes of what is late for the first stage: "topic", or a word.
         then: what the first stage does with a message that fails: "retry", or "stop" until somebody acts.
         is_exactly_once: whether all is done exactly once, or at least once.
+        across: how the second stage has the windows of the first, across users: "" if it has windows of its own, else
+            how it takes a value out, "remove" or "again".
     """
 
     kind: str
@@ -75,13 +80,14 @@ class Shape:
     late: str = "topic"
     then: str = "stop"
     is_exactly_once: bool = True
+    across: str = ""
 
     @classmethod
-    def drawn(cls, random: Random, disorder_ms: int, close_s: float) -> Shape:
-        """Draw one whose grace covers the disorder within a source."""
+    def drawn(cls, random: Random, disorder_ms: int, close_s: float, *, has_ends: bool = False) -> Shape:
+        """Draw one whose grace covers the disorder within a source; with `has_ends`, a join is of one with many."""
         kind = random.choice(KINDS)
         return cls(
-            kind=kind,
+            kind=ONE_MANY if kind == "join" and has_ends else kind,
             has_direct=kind == "join" or random.random() < 0.4,
             has_notes=random.random() < 0.3,
             span_ms=random.choice((2_000, 5_000)),
@@ -98,7 +104,7 @@ class Shape:
             kind = random.choice(("history", "history", "timers", "tumbling", "session", "emit"))
         if "wall" in features:
             kind = "wall"
-        if features & {"warned", "stopped"} and kind in ("join", "timers"):
+        if features & {"warned", "stopped"} and kind in ("join", ONE_MANY, "timers"):
             kind = "tumbling"
         return replace(
             self,
@@ -109,6 +115,16 @@ class Shape:
             late="stop" if "stopped" in features else "warn" if "warned" in features else "topic",
             then=random.choice(("retry", "stop")) if "failing" in features else "stop",
             is_exactly_once="doubled" not in features,
+        )
+
+    def across_users(self, random: Random) -> Shape:
+        """Return one whose second stage has the windows of the first one, across users."""
+        return replace(
+            self,
+            kind=random.choice(("tumbling", "emit")),
+            has_notes=False,
+            second_ms=self.span_ms,
+            across=random.choice(("remove", "again")),
         )
 
     @property
@@ -126,7 +142,23 @@ class Shape:
             return at_ms // self.span_ms * self.span_ms + self.span_ms - 1 + self.grace_ms
         if self.kind == "sliding":
             return at_ms + self.grace_ms
+        if self.kind == ONE_MANY:
+            return at_ms + (0 if topic == DIRECT else 2 * self.span_ms) + self.grace_ms
         return at_ms + self.span_ms + self.grace_ms
+
+    def group_of(self, topic: str, event: Event) -> str:
+        """Return what an event's results are grouped by: its user; of a join of one with many the id of the one."""
+        return group_of(topic, event) if self.kind == ONE_MANY and topic != NOTES else event.user
+
+    def end_ms(self, event: Event) -> int | None:
+        """Return the end of the one of a join of one with many: at times before its own time, or none."""
+        number = event.id % 5
+        return None if number == 4 else event.at_ms + (number - 1) * self.span_ms
+
+
+def group_of(topic: str, event: Event) -> str:
+    """Return the id of the one that an event is, or which it belongs to, as text: there may be none."""
+    return str(event.id if topic == DIRECT else event.id + 15 - event.id * 7919 % 31)
 
 
 def ms(milliseconds: int) -> timedelta:
@@ -156,12 +188,18 @@ def make_app(shape: Shape, fails: Callable[[int], bool] = lambda _: False) -> Ap
     def send(ctx: Context, found: Found) -> None:
         if fails(found.ids[0]):
             raise ValueError("not now")
-        ctx.send(first, key=f"g{ord(found.user[-1]) % 2}", value=found)
+        ctx.send(first, key=second_key_of(found.user), value=found)
 
-    declare = {"join": _join, "timers": _timers, "history": _history}.get(shape.kind, _windows)
-    declare(app, shape, (clicks, *more), options, send)
-    _second_stage(app, shape, first)
+    kinds = {"join": _join, ONE_MANY: _one_many, "timers": _timers, "history": _history}
+    kinds.get(shape.kind, _windows)(app, shape, (clicks, *more), options, send)
+    if not shape.across:
+        _second_stage(app, shape, first)
     return app
+
+
+def second_key_of(user: str) -> str:
+    """Return the key of the second stage."""
+    return f"g{ord(user[-1]) % 2}"
 
 
 Send = Callable[[Context, Found], None]
@@ -197,6 +235,30 @@ def _windows(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str,
         store.on_emit(ended)
     else:
         store.on_close(ended)
+    if shape.across:
+        _across_users(app, shape, store)
+
+
+def _across_users(app: App, shape: Shape, store: Any) -> None:
+    results = app.topic(RESULTS, key_type=str, value_type=Total)
+    aggregate = aggregates.Aggregate(
+        initial=[],
+        add=lambda entries, ids: [*entries, ids],
+        remove=_without if shape.across == "remove" else None,
+        state_type=list[list[int]],
+    )
+    totals = store.across("total", key=second_key_of, of=lambda user, ids: sorted(ids), aggregate=aggregate)
+
+    @totals.on_close
+    async def ended(ctx: Context, window: Window, entries: list[list[int]]) -> None:
+        ctx.send(
+            results, key=ctx.key, value=Total(ctx.key, window.start_ms, sorted([*window, *ids] for ids in entries))
+        )
+
+
+def _without(entries: list[list[int]], ids: list[int]) -> list[list[int]]:
+    place = entries.index(ids)
+    return entries[:place] + entries[place + 1 :]
 
 
 def _history(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, Any], send: Send) -> None:
@@ -226,6 +288,24 @@ def _join(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, An
     )
     async def stage(ctx: Context, left: Event, right: Event | None) -> None:
         send(ctx, Found(ctx.key, 0, 0, [left.id] if right is None else [left.id, right.id]))
+
+
+def _one_many(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, Any], send: Send) -> None:
+    clicks, direct = topics
+
+    @app.join(
+        one=direct,
+        many=clicks,
+        by={clicks: lambda event: group_of(CLICKS, event), direct: lambda event: group_of(DIRECT, event)},
+        until=shape.end_ms,
+        retention=ms(2 * shape.span_ms),
+        how="left",
+        grace=ms(shape.grace_ms),
+        name="stage",
+        **options,
+    )
+    async def stage(ctx: Context, one: Event, many: Event | None) -> None:
+        send(ctx, Found(ctx.key, 0, 0, [one.id] if many is None else [one.id, many.id]))
 
 
 def _timers(app: App, shape: Shape, topics: tuple[Any, ...], options: dict[str, Any], send: Send) -> None:

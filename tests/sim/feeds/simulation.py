@@ -209,8 +209,12 @@ class Run:
         self.counted: Counter[str] = Counter()
         random = self._random = Random(f"{seed} feeds")
         self._disorder_ms = random.choice((0, 0, 600))
-        shape = Shape.drawn(random, self._disorder_ms, Random(f"{seed} closes").choice((0.0, 0.0, 0.02)))
-        shape = shape.with_features(features, Random(f"{seed} features"))
+        close_s, has_ends = Random(f"{seed} closes").choice((0.0, 0.0, 0.02)), Random(f"{seed} ends").random() < 0.5
+        shape = Shape.drawn(random, self._disorder_ms, close_s, has_ends=has_ends)
+        if "across" in features:
+            shape = shape.across_users(Random(f"{seed} across"))
+        else:
+            shape = shape.with_features(features, Random(f"{seed} features"))
         cluster = FeedKafka("shop", rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         network = Network(Random(f"{seed} network"))
         network.trace = self.notes.note
@@ -355,7 +359,7 @@ class Run:
             else:
                 user = key = self._key_in(source, random)
             early_ms = random.randrange(self._disorder_ms + 1)
-            value = msgspec.json.encode(Event(self._ids, user))
+            value = msgspec.json.encode(Event(self._ids, user, at_ms - early_ms))
             records.append((key.encode(), value, (), at_ms - early_ms))
         transactions = self.world.cluster.transactions
         if random.random() > 0.12 or transactions.is_moving or not self.world.is_exactly_once:

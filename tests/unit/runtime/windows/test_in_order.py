@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context, HandlerFailedError, Tumbling, aggregates
+from actors import App, Context, HandlerFailedError, Tumbling, Window, aggregates
 from actors.errors import ConfigurationError
 from actors.testing import ActorTestDriver
 
@@ -170,6 +170,32 @@ def test_a_window_closes_between_the_records_before_and_behind_it() -> None:
         driver.settle()
     assert steps[:5] == ["100", "500", "900", "3 until 1000", "1500"]
     assert steps[5:] == ["1 until 2000", "2500", "1 until 3000", "3100", "1 until 4000", "5000"]
+
+
+def test_tasks_downstream_follow_an_actor_in_which_nothing_waits() -> None:
+    world = World()
+    told = world.app.topic("told", key_type=str, value_type=str, writers=[world.work])
+    minutes = world.app.window_store("minutes", Tumbling(minutes=1), aggregate=aggregates.count())
+    counts: list[int] = []
+
+    @world.app.on(world.work, world.right)
+    async def tell(ctx: Context, value: str) -> None:
+        ctx.send(told, key=ctx.key, value=value)
+
+    @world.app.actor(told, stores=[minutes])
+    async def count(ctx: Context, value: str) -> None:
+        minutes.add(ctx.key, value)
+
+    @minutes.on_close
+    async def note(ctx: Context, window: Window, value: int) -> None:
+        counts.append(value)
+
+    with world.driver() as driver:
+        for at_ms in (0, 30_000, 90_000):
+            world.post(driver, world.left, "price", at_ms)
+            world.post(driver, world.right, "order", at_ms)
+        driver.close_windows()
+    assert counts == [2, 1]
 
 
 def test_concurrency_is_refused() -> None:
