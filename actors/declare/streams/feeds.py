@@ -180,9 +180,9 @@ def checked(spec: ActorSpec) -> ActorSpec:
 
 def _checking(handler: Callable[[Context, Any], Awaitable[None]]) -> Callable[[Context, Any], Awaitable[None]]:
     def handle(ctx: Context, value: Any) -> Awaitable[None]:
-        timestamps, at_ms = ctx._working("send").tools.timestamps, ctx._record.timestamp
         # Hot: most records have a usable time.
-        if timestamps is not None and (at_ms > timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS):
+        timestamps = None if ctx._state is None else ctx._state.tools.timestamps
+        if timestamps is not None and not SECONDS_BEFORE_MS <= ctx._record.timestamp <= timestamps.believed_ms:
             _check(ctx, timestamps)
         return handler(ctx, value)
 
