@@ -16,6 +16,7 @@ from actors.runtime.inputs.task_time import TaskTime
 from actors.runtime.inputs.time_order import TimeOrder
 from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.timers.timers import Timers
+from actors.runtime.windows.across import Across
 from actors.runtime.windows.task_windows import TaskWindows
 from actors.testing.fakes.ports import FakeGroupView
 from tests.sim.fakes.group import Group
@@ -166,6 +167,18 @@ def forget_closes_that_wait(patch: Patch) -> None:
 def forget_timers_that_wait(patch: Patch) -> None:
     """The output time leaves out timers that are due and wait."""
     patch.setattr(Timers, "earliest_output_ms", lambda self: self.stream_ms)
+
+
+def keep_what_changed(patch: Patch) -> None:
+    """A change across keys is added to what its key had before."""
+    edit = ("if former is not None:", "if False:")
+    patch.setattr(Across, "_replace", rewritten(Across._replace, edit))
+
+
+def add_a_change_once(patch: Patch) -> None:
+    """A change across keys is left out where its key has something in the window."""
+    edit = ("if former == added:", "if former is not None:")
+    patch.setattr(Across, "_replace", rewritten(Across._replace, edit))
 
 
 def forget_stream_time(patch: Patch) -> None:
