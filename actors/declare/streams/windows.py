@@ -20,6 +20,7 @@ from actors._core.windows.kinds import (
     checked_ms,
     goes_by_clock,
 )
+from actors._core.windows.rows import LIST, VALUE, close_parts, decode_list, key_of, time_of
 from actors.declare.declared import check_idle
 from actors.declare.streams.repartition import By, Forward, checked_repartition, key_function
 from actors.declare.values.codecs import Codec, resolve
@@ -35,6 +36,7 @@ from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.distinct import DistinctValues
 from actors.runtime.windows.store import WindowStore
+from stores._core.windows import decode_progress
 
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
@@ -257,8 +259,29 @@ def window_store(
     )
     store.close_when_idle = close_when_idle
     use_keys(store, keys)
-    rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
+    rows.decode_key, rows.decode_value = functools.partial(_shown_key, store), functools.partial(_shown_value, store)
     return store
+
+
+def _shown_key(store: WindowStore[Any, Any], row: bytes) -> Any:
+    """Return a row's key as people read it: (key, start, end) of a window, (key, start) of a list."""
+    if row[:1] == b"w" and isinstance(store.windows, AlignedWindows):
+        return store.decode_key(key_of(row)), *store.windows.starting(time_of(row))
+    if row[:1] == b"k":
+        return store.decode_key(key_of(row)), time_of(row) * store.segment_ms
+    if row[:1] == b"e":
+        end_ms, _, raw_key = close_parts(row)
+        return "ends", store.decode_key(raw_key), end_ms
+    return ("progress",)
+
+
+def _shown_value(store: WindowStore[Any, Any], raw: bytes) -> Any:
+    """Return a row's value as people read it."""
+    if raw[:1] == VALUE:
+        return store.result(raw[1:])
+    if raw[:1] == LIST:
+        return [(one.start_ms, one.end_ms, store.result(one.value)) for one in decode_list(raw)]
+    return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
 
 
 def divert(ctx: Context, value: Any, late: str | Forward, stores: str) -> None:

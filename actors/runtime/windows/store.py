@@ -16,13 +16,11 @@ from msgspec import structs
 from actors._core.aggregates import Aggregate, as_it_is
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
 from actors._core.windows.rows import (
-    LIST,
     VALUE,
     Held,
     aligned_key,
     aligned_prefix,
     close_key,
-    close_parts,
     decode_list,
     encode_list,
     into_session,
@@ -40,7 +38,6 @@ from actors.runtime.message.task_state import ReadTime, TaskState
 from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
-from stores._core.windows import decode_progress
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -370,25 +367,6 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """Return what users see of a window's encoded value."""
         value = self.decode_value(raw)
         return value if self.aggregate is None else self.aggregate.result(value)
-
-    def shown_key(self, row: bytes) -> Any:
-        """Return a row's key as people read it: (key, start, end) of a window, (key, start) of a list."""
-        if row[:1] == b"w" and self._aligned is not None:
-            return self.decode_key(key_of(row)), *self._aligned.starting(time_of(row))
-        if row[:1] == b"k":
-            return self.decode_key(key_of(row)), time_of(row) * self.segment_ms
-        if row[:1] == b"e":
-            end_ms, _, raw_key = close_parts(row)
-            return "ends", self.decode_key(raw_key), end_ms
-        return ("progress",)
-
-    def shown_value(self, raw: bytes) -> Any:
-        """Return a row's value as people read it."""
-        if raw[:1] == VALUE:
-            return self.result(raw[1:])
-        if raw[:1] == LIST:
-            return [(one.start_ms, one.end_ms, self.result(one.value)) for one in decode_list(raw)]
-        return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
 
     def segment_of(self, held: Held) -> int:
         """Return the segment whose list has a window."""

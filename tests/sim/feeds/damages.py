@@ -169,6 +169,18 @@ def forget_timers_that_wait(patch: Patch) -> None:
     patch.setattr(Timers, "earliest_output_ms", lambda self: self.stream_ms)
 
 
+def keep_what_changed(patch: Patch) -> None:
+    """A change across keys is added to what its key had before."""
+    edit = ("if former is not None:", "if False:")
+    patch.setattr(Across, "_replace", rewritten(Across._replace, edit))
+
+
+def add_a_change_once(patch: Patch) -> None:
+    """A change across keys is left out where its key has something in the window."""
+    edit = ("if former == added:", "if former is not None:")
+    patch.setattr(Across, "_replace", rewritten(Across._replace, edit))
+
+
 def forget_stream_time(patch: Patch) -> None:
     """Stream time begins anew with each takeover, where the state has it."""
     original = TaskWindows.__init__
@@ -285,15 +297,3 @@ def count_side_by_side_after_the_commit(patch: Patch) -> None:
             self.time._finished = finished
 
     patch.setattr(KeyedProcessor, "_freeze", freeze)
-
-
-def keep_what_changed(patch: Patch) -> None:
-    """A change across keys is added to what its key had before."""
-    edit = ("if former is not None:", "if False:")
-    patch.setattr(Across, "_replace", rewritten(Across._replace, edit))
-
-
-def add_a_change_once(patch: Patch) -> None:
-    """A change across keys is left out where its key has something in the window."""
-    edit = ("if former == added:", "if former is not None:")
-    patch.setattr(Across, "_replace", rewritten(Across._replace, edit))
