@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from spark_replay.recompute.plan import Recompute, plan_recompute
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
-    from spark_replay.report.profile import Profile, profile_log
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
     from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
@@ -74,7 +73,6 @@ __all__ = [
     "LogTooShortError",
     "PlacementError",
     "PointError",
-    "Profile",
     "ReadError",
     "Rebuilt",
     "Recompute",
@@ -100,7 +98,6 @@ __all__ = [
     "kafka",
     "murmur2",
     "plan_recompute",
-    "profile_log",
     "publish_state",
     "read_changelog",
     "read_rebuild",
@@ -130,7 +127,6 @@ _NAMES = {
     "recompute.plan": "Recompute plan_recompute",
     "recompute.recompute": "recompute_actor recompute_keys",
     "recompute.report": "Recomputed",
-    "report.profile": "Profile profile_log",
     "session": "spark_session",
     "snapshot.publish": "publish_state",
     "snapshot.snapshot": "WrittenSnapshot write_snapshot",

@@ -131,13 +131,13 @@ def archive_topics(
     to = local_folder(to).absolute()
     folder = Folder(spark, to)
     started = time.monotonic()
-    require_archive(folder)
+    _require_archive(folder)
     stop = threading.Event() if stop is None else stop
     with _alone(to):
         books = Books(spark, wanted, folder, is_once=every_ms is None)
         books.settle()
-        topics = wanted_topics(spark, wanted)
-        require_following(topics, books.ledgers, folder)
+        topics = _wanted_topics(spark, wanted)
+        _require_following(topics, books.ledgers, folder)
         require_checkpoint(books.ledgers, folder)
         for line in _doubts(spark, wanted, topics, books.ledgers):
             tell(line)
@@ -151,7 +151,7 @@ def archive_topics(
     )
 
 
-def require_archive(folder: Folder) -> None:
+def _require_archive(folder: Folder) -> None:
     """Check that a folder is an archive, empty, or not there; `TargetError` if it holds something else."""
     if folder.local is not None and folder.local.exists() and not folder.local.is_dir():
         raise TargetError(f"{folder} is no folder: choose another")
@@ -165,7 +165,7 @@ def require_archive(folder: Folder) -> None:
         )
 
 
-def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
+def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     """Describe the topics that are wanted.
 
     Raises:
@@ -182,7 +182,7 @@ def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     return {name: describe_topic(spark, wanted.brokers, name, wanted.options) for name in names}
 
 
-def read_ledgers(folder: Folder) -> dict[str, Ledger]:
+def _read_ledgers(folder: Folder) -> dict[str, Ledger]:
     """Return what an archive covers by topic; nothing if there is none.
 
     Raises:
@@ -192,7 +192,7 @@ def read_ledgers(folder: Folder) -> dict[str, Ledger]:
     return {name: read_ledger(folder, name) for name in sorted(names)}
 
 
-def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:
+def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:
     """Check that the topics go on where the archive ends.
 
     Raises:
@@ -264,7 +264,7 @@ class Books:
     """Keeps an archive's ledgers up to date with its checkpoint."""
 
     def __init__(self, spark: SparkSession, wanted: Wanted, folder: Folder, *, is_once: bool) -> None:
-        self.ledgers = read_ledgers(folder)
+        self.ledgers = _read_ledgers(folder)
         self._spark = spark
         self._wanted = wanted
         self._folder = folder

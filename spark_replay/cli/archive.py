@@ -11,25 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spark_replay.cli.options import (
     Given,
     LocalFolder,
-    dry_run_option,
     running,
-    say_plan,
     spark_options,
 )
 from spark_replay.printing import say
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_replay.archiving import Wanted
-    from spark_replay.report.plans import Plan
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SHORT_MS = 10_000
@@ -81,7 +73,6 @@ class Pattern(click.ParamType):
     help="A batch takes about N offsets at most, of all topics together: bounds the memory and time of the first one.",
 )
 @spark_options
-@dry_run_option
 def archive(
     topics: tuple[str, ...],
     topic_pattern: re.Pattern[str] | None,
@@ -89,7 +80,6 @@ def archive(
     once: bool,
     every_ms: int | None,
     max_offsets_per_trigger: int | None,
-    dry_run: bool,
     **options: Any,
 ) -> None:
     """Copy topics to Parquet, so that their history outlives compaction and retention.
@@ -126,9 +116,6 @@ def archive(
             options=run.given.client(run.spark),
             max_offsets_per_trigger=max_offsets_per_trigger,
         )
-        if dry_run:
-            say_plan(_plan(run.spark, wanted, to), run.console)
-            return
         if every_ms is not None and every_ms < _SHORT_MS:
             run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
         with _stopping() as stop:
@@ -144,19 +131,6 @@ def archive(
     if once and not done.complete:
         run.console.print("stopped before everything was in: run it again")
         sys.exit(2)
-
-
-def _plan(spark: SparkSession, wanted: Wanted, to: Path) -> Plan:
-    from spark_replay.archiving import read_ledgers, require_archive, require_following, wanted_topics
-    from spark_replay.report.plans import plan_archive
-    from spark_replay.sources.archives.folders import Folder
-
-    folder = Folder(spark, to)
-    require_archive(folder)
-    topics, ledgers = wanted_topics(spark, wanted), read_ledgers(folder)
-    require_following(topics, ledgers, folder)
-    covered = {name: ledger.ends for name, ledger in ledgers.items()}
-    return plan_archive(tuple(topics.values()), covered, brokers=wanted.brokers, writes=str(to))
 
 
 @contextmanager

@@ -14,11 +14,9 @@ import click
 from spark_replay.cli.options import (
     Given,
     Run,
-    dry_run_option,
     failing,
     json_option,
     running,
-    say_plan,
     source_options,
     write_json,
 )
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
 @click.option("--outputs", multiple=True, metavar="TOPIC", help="A topic that the actor sends to. May be repeated.")
 @click.option("--input", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads. May be repeated.")
 @json_option
-@dry_run_option
-def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
+def check(json_file: Path | None, **options: Any) -> None:
     """Check the invariants of a changelog, without any worker's state.
 
     Epochs and input offsets only grow, each key is in its own partition, each record has write metadata, and an owner
@@ -60,12 +57,8 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     with running(Given.of(options)) as run:
         from spark_replay.comparison.invariants import find_violations, writers
         from spark_replay.comparison.writers import find_foreign
-        from spark_replay.report.plans import plan_reading
 
         source = run.source()
-        if dry_run:
-            say_plan(plan_reading("check", source, also="would read it up to four times"), run.console)
-            return
         started = time.monotonic()
         with run.progress(f"check {source.topic}"):
             found = (*find_violations(source, source.describe(), _asked(run, options)), writers(find_foreign(source)))

@@ -25,7 +25,6 @@ from stores._files import open_private
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_replay.report.plans import Plan
     from spark_replay.sources.base import Source
 
 _FILE_WIDTH = 120
@@ -161,12 +160,6 @@ def log_options(command: _Command) -> _Command:
     )
 
 
-def dry_run_option(command: _Command) -> _Command:
-    """Add `--dry-run`."""
-    text = "Say what would be read and where it would be written, and do nothing."
-    return click.option("--dry-run", is_flag=True, help=text)(command)
-
-
 def json_option(command: _Command) -> _Command:
     """Add `--json`."""
     kind = click.Path(path_type=Path, dir_okay=False)
@@ -175,7 +168,7 @@ def json_option(command: _Command) -> _Command:
 
 def html_option(command: _Command) -> _Command:
     """Add `--html`."""
-    text = "Write a page with charts here: one file, for any browser, without network. An earlier page is replaced."
+    text = "Write the report as a page here: one file, for any browser, without network. An earlier page is replaced."
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("--html", "html_file", type=kind, metavar="FILE", help=text)(command)
 
@@ -184,9 +177,8 @@ def require_writable(html_file: Path | None) -> None:
     """Check before a long run that its page can be made and written; tells errors as `failing` does."""
     if html_file is not None:
         with failing():
-            from spark_replay.report.html import require_html, require_page
+            from spark_replay.report.html import require_page
 
-            require_html()
             require_page(html_file)
 
 
@@ -246,14 +238,6 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
             there.write(json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise ReplayError(f"the report can't be written to {file}: {error}") from error
-
-
-def say_plan(plan: Plan, console: Console) -> None:
-    """Show what would be done: a table on standard error, one line of JSON on standard output."""
-    from spark_replay.report.plans import show_plan
-
-    show_plan(plan, console)
-    click.echo(json.dumps(plan.as_json))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,8 @@ import click
 from spark_replay.cli.options import (
     Given,
     LocalFolder,
-    dry_run_option,
     failing,
     running,
-    say_plan,
     source_options,
 )
 from spark_replay.printing import say
@@ -51,10 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option("--format", "file_format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace a rebuild that is there.")
-@dry_run_option
-def rebuild(
-    to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, dry_run: bool, **options: Any
-) -> None:
+def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, **options: Any) -> None:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -78,14 +73,10 @@ def rebuild(
         point = AsOf.parse(as_of)
     with running(given.with_delta() if file_format == "delta" else given) as run:
         from spark_replay.fold.rebuild import SUMMARY, write_rebuild
-        from spark_replay.report.plans import plan_rebuild
         from spark_replay.sources.staging import require_replaceable
 
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         source = run.source()
-        if dry_run:
-            say_plan(plan_rebuild(source, point, writes=str(to)), run.console)
-            return
         with run.progress(f"rebuild {source.topic}"):
             done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format)
     _tell(done, run.console)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, dry_run_option, failing, json_option, running, spark_options, write_json
+from spark_replay.cli.options import Given, failing, json_option, running, spark_options, write_json
 from spark_replay.printing import say
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A .py, .zip or .egg with the app, for executors that don't have it. May be repeated.",
 )
-@dry_run_option
+@click.option("--dry-run", is_flag=True, help="Print which offsets would be replayed, and do nothing else.")
 def recompute(
     module: str,
     actor: str | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,8 @@ from spark_replay.cli.options import (
     Given,
     LocalFolder,
     Pair,
-    dry_run_option,
     log_options,
     running,
-    say_plan,
 )
 from spark_replay.errors import ReadError
 from spark_replay.printing import say
@@ -52,8 +50,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Say that the store isn't one with placement=\"task\": of a single partition it can't be seen.",
 )
-@dry_run_option
-def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
+def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options: Any) -> None:
     """Write a snapshot of a store's state, so that a worker with an empty disk reads only the changelog's tail.
 
     Set `state_snapshot`, or STATE_SNAPSHOT in the environment, to DIR on the workers. A snapshot is valid for as long
@@ -73,7 +70,6 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         raise click.UsageError("a snapshot is made of what the brokers hold: say --brokers")
     given = Given.of(options)
     with running(given) as run:
-        from spark_replay.report.plans import plan_reading
         from spark_replay.snapshot.snapshot import require_store, write_snapshot
         from spark_replay.sources.kafka import kafka
         from spark_replay.sources.staging import require_replaceable
@@ -82,10 +78,6 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         source = kafka(run.spark, options["brokers"], given.changelog, given.client(run.spark))
         store = require_store(publish or source.topic, app)
         require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
-        if dry_run:
-            also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
-            say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), run.console)
-            return
         keys = None
         if publish is not None:
             with run.progress(f"publish {source.topic} to {publish}"):

@@ -15,12 +15,10 @@ from spark_replay.cli.options import (
     Failure,
     Given,
     command_line,
-    dry_run_option,
     html_option,
     json_option,
     require_writable,
     running,
-    say_plan,
     source_options,
     write_json,
 )
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spark_replay.comparison.report import Report
-    from spark_replay.report.plans import Plan
     from spark_replay.sources.base import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
@@ -75,13 +72,10 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
 )
 @json_option
 @html_option
-@dry_run_option
-def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_keys: int, **options: Any) -> None:
+def validate(json_file: Path | None, html_file: Path | None, min_keys: int, **options: Any) -> None:
     """Compare the workers' state with its changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
-
-    --html also profiles the log for the page's charts, which reads the log two more times.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
     codes: 0 equal, 1 mismatches, or records that no owner can have written, 2 the command failed, fewer keys than
@@ -100,15 +94,11 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
     require_writable(html_file)
     with running(Given.of(options)) as run:
         source = run.source()
-        if dry_run:
-            say_plan(_plan(source, options), run.console)
-            return
         with run.progress(f"validate {source.topic}"):
             found = _compare(source, run.given, options)
         _show(found, run.console, json_file)
         if html_file is not None:
-            with run.progress(f"profile {source.topic}"):
-                _write_page(html_file, found, source)
+            _write_page(html_file, found, source)
     click.echo(json.dumps(found.totals))
     if found.is_clean and found.unanswered:
         numbers = ", ".join(map(str, sorted(found.unanswered)))
@@ -199,31 +189,6 @@ def _show(found: Report, console: Console, json_file: Path | None) -> None:
 
 def _write_page(file: Path, found: Report, source: Source) -> None:
     from spark_replay.report.html import Made, render_report, write_page
-    from spark_replay.report.profile import profile_log
 
     made = Made(command=command_line(click.get_current_context()), source=str(source))
-    write_page(file, render_report(found, made=made, profile=profile_log(source)))
-
-
-def _plan(source: Source, options: dict[str, Any]) -> Plan:
-    from spark_replay.report.plans import plan_reading
-
-    return plan_reading("validate", source, also=_planned(source, options))
-
-
-def _planned(source: Source, options: dict[str, Any]) -> str:
-    from spark_replay.comparison.exports import EXPORTS, find_exports, kind_of
-
-    folder, sample = options["against"], options["sample"]
-    if options["live"]:
-        count = "all keys" if sample is None else f"{sample:,} keys"
-        return f"would ask {', '.join(_urls(options))} for {count}"
-    if folder is None:
-        where, point = options["against_brokers"] or "the same brokers", options["against_as_of"] or "latest"
-        return f"would compare with {options['against_changelog'] or source.topic} of {where} at {point}"
-    kind = kind_of(folder)
-    if kind != EXPORTS:
-        return f"would read the {kind} in {folder}"
-    files = [copy.file for copy in find_exports(folder, source.topic).chosen]
-    size = sum(file.stat().st_size for file in files)
-    return f"would read {len(files)} exported files of {size:,} bytes in {folder}"
+    write_page(file, render_report(found, made=made))

@@ -186,14 +186,14 @@ class JoinedSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read both."""
-        old, new = self.parts(topic)
+        old, new = self._parts(topic)
         return self.older.records(old).unionByName(self.newer.records(new))
 
     def uncommitted(self, topic: Topic) -> DataFrame:
         """Read what Kafka has: an archive holds nothing that was aborted."""
-        return self.newer.uncommitted(self.parts(topic)[1])
+        return self.newer.uncommitted(self._parts(topic)[1])
 
-    def parts(self, topic: Topic) -> tuple[Topic, Topic]:
+    def _parts(self, topic: Topic) -> tuple[Topic, Topic]:
         """Return what is read from the archive, and what from Kafka."""
         old = replace(topic, ends=_at_most(topic.ends, topic.joints))
         old = replace(old, starts=_at_most(topic.starts, old.ends))
