@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.comparison.diff import compare, validate_states
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
-    from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Example, Report
-    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports
+    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports, validate_live
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
@@ -118,9 +118,9 @@ _NAMES = {
     "archiving": "Archived Wanted archive_topics",
     "comparison.diff": "compare validate_states",
     "comparison.invariants": "Asked Finding find_violations",
-    "comparison.live": "Workers validate_live",
+    "comparison.live": "Workers",
     "comparison.report": "Example Report",
-    "comparison.validate": "compare_exports explain_exports validate_exports",
+    "comparison.validate": "compare_exports explain_exports validate_exports validate_live",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
     "fold.rebuild": "Rebuilt read_rebuild rebuild_state unknown_keys write_rebuild",

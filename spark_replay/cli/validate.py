@@ -150,7 +150,8 @@ def _compare(source: Source, given: Given, options: dict[str, Any]) -> Report:
 
 
 def _compare_live(source: Source, options: dict[str, Any]) -> Report:
-    from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.live import Workers
+    from spark_replay.comparison.validate import validate_live
 
     live = Live.of(options)
     workers = Workers(_urls(options), token=live.token(), ssl=live.context())

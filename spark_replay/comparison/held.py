@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ class Held:
         partition_count: How many partitions the store has.
         parts: At most one copy a partition, by partition.
         stale: The copies that another one goes before.
-        read: Gives `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
-            `epoch`, `expires_at_ms` bigint, `input` int (null where it isn't known, or the actor has one).
+        read: Returns `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
+            `epoch`, `expires_at_ms` bigint, `input` int (null where it is unknown, or the actor has one).
+        is_sampled: Only the keys in it are compared, each at a position of its own. `read` then also returns
+            `position` and `asked_ms` bigint; a null `value` means that the key is missing, and there is no write
+            metadata.
+        unanswered: Partitions whose state couldn't be read, with the reason; they aren't compared.
     """
 
     kind: str
@@ -67,6 +71,8 @@ class Held:
     parts: tuple[Part, ...]
     stale: tuple[Part, ...]
     read: Callable[[SparkSession], DataFrame]
+    is_sampled: bool = False
+    unanswered: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def positions(self) -> dict[int, int]:

@@ -171,7 +171,7 @@ def report(
     has_windows: bool = False,
     behind: Mapping[int, int] | None = None,
 ) -> Report:
-    """Make a report of what `spark_replay.comparison.validate.summarise_judged` gives.
+    """Make a report of what `spark_replay.comparison.validate` gives.
 
     `behind` is the number of records behind the position of each partition.
     """
@@ -209,6 +209,7 @@ def report(
         stale_copies=[str(copy) for copy in held.stale],
         partitions_without_export=sorted(number for number, count in keys.items() if count and number not in positions),
         examples=_examples(summary.examples, has_windows=has_windows),
+        unanswered=held.unanswered,
     )
 
 
