@@ -1,7 +1,7 @@
 """Checks what ruff, mypy and import-linter don't: sizes, names and comments.
 
-Functions, files and folders have a size that a reader can hold, module names say what is in the module, comments tell
-no history, and no file names a host to install from.
+Functions, files and folders have a size that a reader can hold, module names say what is in the module, locals are
+nouns, comments tell no history, and no file names a host to install from.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ MAX_MODULES = 12
 """In one folder of the product, without its rooms and its `__init__`."""
 LARGER_FOLDERS: dict[str, int] = {}
 """The limits of folders that may hold more. A limit that isn't needed any more is a finding."""
+MAX_PARTICIPLES = 1058
+"""How many locals of the product may still be named by one of `_PARTICIPLES`. This number only falls."""
+_PARTICIPLES = frozenset(("found", "given", "held", "known", "made", "one"))
 _PRODUCT = ("actors", "stores", "spark_replay")
 _MODULE_NAME = re.compile(r"_?[a-z][a-z0-9]*(_[a-z0-9]+){0,2}")
 _EMPTY_NAMES = frozenset(("common", "helper", "helpers", "misc", "stuff", "util", "utils"))
@@ -31,7 +34,11 @@ _PINS = ("constraints.txt", "pyproject.toml")
 def main() -> int:
     """Print every finding, and return 1 if there is one."""
     files = _files()
-    findings = [*look_at_folders(files), *(finding for path in files for finding in _look_at(path))]
+    findings = [
+        *look_at_folders(files),
+        *look_at_locals(path for path in files if path.suffix == ".py" and path.parts[0] in _PRODUCT),
+        *(finding for path in files for finding in _look_at(path)),
+    ]
     for finding in findings:
         print(finding)
     return 1 if findings else 0
@@ -61,6 +68,29 @@ def look_at_folders(files: Iterable[Path]) -> Iterator[str]:
     for folder in LARGER_FOLDERS:
         if sizes[folder] <= MAX_MODULES:
             yield f"dev/tidy.py: {folder} has {sizes[folder]} modules: it needs no larger limit"
+
+
+def look_at_locals(files: Iterable[Path]) -> Iterator[str]:
+    """Yield a finding unless as many locals as `MAX_PARTICIPLES` are named by a participle instead of a noun."""
+    counts = {path.as_posix(): count_participles(path.read_text()) for path in files}
+    total = sum(counts.values())
+    if total > MAX_PARTICIPLES:
+        most = ", ".join(f"{path} {count}" for path, count in Counter(counts).most_common(3))
+        names = ", ".join(sorted(_PARTICIPLES))
+        yield (
+            f"{total} locals are named {names}, more than {MAX_PARTICIPLES}: name the new ones after the thing they "
+            f"hold (most are in {most})"
+        )
+    if total < MAX_PARTICIPLES:
+        yield f"dev/tidy.py: MAX_PARTICIPLES falls to {total}: write that number"
+
+
+def count_participles(text: str) -> int:
+    """Return how many times a source binds a local with such a name, in assignments, loops and comprehensions."""
+    nodes = ast.walk(ast.parse(text))
+    return sum(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in _PARTICIPLES for node in nodes
+    )
 
 
 def _look_at(path: Path) -> Iterator[str]:

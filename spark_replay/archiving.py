@@ -60,7 +60,7 @@ _STOP_TIMEOUT = "10s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to archive.
+    """The topics to archive, and how.
 
     Attributes:
         brokers: `host:port,…`.
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What a run added to an archive.
+    """The topics and records that a run added to an archive.
 
     Attributes:
         topics: What it holds now, by topic the end of each partition.
@@ -157,7 +157,7 @@ def _require_archive(folder: Folder) -> None:
         raise TargetError(f"{folder} is no folder: choose another")
     names = [name for name in folder.names() if not name.startswith(".")]
     if names and not {CHECKPOINT, LEDGERS, FILES} & set(names):
-        raise TargetError(f"{folder} holds something that is no archive: not written to, choose another folder")
+        raise TargetError(f"{folder} has files that are no archive: nothing was written, choose another folder")
     if FILES in names and CHECKPOINT not in names:
         raise TargetError(
             f"the archive {folder} has lost its {CHECKPOINT}, without which a run would copy everything again: "
@@ -340,7 +340,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What the checkpoint says of a batch: up to where it reads, by topic, and when that was decided."""
+    """A batch in the checkpoint: its end offsets by topic, and when these were decided."""
 
     planned_ms: int
     ends: Mapping[str, tuple[int, ...]]
@@ -435,7 +435,7 @@ def _run(query: StreamingQuery, books: Books, stop: threading.Event, tell: Calla
             _follow(query, books, counts, tell)
     except Exception:
         if stop.is_set():
-            # whoever ended us may have ended Spark too; what is finished is in the checkpoint
+            # a signal to the process group ends Spark too; finished batches are in the checkpoint
             return counts
         query.stop()
         raise

@@ -27,7 +27,7 @@ async def adopt(setup: Setup, store: str, actor: str, source: str, report: Calla
     """Copy all committed records of `source` into the changelog of `store`; return their number.
 
     Raises:
-        ConfigurationError: a worker runs; `source` isn't there or has other partitions; the changelog isn't empty.
+        ConfigurationError: a worker runs; `source` is missing or has other partitions; the changelog isn't empty.
         ActorsError: a worker took a partition over meanwhile, or the broker is away.
     """
     target = setup.changelog_topic(store)

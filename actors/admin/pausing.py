@@ -50,8 +50,8 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
             await write_pause(setup.connection, registry, pause)
     except TimeoutError:
         raise BrokerUnavailableError(
-            f"writing into {registry}: no answer within {WRITE_S:g} s, so it isn't known whether actor {actor} is "
-            f"{'paused' if is_paused else 'resumed'}; the same command may be given again"
+            f"the broker didn't confirm the write to {registry} within {WRITE_S:g} s, so it is unknown whether actor "
+            f"{actor} is {'paused' if is_paused else 'resumed'}: run the same command again"
         ) from None
     return count if partition is None else 1
 
@@ -91,8 +91,8 @@ async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: st
             await write_pause(setup.connection, setup.owners_topic, release)
     except TimeoutError:
         raise BrokerUnavailableError(
-            f"writing into {setup.owners_topic}: no answer within {WRITE_S:g} s, so it isn't known whether {feed} is "
-            "released; the same command may be given again"
+            f"the broker didn't confirm the write to {setup.owners_topic} within {WRITE_S:g} s, so it is unknown "
+            f"whether {feed} is released: run the same command again"
         ) from None
     return time_ms
 
@@ -116,7 +116,7 @@ async def _topics(setup: Setup, control: ControlPlane, topic: str) -> Mapping[st
         if name not in found:
             raise ConfigurationError(
                 f"topic {name} isn't on the broker: start a worker of app {setup.app.conf.id} once, which checks and "
-                "makes the app's topics"
+                "creates the app's topics"
             )
     return found
 

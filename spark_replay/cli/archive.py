@@ -61,11 +61,13 @@ class Pattern(click.ParamType):
     "--topic-pattern",
     type=Pattern(),
     metavar="REGEX",
-    help="Archive all topics whose whole name matches, also those that are made later.",
+    help="Archive all topics whose whole name matches, also those that are created later.",
 )
 @click.option("--to", required=True, type=LocalFolder(), metavar="DIR", help="The archive: a folder.")
-@click.option("--once", is_flag=True, help="End when everything is in that was committed at the start.")
-@click.option("--every", "every_ms", type=Interval(), metavar="TIME", help="Go on, with a batch every 60s, 5m, 1h.")
+@click.option("--once", is_flag=True, help="Exit when everything is archived that was committed at the start.")
+@click.option(
+    "--every", "every_ms", type=Interval(), metavar="TIME", help="Keep running, with a batch every 60s, 5m or 1h."
+)
 @click.option(
     "--max-offsets-per-trigger",
     type=click.IntRange(min=1),
@@ -129,7 +131,7 @@ def archive(
             )
     click.echo(json.dumps(asdict(done)))
     if once and not done.complete:
-        run.console.print("stopped before everything was in: run it again")
+        run.console.print("stopped before everything was archived: run it again")
         sys.exit(2)
 
 

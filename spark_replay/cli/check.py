@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.Choice(["key", "task"]),
     default="key",
     show_default=True,
-    help="Where the store's keys live: where murmur2 puts them, or in any partition.",
+    help="Partitions of the store's keys: those that murmur2 gives them, or any.",
 )
 @click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
 @click.option("--outputs", multiple=True, metavar="TOPIC", help="A topic that the actor sends to. May be repeated.")

@@ -1,4 +1,4 @@
-"""What the commands share: options, the source they stand for, the Spark session, and how failures are told."""
+"""The parts that all commands share: options, the source that they name, the Spark session, and errors in one line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LocalFolder(click.ParamType):
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return its path."""
+        """Return the path of a folder."""
         try:
             return local_folder(value)
         except ReplayError as error:
@@ -72,7 +72,7 @@ class Given:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Given:
-        """Take them out of what click gives a command."""
+        """Make it from the options that click passes to a command."""
         given = cls(
             brokers=options.get("brokers"),
             kafka_options=dict(options["kafka_option"]),
@@ -83,7 +83,7 @@ class Given:
             changelog=options.get("changelog", ""),
         )
         if given.brokers is None and given.archive is None:
-            raise click.UsageError("say where the log is: --brokers, or --archive, or both")
+            raise click.UsageError("give the log's place: --brokers, or --archive, or both")
         return given
 
     def client(self, spark: SparkSession) -> dict[str, str]:
@@ -163,7 +163,7 @@ def log_options(command: _Command) -> _Command:
 def json_option(command: _Command) -> _Command:
     """Add `--json`."""
     kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("--json", "json_file", type=kind, help="Write what was found here.")(command)
+    return click.option("--json", "json_file", type=kind, help="Write the result to this file.")(command)
 
 
 def html_option(command: _Command) -> _Command:
@@ -174,7 +174,7 @@ def html_option(command: _Command) -> _Command:
 
 
 def require_writable(html_file: Path | None) -> None:
-    """Check before a long run that its page can be made and written; tells errors as `failing` does."""
+    """Check before a long run that its page can be made and written; errors are printed as by `failing`."""
     if html_file is not None:
         with failing():
             from spark_replay.report.html import require_page
@@ -203,14 +203,14 @@ def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Comma
 
 
 class Failure(click.ClickException):
-    """An error of ours, told in one line."""
+    """An error of this package, printed in one line."""
 
     exit_code = 2
 
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Tell our errors and a full disk in one line, and end with 2."""
+    """Print errors of this package and a full disk in one line, and exit with 2."""
     try:
         yield
     except ReplayError as error:
@@ -261,7 +261,7 @@ class Run:
 
 @contextmanager
 def running(given: Given) -> Iterator[Run]:
-    """Start a session that ends with the block, unless it was there before, and tell our errors as `failing` does."""
+    """Start a session that ends with the block, unless it was there before, and print errors as `failing` does."""
     with failing(), _session(given, make_console()) as run:
         yield run
 

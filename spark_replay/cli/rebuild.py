@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     help="The app whose changelog this is: its codecs add the columns key_json and value_json.",
 )
 @click.option("--format", "file_format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
-@click.option("--overwrite", is_flag=True, help="Replace a rebuild that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
 def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, **options: Any) -> None:
     """Write the state that a changelog stands for at a point.
 
@@ -93,8 +93,8 @@ def _tell(done: Rebuilt, console: Console) -> None:
         lines.append(f"{done.undecodable} keys or values don't decode: their key_json or value_json is null")
     if done.unknown:
         lines.append(
-            f"{done.unknown} keys were written again after the point, and compaction may have taken what they were at "
-            "it: left out; an archive that was made before it would know (--archive)"
+            f"{done.unknown} keys were written again after the point, and compaction may have removed their value at "
+            "the point: they are left out. An archive that was made before the point has them (--archive)"
         )
         lines += [
             f"    unknown: partition {key.partition} key {key.key}, written again at offset {key.later_offset}"

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @click.option(
     "--app", "module", required=True, metavar="MODULE[:NAME]", help="The app's module, as `faust -A` takes it."
 )
-@click.option("--actor", metavar="NAME", help="Whose input is replayed. May be left out if the app has one actor.")
+@click.option(
+    "--actor", metavar="NAME", help="The actor whose input is replayed. May be left out if the app has one actor."
+)
 @click.option("--store", metavar="NAME", help="Compare this store only.")
 @click.option(
     "--from-state",
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Begin with the rebuilds in this folder: one of each of the actor's stores, made at the same point.",
 )
-@click.option("--accept-missing-input", is_flag=True, help="Go on although inputs to begin with are deleted.")
+@click.option("--accept-missing-input", is_flag=True, help="Run although the first inputs are deleted.")
 @json_option
 @click.option(
     "--py-files",

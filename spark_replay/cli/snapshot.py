@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The snapshot is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a snapshot of the store that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing snapshot of the store.")
 @click.option(
     "--publish", metavar="TOPIC", help="Write the state to this new changelog first, and make the snapshot of it."
 )
-@click.option("--publish-brokers", metavar="HOST:PORT,…", help="Where TOPIC is to be. Default: --brokers.")
-@click.option("--publish-partitions", type=click.IntRange(1), help="How many TOPIC is to have. Default: as many.")
+@click.option("--publish-brokers", metavar="HOST:PORT,…", help="The cluster of TOPIC. Default: --brokers.")
+@click.option(
+    "--publish-partitions",
+    type=click.IntRange(1),
+    help="The number of partitions of TOPIC. Default: as many as the changelog.",
+)
 @click.option(
     "--publish-kafka-option",
     multiple=True,
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--placed-by-key",
     is_flag=True,
-    help="Say that the store isn't one with placement=\"task\": of a single partition it can't be seen.",
+    help="Confirm that the store doesn't have placement=\"task\": a changelog of one partition doesn't show it.",
 )
 def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options: Any) -> None:
     """Write a snapshot of a store's state, so that a worker with an empty disk reads only the changelog's tail.
@@ -67,7 +71,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options
     STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if options["brokers"] is None:
-        raise click.UsageError("a snapshot is made of what the brokers hold: say --brokers")
+        raise click.UsageError("a snapshot is made from the brokers' log: give --brokers")
     given = Given.of(options)
     with running(given) as run:
         from spark_replay.snapshot.snapshot import require_store, write_snapshot

@@ -59,7 +59,7 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     type=click.Choice(["key", "task"]),
     default="key",
     show_default=True,
-    help="Where keys live, if it isn't an export, which tells: where murmur2 puts them, or in any partition.",
+    help="Partitions of keys: those that murmur2 gives them, or any. Exports state their own.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option(
@@ -123,9 +123,11 @@ def _require_one_side(options: dict[str, Any]) -> None:
             "--against-changelog, --against-as-of"
         )
     if not is_log and (options["as_of"] != "latest" or options["metadata"]):
-        raise click.UsageError("--as-of and --metadata go with another log: a folder or worker tells its own point")
+        raise click.UsageError(
+            "--as-of and --metadata go with another log: a folder or a worker has a point of its own"
+        )
     if options["against"] is None and options["invariants"]:
-        raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
+        raise click.UsageError("--invariants goes with --against DIR; `check` checks a log alone")
     if Live.of(options).is_given and not urls:
         raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
     if bool(urls) != has_store or (options["sample"] is not None and not urls):

@@ -1,4 +1,4 @@
-"""Why a key isn't as the log says: one cause for each mismatch, from what the log has of it.
+"""The cause of each mismatch, decided from the records that the log has of the key.
 
 The causes are in `CAUSES`; docs/how-to/replay.md has the table for operators. Each is decided by facts, and the
 first that applies is the one, so that they exclude each other. The facts come from a second pass over the log, which
@@ -34,15 +34,15 @@ CAUSES = {
     "held_twice": "the key is held more than once",
     "partition_not_held": "nobody holds the partition",
     "overlapping_owners": "two owners wrote to the partition at the same time",
-    "aborted_write": "what is held was never committed: its transaction was aborted, or is open",
-    "ahead_of_position": "what is held was committed behind the position that the holder states",
-    "stale_owner": "what is held was written by an owner that had been replaced",
-    "different_value": "what is held has the metadata of a committed write, and another value or expiry",
-    "expired_key_held": "the key expired and was removed from the log, and is held still",
+    "aborted_write": "the held value was never committed: its transaction was aborted, or is open",
+    "ahead_of_position": "the held value was committed behind the position that the holder states",
+    "stale_owner": "the held value was written by an owner that had been replaced",
+    "different_value": "the held value has the metadata of a committed write, and another value or expiry",
+    "expired_key_held": "the key expired and was removed from the log, and is still held",
     "deleted_key_back": "the key was deleted, and an older write of it is held",
-    "committed_write_missing": "the last committed write isn't held",
-    "never_committed": "what is held is nowhere in the log, and compaction can't have taken it",
-    "unknown": "compaction took what would tell",
+    "committed_write_missing": "the held state lacks the last committed write",
+    "never_committed": "the held value is nowhere in the log, and compaction can't have removed it",
+    "unknown": "compaction removed the records that would show the cause",
 }
 """Each cause and what it means, in the order in which they are tried."""
 DIFFERENCES = {
@@ -58,7 +58,7 @@ NOT_JUDGED = "superseded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of the partitions, each by its index.
+    """Facts about the partitions, each by its index.
 
     Attributes:
         complete: Whether the log has every record that was ever committed.
@@ -70,7 +70,7 @@ class Known:
 
     @classmethod
     def of(cls, topic: Topic, contested: Collection[int] = ()) -> Known:
-        """Put together what a topic and the copies of its partitions say."""
+        """Derive the facts from a topic and the copies of its partitions."""
         spans = topic.spans or ((),) * topic.partition_count
         return cls(
             complete=tuple(

@@ -35,7 +35,7 @@ def validate_states(
     """Compare the states that two logs, or one at two points, stand for.
 
     Keys are compared by value and expiry: offsets of a mirror are others. Where both topics have the same number of
-    partitions a key has to be in the same one. Keys whose state at a point isn't known (see `spark_replay.fold.points`)
+    partitions a key has to be in the same one. Keys whose state at a point is unknown (see `spark_replay.fold.points`)
     count as `superseded`.
 
     Args:

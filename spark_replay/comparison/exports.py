@@ -52,7 +52,7 @@ _NEWER_COLUMNS = ("input",)
 
 
 def kind_of(folder: Path) -> str:
-    """Return what a folder holds; `ExportError` if it isn't there, or holds none of the three."""
+    """Return what a folder holds; `ExportError` if it is missing, or holds none of the three."""
     if not folder.is_dir():
         raise ExportError(
             f"no folder {folder}: --against takes what `state export --to` wrote, a worker's data folder, or a rebuild"

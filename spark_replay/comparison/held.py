@@ -1,4 +1,4 @@
-"""What is compared with a changelog: the state that somebody holds, and the position that it belongs to."""
+"""The state that is compared with a changelog, and the position that it belongs to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Part:
         changelog_offset: It stands for the records below this offset.
         as_of_ms: Unix milliseconds at which its keys count as expired.
         epoch: The owner's, None where nobody owns it.
-        topic_id: The changelog's id, empty if it isn't known.
+        topic_id: The changelog's id, empty if unknown.
         where: The file or folder, for errors.
         owner: Who holds it.
         rows: How many rows its file has, None if nothing says so.
@@ -37,7 +37,7 @@ class Part:
     transaction: int = 0
 
     def __str__(self) -> str:
-        """Say who holds what."""
+        """Return partition, owner, epoch and position."""
         return f"partition {self.partition} of {self.owner} (epoch {self.epoch}, position {self.changelog_offset})"
 
 
@@ -48,8 +48,8 @@ class Held:
     Attributes:
         kind: `exports`, `data folders`, `rebuild`, or `live workers`.
         where: The folder, or the addresses.
-        app: The app, empty if it isn't known.
-        store: The store, empty if it isn't known.
+        app: The app, empty if unknown.
+        store: The store, empty if unknown.
         placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
         partition_count: How many partitions the store has.
         parts: At most one copy a partition, by partition.

@@ -1,4 +1,4 @@
-"""What holds of every changelog, whatever the app does; checked on the log alone.
+"""The invariants of every changelog, whatever the app does, checked on the log alone.
 
 * `epochs`: in the order of offsets the epoch of a partition's owner never goes back. If it does, an owner wrote that
   had been replaced.
@@ -58,7 +58,7 @@ _SHOWN_BYTES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What to check of a log.
+    """The checks to make of a log.
 
     Attributes:
         placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
@@ -75,7 +75,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         check: Its name, of `CHECKS`.
@@ -240,7 +240,7 @@ def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -
 
 def _put_if_absent(rows: DataFrame, topic: Topic) -> Finding:
     found = _firsts(changed_keys(rows))
-    notes = [] if all(_exact(topic)) else ["the log is compacted: values that were written over are gone from it"]
+    notes = [] if all(_exact(topic)) else ["the log is compacted: overwritten values are gone from it"]
     examples = (
         f"{_place(row['partition'], row['first'])} has another value than the record at offset "
         f"{row['first']['offset_before']}"

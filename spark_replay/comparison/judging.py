@@ -98,7 +98,7 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
 
 
 def is_same(left: Column, right: Column, name: str) -> Column:
-    """Tell whether a field is the same on both sides.
+    """Return whether a field is the same on both sides.
 
     An input counts where both sides say it: exports and rebuilds of earlier releases don't, and within an epoch either
     all write metadata says it or none.

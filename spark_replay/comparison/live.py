@@ -74,11 +74,11 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a worker said of one key.
+    """A worker's answer for one key.
 
     Attributes:
         key: The key.
-        value: Its value, None if it isn't there.
+        value: Its value, None if it is missing.
         expires_at_ms: Unix milliseconds, 0 for never.
         partition: Where the worker has it.
         changelog_offset: The position that this is of.
@@ -178,7 +178,7 @@ class Workers:
         raise LiveError(f"no worker answers: {'; '.join(failures)}")
 
     def close(self) -> None:
-        """Let go of the connections. May be called twice."""
+        """Close the connections. May be called twice."""
         self._pool.clear()
 
 
@@ -319,8 +319,8 @@ def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
             return topic
         if time.monotonic() > deadline:
             raise LogTooShortError(
-                f"workers told of partition {beyond[0]} up to offset {positions[beyond[0]]}, and {source} doesn't "
-                "reach it: is this their cluster and their changelog?"
+                f"workers answered for partition {beyond[0]} at offset {positions[beyond[0]]}, and {source} ends "
+                "before it: is this their cluster and their changelog?"
             )
         time.sleep(_CATCH_UP_POLL_S)
 

@@ -1,4 +1,4 @@
-"""Key by key: what a changelog stands for at a held state's position, against what is held.
+"""The comparison key by key of a held state with its changelog at the state's position.
 
 Each key of the log or of the held state gets one kind:
 
@@ -177,7 +177,7 @@ def require_comparable(held: Held, topic: Topic) -> None:
     if held.partition_count != topic.partition_count:
         raise ExportError(
             f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
-            f"{held.partition_count}: keys are placed otherwise, export again"
+            f"{held.partition_count}: keys lie in other partitions, export again"
         )
     for part in held.parts:
         if topic.topic_id and part.topic_id and part.topic_id != topic.topic_id:
@@ -209,7 +209,7 @@ def _require_read(summary: Summary, held: Held) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What `judge` returns, the log as it was then, and what it said of windows."""
+    """The rows that `judge` returns, the log at that time, and its windows."""
 
     rows: DataFrame
     topic: Topic

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
-    """Which codecs: those of a store of an app. Spark's tasks import the app by its module's name.
+    """The codecs of a store of an app. Spark's tasks import the app by its module's name.
 
     Attributes:
         app: `module`, or `module:attribute`.

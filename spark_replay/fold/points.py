@@ -45,12 +45,12 @@ _TOPIC_ID = "topic_id"
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """What is asked for: offsets, or a time, or neither, which means the log's end.
+    """A requested point: offsets, or a time, or neither, which means the log's end.
 
     Attributes:
         offsets: By partition the first offset that doesn't count any more; other partitions are read to their end.
         timestamp_ms: In each partition the point is its first record of this time or later; Unix milliseconds.
-        topic_id: The id of the topic that the offsets are of; empty if that isn't known.
+        topic_id: The id of the topic that the offsets are of; empty if unknown.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -100,14 +100,14 @@ class Point:
     hazards: tuple[tuple[int, int] | None, ...]
 
     def narrowed(self, topic: Topic) -> Topic:
-        """Return the topic up to where it has to be read."""
+        """Return the topic with the ends up to which it has to be read."""
         ends = []
         for end, before, hazard in zip(topic.ends, self.before, self.hazards, strict=True):
             ends.append(end if before is None else before if hazard is None else min(end, hazard[1]))
         return replace(topic, ends=tuple(ends))
 
     def unknown(self) -> Column:
-        """Tell of a row of `spark_replay.fold.fold.last_writes` whether the key's state at the point isn't known."""
+        """Return of a row of `spark_replay.fold.fold.last_writes` whether the key's state at the point is unknown."""
         since = by_partition([hazard and hazard[0] for hazard in self.hazards])
         until = by_partition([hazard and hazard[1] for hazard in self.hazards])
         left = F.coalesce(F.col("last.offset") >= since, F.lit(False))

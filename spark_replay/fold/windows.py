@@ -31,12 +31,12 @@ _TO_THE_END = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WindowLog:
-    """What the rows `m` of a changelog say; false where it is neither a window store's nor a join's.
+    """The facts in the rows `m` of a changelog; false where it is neither a window store's nor a join's.
 
     Attributes:
         expired: By partition, rows with its first letter that come before it are past their retention; None where that
-            isn't known, empty bytes where there are none.
-        lost: Partitions whose row `m` isn't known at the point, since it was written again later.
+            is unknown, empty bytes where there are none.
+        lost: Partitions whose row `m` is unknown at the point, since it was written again later.
     """
 
     expired: tuple[bytes | None, ...] = ()
@@ -46,14 +46,14 @@ class WindowLog:
         return any(row is not None for row in self.expired)
 
     def or_else(self, other: WindowLog) -> WindowLog:
-        """Return what is known here, and in partitions where nothing is, what the other one knows."""
+        """Return these facts, and the other's for partitions without any."""
         if not self or not other:
             return self or other
         both = zip(self.expired, other.expired, strict=True)
         return WindowLog(tuple(theirs if ours is None else ours for ours, theirs in both), self.lost)
 
     def past(self) -> Column:
-        """Tell of a row with `partition` and `key` whether it is past its retention."""
+        """Return of a row with `partition` and `key` whether it is past its retention."""
         if not self:
             return F.lit(False)
         first = F.get(F.array(*(F.lit(row).cast("binary") for row in self.expired)), F.col("partition"))
@@ -61,7 +61,7 @@ class WindowLog:
         return F.coalesce(is_before, F.lit(False))
 
     def entries(self) -> Column:
-        """Tell of a row with `key` whether it is there only as long as a close or a change waits."""
+        """Return of a row with `key` whether it exists only while a close or a change is pending."""
         return F.substring("key", 1, 1).isin(b"e", b"c")
 
     def home(self, partition_count: int) -> Column:

@@ -1,4 +1,4 @@
-"""What a recompute reads: which offsets of the inputs, which changelogs, from which state.
+"""The plan of a recompute: the offsets of the inputs, the changelogs, and the state to begin with.
 
 The replay ends at the group's committed offsets, since they say which records are handled, also those that wrote
 nothing; where the group has no offset any more, at the highest source offset in the changelogs. The offsets are read
@@ -35,7 +35,7 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What is read of one input, by partition.
+    """The offsets of one input, by partition.
 
     Attributes:
         topic: The input as it is now.
@@ -54,7 +54,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompute:
-    """What a recompute will do; made by `plan_recompute`.
+    """The plan of a recompute; made by `plan_recompute`.
 
     Attributes:
         brokers, kafka_options: Where Kafka is.
@@ -94,12 +94,12 @@ class Recompute:
 
     @property
     def offsets(self) -> int:
-        """How many offsets of the inputs are read; markers and aborted records among them."""
+        """The number of offsets of the inputs that are read, markers and aborted records included."""
         return sum(sum(one.bounds) - sum(one.starts) for one in self.inputs)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What is read, for a machine."""
+        """The plan for a machine."""
         return {
             "app": self.module,
             "actor": self.actor,
@@ -141,7 +141,7 @@ def plan_recompute(
         store: Which of its stores is compared; all that follow from the input if left out.
         from_state: A folder with a rebuild of each of the actor's stores, made at one point of the input: the replay
             begins there.
-        accept_missing_input: Whether to go on if the first inputs, or those behind the state, aren't there any more.
+        accept_missing_input: Whether to go on if the first inputs, or those behind the state, are deleted.
         kafka_options: Settings of the Kafka client, such as `security.protocol`.
 
     Raises:
@@ -221,7 +221,7 @@ def require_same_topics(
     committed: Sequence[CommittedOffset],
     first_epoch: Callable[[int], int | None],
 ) -> None:
-    """See that the group's last commits were about these topics, and the state is of this input only.
+    """Check that the group's last commits were of these topics, and the state is of this input only.
 
     Args:
         replayer: What `spark_replay.apps` describes.
@@ -240,14 +240,14 @@ def require_same_topics(
             if known_id and topic.topic_id and known_id != topic.topic_id:
                 raise InputError(
                     f"when group {replayer.group} made its last commit of {source.name} partition {number}, "
-                    f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was made "
-                    "anew since, or this is another cluster. Offsets of one say nothing of the other"
+                    f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was "
+                    "re-created since, or this is another cluster. Offsets of one don't apply to the other"
                 )
         if known.is_recreated and (first := first_epoch(number)) is not None and first < known.since:
             raise InputError(
-                f"{source.name} with the id {source.topic_id} took the place of another topic: partition {number} has "
-                f"state of the owners' epochs {first} to {known.since - 1}, whose input offsets are of that one. It "
-                "can't be compared with what follows from this one alone"
+                f"{source.name} with the id {source.topic_id} replaces another topic: partition {number} has "
+                f"state of the owners' epochs {first} to {known.since - 1}, whose input offsets are of the former "
+                "topic. That state can't be compared with a replay of the new topic alone"
             )
 
 
@@ -332,7 +332,7 @@ def _require_inputs(
             raise LogTooShortError(
                 f"{source.name} partition {number} begins at offset {first}, after the state's {start}: the inputs in "
                 f"between are gone.{deleted} Take a later state, or go on without them (--accept-missing-input), which "
-                "is the same if they wrote nothing"
+                "changes nothing if they wrote nothing"
             )
         begin = "Begin with the state of that point or a later one (--from-state), or accept"
         if len(replayer.topics) > 1:
@@ -344,7 +344,7 @@ def _require_inputs(
 
 
 class _Facts:
-    """What has to be read of the changelogs before the replay, if anything; each is read once."""
+    """The facts of the changelogs that the replay needs; each is read at most once."""
 
     def __init__(
         self, spark: SparkSession, brokers: str, changelogs: Mapping[str, Topic], options: Mapping[str, str]

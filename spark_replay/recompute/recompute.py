@@ -303,7 +303,7 @@ def _examples(judged: DataFrame) -> list[Row]:
 
 @contextmanager
 def _replaying(plan: Recompute) -> Iterator[None]:
-    """Tell what a replay failed with; a Spark error that isn't one is told as `reading` does."""
+    """Raise a replay's own failure; other Spark errors are raised as by `reading`."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     with reading(f"input {plan.input} or its changelogs"):

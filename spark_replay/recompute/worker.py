@@ -1,4 +1,4 @@
-"""What a recompute runs inside Spark's Python workers: one replay a partition of the inputs.
+"""The part of a recompute that runs inside Spark's Python workers: one replay a partition of the inputs.
 
 Records come in the order in which they are handled and are handed to the app one after the other. They come as rows
 and not as Arrow batches because Spark wants pandas on every executor for those. Needs no pyspark.
@@ -31,7 +31,7 @@ Row = Sequence[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is replayed.
+    """The replay of one partition of the inputs, as Spark's tasks get it.
 
     Attributes:
         module, actor: The app's module, the actor's name.
@@ -77,7 +77,7 @@ class EventTimeOf:
     def __call__(
         self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]] | None
     ) -> int:
-        """Return it, Unix milliseconds.
+        """Return the event time, Unix milliseconds.
 
         Raises:
             RecomputeError: The app can't be used here. One line, which Spark hands on.

@@ -32,7 +32,7 @@ _HEAD_BYTES = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """How a page came about.
+    """The origin of a page.
 
     Attributes:
         command: The command, without secrets.
@@ -126,7 +126,7 @@ def _verdict(report: Report) -> tuple[str, str]:
         equal = report.counts.get("equal", 0)
         parts.append(f"{report.mismatches:,} {noun}, {_plural(equal, 'key')} {'is' if equal == 1 else 'are'} equal")
     if report.violations:
-        parts.append(f"{_plural(report.violations, 'record')} against a rule of the log")
+        parts.append(f"{_plural(report.violations, 'record')} that break a rule of the log")
     return "bad", "; ".join(parts)
 
 
@@ -140,7 +140,7 @@ def _advice(report: Report) -> list[str]:
         lines.append("No cause was looked for; the examples below show what differs.")
     if report.partitions_without_export:
         count = _plural(len(report.partitions_without_export), "partition")
-        lines.append(f"{count} with keys, and no export of them: were the exports of all workers collected?")
+        lines.append(f"{count} with keys that the compared state lacks: were the exports of all workers collected?")
     if not lines and report.is_clean and report.counts.get("superseded"):
         lines.append(
             f"{report.counts['superseded']:,} keys couldn't be judged: compaction removed the writes that they show. "

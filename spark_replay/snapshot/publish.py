@@ -87,7 +87,7 @@ def publish_state(
     now = source.describe()
     if (now.topic_id, now.high_watermarks) != (topic.topic_id, topic.high_watermarks):
         raise ReadError(
-            f"{topic.name} was written to while it was read: stop the app's workers, delete {target.topic}, begin anew"
+            f"{topic.name} was written to while it was read: stop the app's workers, delete {target.topic}, start again"
         )
     return keys
 
@@ -130,8 +130,8 @@ def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> N
     count = topic.partition_count
     if count == 1 and not placed_by_key:
         raise PlacementError(
-            f'{topic.name} has one partition: whether its store has placement="task", and can\'t be spread, is not to '
-            "be seen. If it hasn't, say --placed-by-key"
+            f'{topic.name} has one partition, so that it is unknown whether its store has placement="task" and can\'t '
+            "be spread over several. If it hasn't, add --placed-by-key"
         )
     strays = kept.where(home_partition(F.col("key"), count) != F.col("partition"))
     stray = strays.limit(1).collect()
@@ -144,7 +144,7 @@ def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> N
 
 
 def _ensure_target(target: KafkaSource, count: int, like: Settings) -> Mapping[str, str]:
-    """Make the new topic if need be, with the settings of the old one; give those that apply."""
+    """Create the new topic if it is missing, with the settings of the old one; return the settings that apply."""
     if _check_target(target, count, like) is None:
         with target.asking() as admin:
             settings = {**like.own, "cleanup.policy": _policy(like)}

@@ -53,7 +53,7 @@ _FEW_PARTITIONS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSnapshot:
-    """What a snapshot was made of.
+    """The result of a snapshot.
 
     Attributes:
         app: Whose.
@@ -279,7 +279,7 @@ def _require_table(file: Path, table: SnapshotTable) -> None:
 
 
 def _table_maker(target: str) -> Callable[[str], Any]:
-    """Return what runs on executors: it travels by value, so that an executor without our packages can say so."""
+    """Return the function that executors run, by value, so that one without this package can report that."""
 
     def make(file: str) -> Any:
         import socket

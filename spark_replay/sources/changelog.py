@@ -100,7 +100,7 @@ def input_of(metadata: Column) -> Column:
 
 
 def has_input(metadata: Column) -> Column:
-    """Tell whether write metadata says which of several inputs a write came from; null of null metadata."""
+    """Return whether write metadata names the input of a write, one of several; null of null metadata."""
     return F.substring(metadata, 1, 1) == F.lit(bytes([INPUTS_VERSION]))
 
 

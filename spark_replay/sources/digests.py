@@ -1,4 +1,4 @@
-"""What was written against what can be read back: rows, and a digest of them, by partition."""
+"""A check that the rows that were written can be read back, by count and digest of each partition."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], fol
             )
         if one.sum != other.sum:
             raise TargetError(
-                f"the {one.rows} rows of partition {number} that can be read back from {folder} aren't those that the "
+                f"the {one.rows} rows of partition {number} read back from {folder} aren't the rows that the "
                 "executors wrote: check the disk, or the mount. Nothing was replaced"
             )

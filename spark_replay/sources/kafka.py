@@ -99,7 +99,7 @@ class KafkaSource(LiveSource):
             )
 
     def retention(self) -> Retention:
-        """Ask the brokers what the topic's settings let go."""
+        """Ask the brokers what the topic's settings allow to be removed."""
         with self.asking() as admin:
             return admin.retention(self.topic)
 
@@ -201,7 +201,7 @@ class JoinedSource(Source):
         return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
-        """Say whether the archive may be too old for what follows it."""
+        """Return a warning if the archive may be too old for the log that follows it."""
         ledger = read_ledger(Folder(self.spark, self.older.where), self.topic)
         retention = self.newer.retention()
         told = escaped_deletes(ledger, ends, retention, time.time_ns() // 1_000_000)

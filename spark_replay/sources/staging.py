@@ -53,7 +53,7 @@ def local_folder(where: str | Path) -> Path:
 
 
 def require_replaceable(folder: Path, marker: str, what: str, *, overwrite: bool) -> None:
-    """Check that a folder isn't there; or, if `overwrite` is set, that it is empty or has the file `marker`.
+    """Check that a folder is missing; or, if `overwrite` is set, that it is empty or has the file `marker`.
 
     Args:
         folder: The folder.

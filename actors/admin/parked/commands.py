@@ -35,7 +35,7 @@ class AdminCommand:
         line: what was parked when the command was given.
         deadline_s: when to stop waiting, by the monotonic clock.
         left: what is there now; None when nothing is.
-        gone: the ids that aren't there any more.
+        gone: the ids that were not found.
     """
 
     definition: ActorDefinition
@@ -167,7 +167,7 @@ async def drop(admin_command: AdminCommand, ids: Collection[str], *, is_all: boo
 
 
 def failure_of(admin_command: AdminCommand) -> str | None:
-    """Say what failed again of a line that was retried; None if nothing did."""
+    """Return the failure of a line that was retried; None if nothing failed again."""
     left, before = admin_command.left, {entry.sequence: entry for entry in admin_command.line.entries}
     if left is None or (left.what == "effect" and not left.head.is_parked):
         return None

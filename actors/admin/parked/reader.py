@@ -114,7 +114,7 @@ class ParkedQueue:
 
     @property
     def is_parked(self) -> bool:
-        """Whether something of it is given up, and not only about to be tried."""
+        """True if something of the line is parked, and not only waiting to be retried."""
         return any(entry.is_parked for entry in self.entries)
 
     @property
@@ -124,7 +124,7 @@ class ParkedQueue:
 
     @property
     def cursor(self) -> str:
-        """What continues a list behind this line."""
+        """The cursor with which a list continues behind this line."""
         place = msgspec.msgpack.encode((self.actor, self.what, self.partition, self.key))
         return base64.urlsafe_b64encode(place).decode()
 

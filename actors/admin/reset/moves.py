@@ -1,4 +1,4 @@
-"""What a reset commits for each input partition, and what a worker makes of it.
+"""The offset that a reset commits for each input partition, and its effect on a worker.
 
 The committed offset gets the mark of a commit of this app, of an epoch above all before. Its `since` is that epoch:
 what the state knows of input offsets is older and doesn't count any more, so a worker goes on at the offset, on top of
@@ -40,7 +40,7 @@ class Move:
 
     @property
     def effect(self) -> str:
-        """What becomes of records, for people."""
+        """The effect on records, for people."""
         at = self.bounds.start if self.before is None else max(self.before.offset, self.bounds.start)
         if self.offset < at:
             return f"{counted(at - self.offset, 'offset')} again"
@@ -56,7 +56,7 @@ def marked(
     changelogs: Mapping[str, str],
     is_without_state: bool,
 ) -> tuple[int, dict[TopicPartition, Committed]] | None:
-    """Return the new epoch of a task and what is committed for its inputs; None if its former epoch isn't known.
+    """Return the new epoch of a task and what is committed for its inputs; None if its former epoch is unknown.
 
     `committed` is there for all inputs of the task, `inputs` has their topics' ids, `changelogs` those by store.
     """

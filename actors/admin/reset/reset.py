@@ -195,7 +195,7 @@ class Resetter:
         owners: Mapping[tuple[str, int], OwnerRecord],
         inputs: Mapping[str, TopicInfo],
     ) -> None:
-        """See that each partition of an input that takes another one's place gets an offset."""
+        """Check that each partition of an input that replaces another one gets an offset."""
         moved = {move.source for move in moves}
         for name in {one.actor for one in self._replaced(owners)}:
             topic = self._setup.app.actors[name].topic_name
@@ -319,7 +319,7 @@ class Resetter:
         epochs: Mapping[tuple[str, int], int],
         ids: Mapping[str, str],
     ) -> None:
-        """Tell the registry. The stores come last: until then a start is refused if state was deleted."""
+        """Record the reset in the registry. The stores come last: until then a start without its state is refused."""
         if self._owners is None:
             return
         offsets: dict[tuple[str, int], dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""Which actors are reset together, and what each of their inputs is.
+"""The actors that are reset together, and the kind of each of their inputs.
 
 An actor that reads a topic by another key gets it from the actor that forwards it; an aggregate over a table gets the
 table's changes from the actor that keeps the table. One of them with other offsets, or without its state, would count
@@ -20,7 +20,7 @@ from actors.runtime.message.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a reset is about.
+    """The actors, inputs and stores of a reset.
 
     Attributes:
         actors: the actors.

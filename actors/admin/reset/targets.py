@@ -1,4 +1,4 @@
-"""Where a reset leads to, as text and as a value."""
+"""The target of a reset, as text and as a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a reset leads to: a name, a time in Unix milliseconds, or offsets."""
+    """The target of a reset: a name, a time in Unix milliseconds, or offsets."""
 
     name: str = ""
     at_ms: int | None = None
@@ -54,7 +54,7 @@ def _offsets(text: str) -> dict[TopicPartition, int]:
         place, _, offset = part.strip().partition("=")
         topic, _, partition = place.rpartition(":")
         if not topic or not (_is_number(partition) and _is_number(offset)):
-            raise ConfigurationError(f"{part.strip()!r} is no offset. Known are {FORMS}")
+            raise ConfigurationError(f"{part.strip()!r} is no offset. Write {FORMS}")
         source = TopicPartition(topic, int(partition))
         if source in found:
             raise ConfigurationError(f"{place} is there twice in {text!r}")

@@ -142,7 +142,10 @@ def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
     logs = [f"{folded}.compact"] if folded >= 0 else []
     logs += sorted((name for name in batches if name.isdigit() and int(name) > folded), key=int)
     if not logs:
-        raise ArchiveError(f"{folder} has lost its {FILES}, without which nobody knows which of its files count")
+        raise ArchiveError(
+            f"{folder} has lost its {FILES}, so that it is unknown which of its files count: restore the archive from "
+            "a backup"
+        )
     return tuple(file for log in logs for file in _listed(folder, f"{FILES}/{log}"))
 
 

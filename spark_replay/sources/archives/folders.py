@@ -38,7 +38,7 @@ class Folder:
             return bool(path.getFileSystem(self._settings).exists(path))
 
     def names(self, name: str = "") -> tuple[str, ...]:
-        """Return the names of what the folder, or a folder in it, holds; none if it isn't there."""
+        """Return the names of what the folder, or a folder in it, holds; none if it is missing."""
         with self._telling(name):
             path = self._path(name)
             files = path.getFileSystem(self._settings)
@@ -57,7 +57,7 @@ class Folder:
                 stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file; whoever reads it meanwhile sees the old one or the new one.
+        """Write a file atomically: a concurrent reader sees the old file or the new one.
 
         Raises:
             ArchiveError: It can't be written.

@@ -1,4 +1,4 @@
-"""What the brokers say of a topic before Spark reads it: its partitions and where each begins and ends.
+"""A topic as the brokers describe it before Spark reads it: its partitions and where each begins and ends.
 
 Spark's Kafka source would find the ends by itself, and keep them to itself. A position can only be judged
 against ends that are known, and an unknown topic or a silent broker is told in seconds by asking first.
@@ -75,13 +75,13 @@ class Topic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions of the topic."""
         return len(self.ends)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's settings let go: `compacted` by key, records older than `min_compaction_lag_ms` only.
+    """The records that may be removed: `compacted` ones by key, if they are older than `min_compaction_lag_ms`.
 
     Tombstones are removed `delete_retention_ms` after compaction came to them. `deletes` says that old records of a
     compacted topic go too, whatever their key.
@@ -166,7 +166,7 @@ def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: 
 def retention_of(
     spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
 ) -> dict[str, Retention]:
-    """Return what the topics' settings let go; of a topic whose settings we may not see, the worst."""
+    """Return what the topics' settings allow to be removed; the worst case where they may not be read."""
     with asking(spark, brokers, kafka_options, f"the settings of {', '.join(names)}") as admin:
         return {name: admin.retention(name) for name in names}
 
@@ -264,7 +264,7 @@ class Admin:
         return [tuple(of(topic.name, number) for number in range(topic.partition_count)) for topic in topics]
 
     def retention(self, name: str) -> Retention:
-        """Return what a topic's settings let go; the worst if we may not see them."""
+        """Return what a topic's settings allow to be removed; the worst case if they may not be read."""
         from py4j.protocol import Py4JJavaError
 
         try:

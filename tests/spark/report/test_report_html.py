@@ -92,11 +92,11 @@ def test_page_of_a_validation_without_mismatches():
 def test_page_names_causes_and_what_to_do():
     causes = {"stale_owner": 2, "never_committed": 5}
     parsed = inert(render_report(make_report(12, causes=causes, findings=True), made=MADE))
-    assert "7 mismatches, 12,066 keys are equal; 7 records against a rule of the log" in parsed.words
+    assert "7 mismatches, 12,066 keys are equal; 7 records that break a rule of the log" in parsed.words
     assert f"Begin with never_committed. {advice_for('never_committed')}" in parsed.words
     for cause in causes:
         assert f"{meaning_of(cause)} {advice_for(cause)}" in parsed.words
-    assert "partition 2 has keys, and no export holds it" in parsed.words
+    assert "partition 2 has keys in the log, and the compared state lacks the partition" in parsed.words
     assert "stale copy, not compared: partition 1 of worker worker-3" in parsed.words
     assert "epochs: partition 1: epoch 3 at offset 77 behind epoch 4" in parsed.words
     assert "partition 0, key customer-17 stale_owner: epoch differs" in parsed.words

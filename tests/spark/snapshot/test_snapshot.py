@@ -368,7 +368,7 @@ def test_one_partition_does_not_show_how_keys_are_placed(spark: SparkSession, br
     asyncio.run(make_topics(brokers, topic, partitions=1))
     asyncio.run(send(brokers, topic, [(b"a", b"1"), (b"b", b"2")], partitions=1))
     source, target = source_of(spark, brokers, topic), source_of(spark, brokers, changelog("new"))
-    with pytest.raises(PlacementError, match="say --placed-by-key"):
+    with pytest.raises(PlacementError, match="add --placed-by-key"):
         publish_state(source, target, partitions=4)
     assert publish_state(source, target, partitions=4, placed_by_key=True) == 2
 
