@@ -69,10 +69,10 @@ def load_app(module: str, *, where: str = HERE) -> Any:
         return app
     if _is_app(getattr(loaded, "app", None)):
         return loaded.app
-    found = {key: value for key, value in vars(loaded).items() if _is_app(value)}
-    if len({id(app) for app in found.values()}) != 1:
-        raise AppError(f"module {name!r} has {_listed(found)}: name the app as in --app {name}:app")
-    return next(iter(found.values()))
+    apps = {key: value for key, value in vars(loaded).items() if _is_app(value)}
+    if len({id(app) for app in apps.values()}) != 1:
+        raise AppError(f"module {name!r} has {_listed(apps)}: name the app as in --app {name}:app")
+    return next(iter(apps.values()))
 
 
 def _is_app(value: Any) -> bool:

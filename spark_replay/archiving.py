@@ -231,11 +231,11 @@ def require_checkpoint(ledgers: Mapping[str, Ledger], folder: Folder) -> None:
     """
     listed = (int(name.removesuffix(".compact")) for name in folder.names(FILES) if name[:1].isdigit())
     planned = max((int(name) for name in folder.names(f"{CHECKPOINT}/offsets") if name.isdigit()), default=-1)
-    known = max([*listed, *(ledger.batch for ledger in ledgers.values())], default=-1)
-    if planned < known:
+    last = max([*listed, *(ledger.batch for ledger in ledgers.values())], default=-1)
+    if planned < last:
         raise TargetError(
             f"the {CHECKPOINT} of the archive {folder} is older than its list of files: it ends with batch {planned} "
-            f"and the list with {known}, so that a run would leave out records. Restore both from one backup, or begin "
+            f"and the list with {last}, so that a run would leave out records. Restore both from one backup, or begin "
             "another archive"
         )
     for name, ledger in ledgers.items():
@@ -276,9 +276,9 @@ class Books:
 
     def settle(self) -> None:
         """Write down the finished batches that aren't yet."""
-        known = min((ledger.batch for ledger in self.ledgers.values()), default=-1)
+        last = min((ledger.batch for ledger in self.ledgers.values()), default=-1)
         finished = (int(name) for name in self._folder.names(f"{CHECKPOINT}/commits") if name.isdigit())
-        batches = sorted(batch for batch in finished if batch > known)
+        batches = sorted(batch for batch in finished if batch > last)
         if not batches:
             return
         planned = {batch: _read_planned(self._folder, batch) for batch in batches}

@@ -43,10 +43,10 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
     topic, registry = definition.topic_name, setup.owners_topic
     try:
         async with asyncio.timeout(WRITE_S), ControlPlane.connect(setup.connection, setup.group) as control:
-            found = await _topics(setup, control, topic)
-            count = found[topic].partitions
+            topics = await _topics(setup, control, topic)
+            count = topics[topic].partitions
             if partition is not None:
-                check_partition(actor, TopicPartition(topic, partition), found)
+                check_partition(actor, TopicPartition(topic, partition), topics)
             await write_pause(setup.connection, registry, pause)
     except TimeoutError:
         raise BrokerUnavailableError(
@@ -70,9 +70,9 @@ async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: st
     if feeds is None:
         raise ConfigurationError(f"actor {actor} has one input, and its event time is that of its own records")
     upstream = {topic for topics in feeds.upstream.values() for topic in topics}
-    known = sorted(upstream | (set(definition.topic_names) - feeds.upstream.keys()))
-    if feed.topic not in known:
-        raise ConfigurationError(f"{say_unknown('feed', [feed.topic], known)}. Those of {actor}: {', '.join(known)}")
+    names = sorted(upstream | (set(definition.topic_names) - feeds.upstream.keys()))
+    if feed.topic not in names:
+        raise ConfigurationError(f"{say_unknown('feed', [feed.topic], names)}. Those of {actor}: {', '.join(names)}")
     try:
         async with asyncio.timeout(WRITE_S), ControlPlane.connect(setup.connection, setup.group) as control:
             check_partition(actor, feed, await _topics(setup, control, feed.topic))
@@ -100,8 +100,8 @@ async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: st
 def _definition(setup: Setup, actor: str) -> Any:
     definition = setup.app.actors.get(actor)
     if definition is None:
-        known = ", ".join(sorted(setup.app.actors)) or "none"
-        raise ConfigurationError(f"{say_unknown('actor', [actor], setup.app.actors)}. The app's actors: {known}")
+        names = ", ".join(sorted(setup.app.actors)) or "none"
+        raise ConfigurationError(f"{say_unknown('actor', [actor], setup.app.actors)}. The app's actors: {names}")
     return definition
 
 
@@ -111,14 +111,14 @@ async def _topics(setup: Setup, control: ControlPlane, topic: str) -> Mapping[st
     Raises:
         ConfigurationError: one isn't on the broker.
     """
-    found = await control.topics([topic, setup.owners_topic])
+    topics = await control.topics([topic, setup.owners_topic])
     for name in (topic, setup.owners_topic):
-        if name not in found:
+        if name not in topics:
             raise ConfigurationError(
                 f"topic {name} isn't on the broker: start a worker of app {setup.app.conf.id} once, which checks and "
                 "creates the app's topics"
             )
-    return found
+    return topics
 
 
 def check_partition(actor: str, source: TopicPartition, found: Mapping[str, TopicInfo]) -> None:

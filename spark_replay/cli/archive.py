@@ -35,10 +35,10 @@ class Interval(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read number and unit."""
-        found = re.fullmatch(r"(\d+)(ms|s|m|h)", str(value))
-        if found is None or int(found[1]) == 0:
+        match = re.fullmatch(r"(\d+)(ms|s|m|h)", str(value))
+        if match is None or int(match[1]) == 0:
             self.fail(f"{value!r} isn't a time such as 60s, 5m, 1h or 500ms", param, ctx)
-        return int(found[1]) * _UNITS_MS[found[2]]
+        return int(match[1]) * _UNITS_MS[match[2]]
 
 
 class Pattern(click.ParamType):

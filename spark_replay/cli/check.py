@@ -61,19 +61,19 @@ def check(json_file: Path | None, **options: Any) -> None:
         source = run.source()
         started = time.monotonic()
         with run.progress(f"check {source.topic}"):
-            found = (*find_violations(source, source.describe(), _asked(run, options)), writers(find_foreign(source)))
+            results = (*find_violations(source, source.describe(), _asked(run, options)), writers(find_foreign(source)))
     from spark_replay.comparison.report import SCHEMA
     from spark_replay.report.tables import show_findings
 
-    show_findings(found, run.console)
+    show_findings(results, run.console)
     totals = {
-        "violations": sum(finding.count for finding in found),
-        **{finding.check: finding.count for finding in found},
+        "violations": sum(finding.count for finding in results),
+        **{finding.check: finding.count for finding in results},
         "seconds": round(time.monotonic() - started, 3),
     }
     if json_file is not None:
         with failing():
-            findings = [asdict(finding) for finding in found]
+            findings = [asdict(finding) for finding in results]
             content = {"schema": SCHEMA, "changelog": source.topic, "findings": findings, "totals": totals}
             write_json(json_file, content)
     click.echo(json.dumps(totals))

@@ -32,10 +32,10 @@ class Live:
         Raises:
             click.UsageError: The options don't go together.
         """
-        found = cls(options["live_token_file"], options["live_ca"], options["live_certificate"], options["live_key"])
-        if found.key is not None and found.certificate is None:
+        live = cls(options["live_token_file"], options["live_ca"], options["live_certificate"], options["live_key"])
+        if live.key is not None and live.certificate is None:
             raise click.UsageError("--live-key goes with --live-certificate")
-        return found
+        return live
 
     @property
     def is_given(self) -> bool:

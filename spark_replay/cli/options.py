@@ -52,8 +52,8 @@ class Pair(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         """Split at the first `=`."""
-        key, found, text = str(value).partition("=")
-        if not found or not key:
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
             self.fail(f"{value!r} isn't name=value", param, ctx)
         return key, text
 
@@ -73,7 +73,7 @@ class Given:
     @classmethod
     def of(cls, options: dict[str, Any]) -> Given:
         """Make it from the options that click passes to a command."""
-        given = cls(
+        shared = cls(
             brokers=options.get("brokers"),
             kafka_options=dict(options["kafka_option"]),
             kafka_properties=options["kafka_properties"],
@@ -82,9 +82,9 @@ class Given:
             archive=options.get("archive"),
             changelog=options.get("changelog", ""),
         )
-        if given.brokers is None and given.archive is None:
-            raise click.UsageError("give the log's place: --brokers, or --archive, or both")
-        return given
+        if shared.brokers is None and shared.archive is None:
+            raise click.UsageError("give the place of the log: --brokers, or --archive, or both")
+        return shared
 
     def client(self, spark: SparkSession) -> dict[str, str]:
         """Return the Kafka client's settings; those of `--kafka-option` go before those of the file."""
@@ -192,7 +192,7 @@ def command_line(context: click.Context) -> str:
         elif value is True:
             words.append(flag)
         elif value not in (None, False, (), param.default):
-            words += [f"{flag} {shlex.quote(str(one))}" for one in (value if isinstance(value, tuple) else (value,))]
+            words += [f"{flag} {shlex.quote(str(word))}" for word in (value if isinstance(value, tuple) else (value,))]
     return " ".join(words)
 
 

@@ -65,13 +65,13 @@ def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: 
     python -m spark_replay rebuild --archive archive --changelog shop-spent-changelog \\
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    given = Given.of(options)
+    shared = Given.of(options)
     with failing():
         require_pyspark()
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
-    with running(given.with_delta() if file_format == "delta" else given) as run:
+    with running(shared.with_delta() if file_format == "delta" else shared) as run:
         from spark_replay.fold.rebuild import SUMMARY, write_rebuild
         from spark_replay.sources.staging import require_replaceable
 

@@ -88,15 +88,15 @@ def recompute(
             click.echo(json.dumps(plan.summary))
             return
         with run.progress(f"recompute {plan.input}"):
-            found = recompute_actor(run.spark, plan)
+            result = recompute_actor(run.spark, plan)
     from spark_replay.recompute.report import show
 
-    show(found, run.console)
+    show(result, run.console)
     if json_file is not None:
         with failing():
-            write_json(json_file, asdict(found) | {"totals": found.totals})
-    click.echo(json.dumps(found.totals))
-    sys.exit(1 if found.mismatches else 0)
+            write_json(json_file, asdict(result) | {"totals": result.totals})
+    click.echo(json.dumps(result.totals))
+    sys.exit(1 if result.mismatches else 0)
 
 
 def _show_plan(plan: Recompute, console: Console) -> None:

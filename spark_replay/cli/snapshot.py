@@ -72,14 +72,14 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if options["brokers"] is None:
         raise click.UsageError("a snapshot is made from the brokers' log: give --brokers")
-    given = Given.of(options)
-    with running(given) as run:
+    shared = Given.of(options)
+    with running(shared) as run:
         from spark_replay.snapshot.snapshot import require_store, write_snapshot
         from spark_replay.sources.kafka import kafka
         from spark_replay.sources.staging import require_replaceable
         from stores._core.snapshot import SNAPSHOT_MANIFEST
 
-        source = kafka(run.spark, options["brokers"], given.changelog, given.client(run.spark))
+        source = kafka(run.spark, options["brokers"], shared.changelog, shared.client(run.spark))
         store = require_store(publish or source.topic, app)
         require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         keys = None

@@ -95,23 +95,23 @@ def validate(json_file: Path | None, html_file: Path | None, min_keys: int, **op
     with running(Given.of(options)) as run:
         source = run.source()
         with run.progress(f"validate {source.topic}"):
-            found = _compare(source, run.given, options)
-        _show(found, run.console, json_file)
+            report = _compare(source, run.given, options)
+        _show(report, run.console, json_file)
         if html_file is not None:
-            _write_page(html_file, found, source)
-    click.echo(json.dumps(found.totals))
-    if found.is_clean and found.unanswered:
-        numbers = ", ".join(map(str, sorted(found.unanswered)))
+            _write_page(html_file, report, source)
+    click.echo(json.dumps(report.totals))
+    if report.is_clean and report.unanswered:
+        numbers = ", ".join(map(str, sorted(report.unanswered)))
         raise Failure(
-            f"the state of {len(found.unanswered)} of {len(found.ends)} partitions of {found.changelog} couldn't be "
+            f"the state of {len(report.unanswered)} of {len(report.ends)} partitions of {report.changelog} couldn't be "
             f"read and isn't compared: {numbers}. The others are equal"
         )
-    if found.is_clean and found.compared < min_keys:
+    if report.is_clean and report.compared < min_keys:
         raise Failure(
-            f"{found.compared} keys of {found.changelog} were compared with {found.against}, fewer than --min-keys "
-            f"{min_keys}: is it the right store, point and folder? With --min-keys {found.compared} this is no failure"
+            f"{report.compared} keys of {report.changelog} were compared with {report.against}, fewer than --min-keys "
+            f"{min_keys}: is it the right store, point and folder? With --min-keys {report.compared} this is no failure"
         )
-    sys.exit(0 if found.is_clean else 1)
+    sys.exit(0 if report.is_clean else 1)
 
 
 def _require_one_side(options: dict[str, Any]) -> None:
@@ -193,5 +193,5 @@ def _show(found: Report, console: Console, json_file: Path | None) -> None:
 def _write_page(file: Path, found: Report, source: Source) -> None:
     from spark_replay.report.html import Made, render_report, write_page
 
-    made = Made(command=command_line(click.get_current_context()), source=str(source))
-    write_page(file, render_report(found, made=made))
+    origin = Made(command=command_line(click.get_current_context()), source=str(source))
+    write_page(file, render_report(found, made=origin))

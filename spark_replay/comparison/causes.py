@@ -104,12 +104,12 @@ def name_causes(
         `epoch`, `first_offset`, `first_source`, `input`, `has_inputs`, null if there is none).
     """
     asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
-    found = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
+    facts = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
     if everything is None:
-        found = found.withColumn("aborted_at", F.lit(None).cast("bigint"))
+        facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
     else:
-        found = found.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
-    found = found.join(F.broadcast(_epochs(rows)), on="partition", how="left")
+        facts = facts.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
+    facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     has_inputs = _true(F.exists("epochs", lambda owner: owner["has_inputs"]))
     # an export of an earlier release doesn't say which of several inputs a write came from
@@ -127,7 +127,7 @@ def name_causes(
         lambda owner: (owner["epoch"] > F.col("log.epoch")) & (owner["first_offset"] < F.col("log.offset")),
     )
     return (
-        found.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
+        facts.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
         .withColumn("cause", _cause(known, has_inputs))
         .drop("epochs")
     )
@@ -201,7 +201,7 @@ def _cause(known: Known, has_inputs: Column) -> Column:
     is_older = _true(held_at < log["offset"]) | _true(seems_older)
     is_newer = (is_comparable & (export["source_offset"] > log["source_offset"])) | (export["epoch"] > log["epoch"])
     is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
-    found = {
+    causes = {
         "record_without_metadata": kind == "without_metadata",
         NOT_JUDGED: kind == "superseded",
         "wrong_partition": kind == "wrong_partition",
@@ -221,7 +221,7 @@ def _cause(known: Known, has_inputs: Column) -> Column:
         "overlapping_owners": F.col("partition").isin(*known.contested),
         "never_committed": is_certain,
     }
-    names = [F.when(_true(condition), name) for name, condition in (*found.items(), *rest.items())]
+    names = [F.when(_true(condition), name) for name, condition in (*causes.items(), *rest.items())]
     return F.coalesce(*names, F.lit("unknown"))
 
 

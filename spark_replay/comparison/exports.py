@@ -363,9 +363,9 @@ def _check_file(copy: Copy) -> None:
     for name, kind in _COLUMNS.items():
         if name in _NEWER_COLUMNS and name not in schema.names:
             continue
-        found = schema.field(name).type if name in schema.names else "missing"
-        if found != kind:
-            raise ExportError(f"{copy.file}: column {name} is {found}, expected {kind}")
+        column = schema.field(name).type if name in schema.names else "missing"
+        if column != kind:
+            raise ExportError(f"{copy.file}: column {name} is {column}, expected {kind}")
     if metadata.num_rows != copy.part.keys:
         raise ExportError(
             f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"

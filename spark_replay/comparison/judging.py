@@ -93,8 +93,8 @@ def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Se
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
     """Return the names of the fields in which two structs differ."""
-    found = [F.when(~is_same(F.col(f"{left}.{name}"), F.col(f"{right}.{name}"), name), name) for name in names]
-    return F.filter(F.array(*found), lambda name: name.isNotNull())
+    columns = [F.when(~is_same(F.col(f"{left}.{name}"), F.col(f"{right}.{name}"), name), name) for name in names]
+    return F.filter(F.array(*columns), lambda name: name.isNotNull())
 
 
 def is_same(left: Column, right: Column, name: str) -> Column:

@@ -146,10 +146,10 @@ class Workers:
         Raises:
             LiveError: No worker answers, or not as it should.
         """
-        found: list[Answer] = []
-        while len(found) < len(keys):
-            found += self._first_of(store, keys[len(found) :], partition)
-        return found
+        answers: list[Answer] = []
+        while len(answers) < len(keys):
+            answers += self._first_of(store, keys[len(answers) :], partition)
+        return answers
 
     def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:
         """Ask for keys, and give what one answer holds: all, or the first of them."""

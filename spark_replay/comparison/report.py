@@ -214,11 +214,11 @@ def report(
 
 
 def _causes(rows: Sequence[Row]) -> dict[int, Counter[str]]:
-    found: dict[int, Counter[str]] = {}
+    causes: dict[int, Counter[str]] = {}
     for row in rows:
         if row["cause"] != NOT_JUDGED:
-            found.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
-    return found
+            causes.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
+    return causes
 
 
 def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
@@ -234,7 +234,7 @@ def _copies(held: Held) -> list[Finding]:
 
 
 def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Example]]:
-    found: dict[str, list[Example]] = {}
+    examples: dict[str, list[Example]] = {}
     for row in rows:
         example = Example(
             partition=row["partition"],
@@ -244,8 +244,8 @@ def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Examp
             log=side(row["log"], has_windows=has_windows),
             export=side(row["export"], has_windows=has_windows),
         )
-        found.setdefault(row["kind"], []).append(example)
-    return {kind: found[kind] for kind in KINDS if kind in found}
+        examples.setdefault(row["kind"], []).append(example)
+    return {kind: examples[kind] for kind in KINDS if kind in examples}
 
 
 def _seen(row: Row) -> str:

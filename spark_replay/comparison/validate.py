@@ -82,24 +82,24 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
-    with open_side(against, described, placement=placement) as held:
+    with open_side(against, described, placement=placement) as state:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
-        require_comparable(held, described)
-        judged, summary = _compare(source, described, held)
-        _require_read(summary, held)
-    owned = [part for part in held.parts if part.epoch is not None]
+        require_comparable(state, described)
+        judged, summary = _compare(source, described, state)
+        _require_read(summary, state)
+    owned = [part for part in state.parts if part.epoch is not None]
     foreign = find_foreign(source, owned, only_behind=invariants is None)
     findings: tuple[Finding, ...] = (
         (writers(foreign),) if any(foreign.behind.values()) or invariants is not None else ()
     )
     if invariants is not None:
-        findings += find_violations(source, judged.topic, replace(invariants, placement=held.placement))
+        findings += find_violations(source, judged.topic, replace(invariants, placement=state.placement))
     seconds = time.monotonic() - started
     return report(
         summary,
         topic=judged.topic,
-        held=held,
+        held=state,
         findings=findings,
         seconds=seconds,
         has_windows=bool(judged.windows),
@@ -131,9 +131,9 @@ def validate_live(
         ReplayError: What `Source.describe` raises.
     """
     started = time.monotonic()
-    with open_live(source, workers, store=store, sample=sample, placement=placement) as (held, topic):
-        judged, summary = _compare(source, topic, held)
-    return report(summary, topic=judged.topic, held=held, seconds=time.monotonic() - started)
+    with open_live(source, workers, store=store, sample=sample, placement=placement) as (state, topic):
+        judged, summary = _compare(source, topic, state)
+    return report(summary, topic=judged.topic, held=state, seconds=time.monotonic() - started)
 
 
 def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -146,8 +146,8 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
         boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
     """
-    topic, held = _opened(source, against, placement)
-    return _judged(source, topic, held).rows
+    topic, state = _opened(source, against, placement)
+    return _judged(source, topic, state).rows
 
 
 def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -156,15 +156,15 @@ def explain_exports(source: Source, *, against: Path, placement: str = "key") ->
     Returns:
         Rows as of `compare_exports`, with the columns that `spark_replay.comparison.causes.name_causes` adds.
     """
-    topic, held = _opened(source, against, placement)
-    return _explained(source, held, _judged(source, topic, held))
+    topic, state = _opened(source, against, placement)
+    return _explained(source, state, _judged(source, topic, state))
 
 
 def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
-    held = _open.enter_context(open_side(against, source.describe(), placement=placement))
+    state = _open.enter_context(open_side(against, source.describe(), placement=placement))
     topic = source.describe()
-    require_comparable(held, topic)
-    return topic, held
+    require_comparable(state, topic)
+    return topic, state
 
 
 def require_comparable(held: Held, topic: Topic) -> None:

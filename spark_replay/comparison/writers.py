@@ -98,13 +98,15 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     Raises:
         ReplayError: What `Source.describe` raises.
     """
-    topic, held = source.describe(), {part.partition: part for part in parts}
+    topic, stores = source.describe(), {part.partition: part for part in parts}
     if only_behind:
-        firsts = ((held[number].changelog_offset if number in held else end) for number, end in enumerate(topic.ends))
+        firsts = (
+            (stores[number].changelog_offset if number in stores else end) for number, end in enumerate(topic.ends)
+        )
         topic = replace(topic, starts=tuple(map(min, map(max, topic.starts, firsts), topic.ends)))
     owners, note = last_owners(source, topic)
     behind = F.col("offset") >= by_partition(
-        [_of(held, number, "changelog_offset") for number in range(topic.partition_count)]
+        [_of(stores, number, "changelog_offset") for number in range(topic.partition_count)]
     )
     fields = metadata_fields(F.col("metadata"))
     rows = read_rows(source, topic).select(
@@ -113,7 +115,9 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
         F.substring("key", 1, _SHOWN_BYTES).alias("key"),
         *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
     )
-    judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn("why", _why(topic, owners, held))
+    judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn(
+        "why", _why(topic, owners, stores)
+    )
     first = F.struct("offset", "key", "epoch", "source_offset", "input", "why")
     counts = {
         "count": F.count("why"),
@@ -121,13 +125,13 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
         "first": F.min(F.when(F.col("why").isNotNull(), first)),
     }
     with reading(str(source)):
-        found = judged.groupBy("partition").agg(*(count.alias(name) for name, count in counts.items())).collect()
-    found.sort(key=lambda row: row["partition"])
+        partitions = judged.groupBy("partition").agg(*(count.alias(name) for name, count in counts.items())).collect()
+    partitions.sort(key=lambda row: row["partition"])
     return Foreign(
-        counts={row["partition"]: row["count"] for row in found},
-        examples=[_told(row["partition"], row["first"], owners, held) for row in found if row["count"]],
+        counts={row["partition"]: row["count"] for row in partitions},
+        examples=[_told(row["partition"], row["first"], owners, stores) for row in partitions if row["count"]],
         notes=[note] if note else [],
-        behind={row["partition"]: row["behind"] for row in found},
+        behind={row["partition"]: row["behind"] for row in partitions},
     )
 
 

@@ -48,8 +48,8 @@ class Codecs:
         loaded = load_app(app)
         changelogs = {loaded.decoder(name).changelog: name for name in loaded.stores}
         if changelog not in changelogs:
-            known = ", ".join(sorted(changelogs)) or "none"
-            raise WrongTopicError(f"{changelog} isn't a changelog of the app {app}, which has: {known}")
+            names = ", ".join(sorted(changelogs)) or "none"
+            raise WrongTopicError(f"{changelog} isn't a changelog of the app {app}, which has: {names}")
         return cls(app, changelogs[changelog], _folder_of(app))
 
     def load(self) -> Any:

@@ -242,13 +242,13 @@ def write_rebuild(
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
-        found = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
-        topic, point = found.settled.topic, found.settled.point
-        counts = _counts(found.rows)
+        folded = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
+        topic, point = folded.settled.topic, folded.settled.point
+        counts = _counts(folded.rows)
         below = counts.pop("below")
         _require_changelog(source, counts)
-        windows = found.windows
-        state = found.state_of(windows)
+        windows = folded.windows
+        state = folded.state_of(windows)
         write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
         keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
         parts = _partitions(topic, point, keys)
@@ -263,7 +263,7 @@ def write_rebuild(
             seconds=round(time.monotonic() - started, 3),
             format=file_format,
             partitions=parts,
-            unknown_keys=_examples(found.unknown) if counts["unknown"] else (),
+            unknown_keys=_examples(folded.unknown) if counts["unknown"] else (),
             notes=(
                 *_notes(topic, point, windows),
                 *_before_all(source, topic, _as_of(as_of), below),
@@ -293,16 +293,16 @@ def _require_whole(folder: Path, summary: RebuildSummary) -> None:
     """Check that the files of each partition have the rows that the summary tells: Spark reads what is there."""
     for part in summary.partitions:
         number, expected = part.partition, part.keys
-        found = 0
+        rows = 0
         for file in (folder / f"partition={number}").glob("*.parquet"):
             try:
-                found += pyarrow.parquet.read_metadata(file).num_rows
+                rows += pyarrow.parquet.read_metadata(file).num_rows
             except (OSError, pyarrow.ArrowException) as error:
                 reason = str(error).splitlines()[0]
                 raise ReadError(f"{file} of a rebuild can't be read ({reason}): rebuild again") from error
-        if found != expected:
+        if rows != expected:
             raise ReadError(
-                f"partition {number} of the rebuild in {folder} has {found} rows, and was written with {expected}: "
+                f"partition {number} of the rebuild in {folder} has {rows} rows, and was written with {expected}: "
                 "rebuild again, or give a folder that this machine sees"
             )
 
@@ -397,7 +397,7 @@ def _read_back(
     lost = F.col("key_json").isNull() | F.col("value_json").isNull() if is_decoded else F.lit(False)
     extra = "key_json string, value_json string, " if is_decoded else ""
     rows = read_files(spark, folder, file_format, extra + COLUMNS)
-    found = digests(rows, state.columns, lost=F.count_if(lost))
-    require_same(digests(state, state.columns), found, folder)
-    keys = {number: digest.rows for number, digest in found.items()}
-    return keys, sum(digest.more for digest in found.values()) if is_decoded else None
+    read = digests(rows, state.columns, lost=F.count_if(lost))
+    require_same(digests(state, state.columns), read, folder)
+    keys = {number: digest.rows for number, digest in read.items()}
+    return keys, sum(digest.more for digest in read.values()) if is_decoded else None

@@ -93,9 +93,9 @@ def settle(
             topic = _described_again(source, topic)
             point = point_at(topic, point.before, point.times_ms)
         with reading(str(source)):
-            found = fold.settled(source.live, topic, point, risky)
-        if found is not None:
-            return found
+            settled = fold.settled(source.live, topic, point, risky)
+        if settled is not None:
+            return settled
     raise ReadError(
         f"{source} was compacted while it was read, {ATTEMPTS} times: its state at the point is unknown. Try "
         "again, raise the topic's min.compaction.lag.ms, or give an archive that was begun before the point (--archive)"

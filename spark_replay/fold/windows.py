@@ -82,16 +82,16 @@ def folded_windows(folded: DataFrame, topic: Topic) -> WindowLog:
     """Return what a fold says of windows; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
     if not topic.deletes:
         return NO_WINDOWS
-    found = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
-    return _window_log(found.collect(), topic.partition_count)
+    rows = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
+    return _window_log(rows.collect(), topic.partition_count)
 
 
 def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
     """Return the same of rows that somebody holds, with `partition`, `key` and `value`."""
     if not topic.deletes:
         return NO_WINDOWS
-    found = kept.where(_is_progress()).select("partition", "value")
-    return _window_log(found.collect(), topic.partition_count)
+    rows = kept.where(_is_progress()).select("partition", "value")
+    return _window_log(rows.collect(), topic.partition_count)
 
 
 def newest_windows(source: Source, topic: Topic) -> WindowLog:
@@ -104,8 +104,8 @@ def newest_windows(source: Source, topic: Topic) -> WindowLog:
         return NO_WINDOWS
     rows = read_rows(source, topic).where(_is_progress()).groupBy("partition")
     with reading(str(source)):
-        found = rows.agg(F.max_by("value", "offset").alias("value")).collect()
-    return _window_log(found, topic.partition_count)
+        newest = rows.agg(F.max_by("value", "offset").alias("value")).collect()
+    return _window_log(newest, topic.partition_count)
 
 
 def _is_progress() -> Column:

@@ -85,17 +85,17 @@ class Recompute:
     @property
     def input(self) -> str:
         """The inputs' names."""
-        return ", ".join(one.topic.name for one in self.inputs)
+        return ", ".join(each.topic.name for each in self.inputs)
 
     @property
     def bounds(self) -> list[tuple[int, ...]]:
         """By input and partition, the offset that the replay stops before."""
-        return [one.bounds for one in self.inputs]
+        return [each.bounds for each in self.inputs]
 
     @property
     def offsets(self) -> int:
         """The number of offsets of the inputs that are read, markers and aborted records included."""
-        return sum(sum(one.bounds) - sum(one.starts) for one in self.inputs)
+        return sum(sum(each.bounds) - sum(each.starts) for each in self.inputs)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -113,9 +113,9 @@ class Recompute:
                 for start, end in zip(topic.starts, topic.ends, strict=True)
             ),
             "partitions": [
-                {"topic": one.topic.name, "partition": number, "start": start, "end": end, "end_by": by}
-                for one in self.inputs
-                for number, (start, end, by) in enumerate(zip(one.starts, one.bounds, one.bound_by, strict=True))
+                {"topic": each.topic.name, "partition": number, "start": start, "end": end, "end_by": by}
+                for each in self.inputs
+                for number, (start, end, by) in enumerate(zip(each.starts, each.bounds, each.bound_by, strict=True))
             ],
         }
 
@@ -234,8 +234,8 @@ def require_same_topics(
         InputError: A topic was re-created after the commit. The error names both ids.
     """
     for number, (_, metadata) in enumerate(committed):
-        known = replayer.topics_of(metadata)
-        topics = [(source, known.input_id), *((topic, known.changelog_id(name)) for name, topic in changelogs.items())]
+        mark = replayer.topics_of(metadata)
+        topics = [(source, mark.input_id), *((topic, mark.changelog_id(name)) for name, topic in changelogs.items())]
         for topic, known_id in topics:
             if known_id and topic.topic_id and known_id != topic.topic_id:
                 raise InputError(
@@ -243,10 +243,10 @@ def require_same_topics(
                     f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was "
                     "re-created since, or this is another cluster. Offsets of one don't apply to the other"
                 )
-        if known.is_recreated and (first := first_epoch(number)) is not None and first < known.since:
+        if mark.is_recreated and (first := first_epoch(number)) is not None and first < mark.since:
             raise InputError(
                 f"{source.name} with the id {source.topic_id} replaces another topic: partition {number} has "
-                f"state of the owners' epochs {first} to {known.since - 1}, whose input offsets are of the former "
+                f"state of the owners' epochs {first} to {mark.since - 1}, whose input offsets are of the former "
                 "topic. That state can't be compared with a replay of the new topic alone"
             )
 
@@ -256,10 +256,10 @@ def _chosen(replayer: Any, store: str | None) -> dict[str, str]:
         if not replayer.changelogs:
             raise AppError(f"actor {replayer.actor} keeps no state: there is nothing to compare")
         return dict(replayer.changelogs)
-    known = _all_stores(replayer)
-    if store not in known:
-        raise AppError(f"actor {replayer.actor} has no store {store!r}, it has {', '.join(known) or 'none'}")
-    return {store: known[store]}
+    stores = _all_stores(replayer)
+    if store not in stores:
+        raise AppError(f"actor {replayer.actor} has no store {store!r}, it has {', '.join(stores) or 'none'}")
+    return {store: stores[store]}
 
 
 def _all_stores(replayer: Any) -> dict[str, str]:
@@ -373,7 +373,7 @@ class _Facts:
     def next_kept(self, partition: int, folders: Mapping[str, Path]) -> int:
         """Return the offset behind the last input that the rebuilds know of."""
         if self._kept is None:
-            found = []
+            epochs = []
             for store, folder in folders.items():
                 ends = {part.partition: part.end_offset for part in _summary(folder).partitions}
                 place = F.element_at(
@@ -381,9 +381,9 @@ class _Facts:
                 )
                 kept = read_rebuild(self._spark, folder)
                 log = self._rows_of(store).where(F.col("offset") < place)
-                found += [self._highest(log), self._highest(kept)]
-            numbers = {number for highest in found for number in highest}
-            self._kept = {number: max(highest.get(number, 0) for highest in found) for number in numbers}
+                epochs += [self._highest(log), self._highest(kept)]
+            numbers = {number for highest in epochs for number in highest}
+            self._kept = {number: max(highest.get(number, 0) for highest in epochs) for number in numbers}
         return self._kept.get(partition, 0)
 
     def last_ms(self, bounds: Sequence[Sequence[int]]) -> tuple[int | None, ...]:
@@ -417,8 +417,8 @@ class _Facts:
 
     def _by_partition(self, rows: DataFrame, value: Any) -> dict[int, int]:
         with reading(f"the changelogs {', '.join(topic.name for topic in self._changelogs.values())}"):
-            found: list[Row] = rows.groupBy("partition").agg(value.alias("found")).collect()
-        return {row["partition"]: row["found"] for row in found if row["found"] is not None}
+            values: list[Row] = rows.groupBy("partition").agg(value.alias("found")).collect()
+        return {row["partition"]: row["found"] for row in values if row["found"] is not None}
 
 
 def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:

@@ -155,10 +155,12 @@ def _notes(found: Recomputed) -> list[str]:
         numbers = ", ".join(by_changelog)
         notes.append(f"no committed offset of {numbers}: replayed up to the last input that the changelogs name")
     notes += [f"not in the input, {count} times: {reason}" for reason, count in found.unknown_events.items()]
-    for one in found.differences:
-        why = "" if one.unknown is None else f" ({one.unknown})"
-        notes.append(f"{one.kind}: store {one.store} partition {one.partition} key {one.key}{why}")
-        notes += [f"    log: {side_line(one.log)}", f"    recomputed: {side_line(one.recomputed)}"]
+    for difference in found.differences:
+        why = "" if difference.unknown is None else f" ({difference.unknown})"
+        notes.append(
+            f"{difference.kind}: store {difference.store} partition {difference.partition} key {difference.key}{why}"
+        )
+        notes += [f"    log: {side_line(difference.log)}", f"    recomputed: {side_line(difference.recomputed)}"]
     return notes
 
 

@@ -106,7 +106,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
         replayer = load_replayer(job.module, job.actor, where=THERE)
         for number, group in groupby(rows, key=itemgetter(0)):
             kept, records = _split(number, group)
-            found = replayer.run(
+            result = replayer.run(
                 number,
                 records,
                 partition_count=len(job.starts),
@@ -117,7 +117,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
                 topic_ids=job.topic_ids,
                 metadata=job.metadata[number],
             )
-            for row in found:
+            for row in result:
                 yield number, *row
     except RecomputeError:
         raise

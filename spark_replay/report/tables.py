@@ -29,10 +29,10 @@ def show(found: Report, console: Console) -> None:
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """Print what the checks of a log found."""
-    for found in findings:
-        verdict = "holds" if not found.count else f"{found.count:,} records break it"
-        lines = [f"{found.check}: {found.means}: {verdict}"]
-        lines += [f"    {text}" for text in (*found.examples[:_EXAMPLES], *found.notes)]
+    for finding in findings:
+        verdict = "holds" if not finding.count else f"{finding.count:,} records break it"
+        lines = [f"{finding.check}: {finding.means}: {verdict}"]
+        lines += [f"    {text}" for text in (*finding.examples[:_EXAMPLES], *finding.notes)]
         for line in lines:
             say(console, line)
 

@@ -94,26 +94,26 @@ def publish_state(
 
 def _check_target(target: KafkaSource, count: int, like: Settings) -> Topic | None:
     try:
-        found = target.describe()
+        topic = target.describe()
     except UnknownTopicError:
         return None
-    if any(found.high_watermarks):
+    if any(topic.high_watermarks):
         raise TargetError(
             f"topic {target.topic} has, or had, records: a state is published into a new topic. Delete it, or choose "
             "another name"
         )
-    if found.partition_count != count:
-        raise TargetError(f"topic {target.topic} has {found.partition_count} partitions, not {count}: delete it")
+    if topic.partition_count != count:
+        raise TargetError(f"topic {target.topic} has {topic.partition_count} partitions, not {count}: delete it")
     policy, wanted = _settings_of(target).effective["cleanup.policy"], _policy(like)
     if sorted(policy.split(",")) != sorted(wanted.split(",")):
         raise TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
-    return found
+    return topic
 
 
 def _policy(like: Settings) -> str:
     """Return the `cleanup.policy` of a new changelog: changelogs of window stores also delete old records."""
-    found = like.effective["cleanup.policy"].split(",")
-    return "compact,delete" if {"compact", "delete"} <= set(found) else "compact"
+    policies = like.effective["cleanup.policy"].split(",")
+    return "compact,delete" if {"compact", "delete"} <= set(policies) else "compact"
 
 
 def _refuse_windows(source: KafkaSource, topic: Topic, count: int) -> None:
@@ -197,10 +197,10 @@ def _require_published(kept: DataFrame, target: KafkaSource) -> int:
         ReadError: It hasn't.
     """
     rows = kept_writes(read_rows(target, target.describe())).where(F.col("value").isNotNull())
-    written, found = (_digests(frame) for frame in (kept, rows))
-    for number in sorted(written.keys() | found.keys()):
-        if written.get(number) != found.get(number):
-            counts = [0 if side.get(number) is None else side[number].rows for side in (written, found)]
+    written, stored = (_digests(frame) for frame in (kept, rows))
+    for number in sorted(written.keys() | stored.keys()):
+        if written.get(number) != stored.get(number):
+            counts = [0 if side.get(number) is None else side[number].rows for side in (written, stored)]
             raise ReadError(
                 f"{counts[0]} keys were written to {target.topic} partition {number}, and {counts[1]} are in it, or "
                 "other values: does another program write to it? Delete the topic, and publish again"

@@ -37,14 +37,14 @@ def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SnapshotTable]]:
     Raises:
         ValueError: a file can't be read or written; the text says which.
     """
-    made: list[tuple[int, SnapshotTable]] = []
+    tables: list[tuple[int, SnapshotTable]] = []
     try:
         for partition, group in groupby(_rows(rows), key=_partition):
             content = ((key, value) for _, key, value in group)
-            made += [(partition, table) for table in write_tables(content, partial(_path, prefix, partition))]
+            tables += [(partition, table) for table in write_tables(content, partial(_path, prefix, partition))]
     except (StoreError, OSError, pa.ArrowException) as error:
         raise ValueError(f"tables of {rows} can't be made: {error}") from error
-    return made
+    return tables
 
 
 def _path(prefix: Path, partition: int, number: int) -> Path:

@@ -30,7 +30,7 @@ class Digest:
 def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = None) -> dict[int, Digest]:
     """Return the digest of each partition that has rows, over these columns."""
     # a sum of bigints overflows
-    found = (
+    partitions = (
         rows.groupBy("partition")
         .agg(
             F.count(F.lit(1)).alias("rows"),
@@ -39,7 +39,7 @@ def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = No
         )
         .collect()
     )
-    return {row["partition"]: Digest(row["rows"], row["sum"], row["more"]) for row in found}
+    return {row["partition"]: Digest(row["rows"], row["sum"], row["more"]) for row in partitions}
 
 
 def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], folder: Path) -> None:

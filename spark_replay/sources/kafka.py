@@ -131,17 +131,20 @@ class KafkaSource(LiveSource):
         """
         with self.asking() as admin:
             at = admin.offsets_at(topic, timestamp_ms)
-        found = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
+        offsets = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
         width = _FIRST_LOOK
-        while len(found) < topic.partition_count:
+        while len(offsets) < topic.partition_count:
             ends = [
-                at[number] if number in found else min(at[number] + width, end) for number, end in enumerate(topic.ends)
+                at[number] if number in offsets else min(at[number] + width, end)
+                for number, end in enumerate(topic.ends)
             ]
             look = self.records(replace(topic, starts=at, ends=tuple(ends)))
-            found |= first_since(look, timestamp_ms, str(self))
-            found |= {number: found.get(number, end) for number, end in enumerate(ends) if end == topic.ends[number]}
+            offsets |= first_since(look, timestamp_ms, str(self))
+            offsets |= {
+                number: offsets.get(number, end) for number, end in enumerate(ends) if end == topic.ends[number]
+            }
             width *= 100
-        return tuple(found[number] for number in range(topic.partition_count))
+        return tuple(offsets[number] for number in range(topic.partition_count))
 
     def after(self, older: ArchiveSource) -> JoinedSource:
         """Return the archive up to its end and Kafka from there on.
@@ -210,10 +213,10 @@ class JoinedSource(Source):
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look into the archive first, and ask the brokers about partitions where it isn't that late."""
         joints = topic.joints
-        found = self.older.offsets_at(replace(topic, ends=_at_most(topic.ends, joints)), timestamp_ms)
+        offsets = self.older.offsets_at(replace(topic, ends=_at_most(topic.ends, joints)), timestamp_ms)
         later = self.newer.offsets_at(topic, timestamp_ms)
         return tuple(
-            at if at < joint else max(joint, other) for at, joint, other in zip(found, joints, later, strict=True)
+            at if at < joint else max(joint, other) for at, joint, other in zip(offsets, joints, later, strict=True)
         )
 
     def __str__(self) -> str:

@@ -115,18 +115,21 @@ async def send_commands(setup: Setup, control: ControlPlane, addressed: Sequence
     Raises:
         BrokerUnavailableError: the broker doesn't take them.
     """
-    sources = {one.source for one in addressed}
+    sources = {each.source for each in addressed}
     topics = await control.topics(source.topic for source in sources)
     options = {"acks": "all", "enable_idempotence": True}
     async with producing("sending commands", setup.connection, "parked", **options) as producer:
         # As late as can be: what is written to the inputs from here on isn't what the commands are about.
         ends = {source: (await control.bounds(source)).end for source in sources}
         sent = []
-        for one in addressed:
-            (topic, partition), before = one.source, one.least if one.is_exact else max(ends[one.source], one.least)
-            told = msgspec.json.encode(msgspec.structs.replace(one.command, before=before))
-            headers = setup.command_key(topic, topics[topic]).headers(partition, one.key, told)
-            sent.append(await producer.send(topic, told, one.key, partition=partition, headers=headers))
+        for each in addressed:
+            (topic, partition), before = (
+                each.source,
+                each.least if each.is_exact else max(ends[each.source], each.least),
+            )
+            told = msgspec.json.encode(msgspec.structs.replace(each.command, before=before))
+            headers = setup.command_key(topic, topics[topic]).headers(partition, each.key, told)
+            sent.append(await producer.send(topic, told, each.key, partition=partition, headers=headers))
         return [int(written.offset) for written in await asyncio.gather(*sent)]
 
 
@@ -171,8 +174,8 @@ def failure_of(admin_command: AdminCommand) -> str | None:
     left, before = admin_command.left, {entry.sequence: entry for entry in admin_command.line.entries}
     if left is None or (left.what == "effect" and not left.head.is_parked):
         return None
-    known = before.get(left.head.sequence)
-    if left.head.error is not None and (known is None or left.head.attempts != known.attempts or left.what == "effect"):
+    entry = before.get(left.head.sequence)
+    if left.head.error is not None and (entry is None or left.head.attempts != entry.attempts or left.what == "effect"):
         return f"{left.head.id} failed again, {count_of(left)} still parked: {left.head.error}"
     if not admin_command.gone:
         return (

@@ -151,10 +151,10 @@ class Many:
             line = admin_command.line
             by_part[line.actor, line.what, line.partition][line.key] = admin_command
         for (_, what, partition), admin_commands in by_part.items():
-            one = next(iter(admin_commands.values()))
-            found = await one.reader.part(one.definition, what, partition, admin_commands)
+            command = next(iter(admin_commands.values()))
+            lines = await command.reader.part(command.definition, what, partition, admin_commands)
             for key, admin_command in admin_commands.items():
-                admin_command.found(found.get(key))
+                admin_command.found(lines.get(key))
 
 
 def _drops(line: ParkedQueue) -> list[tuple[str, str | None]]:

@@ -49,17 +49,17 @@ def parse_target(text: str) -> Target:
 
 
 def _offsets(text: str) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for part in text.split(","):
         place, _, offset = part.strip().partition("=")
         topic, _, partition = place.rpartition(":")
         if not topic or not (_is_number(partition) and _is_number(offset)):
             raise ConfigurationError(f"{part.strip()!r} is no offset. Write {FORMS}")
         source = TopicPartition(topic, int(partition))
-        if source in found:
+        if source in offsets:
             raise ConfigurationError(f"{place} is there twice in {text!r}")
-        found[source] = int(offset)
-    return found
+        offsets[source] = int(offset)
+    return offsets
 
 
 def _is_number(text: str) -> bool:

@@ -79,9 +79,9 @@ class Folder:
         from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
         streaming: Any = self._jvm.org.apache.spark.sql.execution.streaming
-        found = streaming.CheckpointFileManager
+        manager = streaming.CheckpointFileManager
         # Spark 4.1 moved it
-        return streaming.checkpointing.CheckpointFileManager if isinstance(found, JavaPackage) else found
+        return streaming.checkpointing.CheckpointFileManager if isinstance(manager, JavaPackage) else manager
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)

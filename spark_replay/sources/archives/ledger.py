@@ -57,9 +57,9 @@ class Ledger:
     def extended(self, batch: int, read: Read) -> Ledger:
         """Return the ledger with one more batch."""
         begun = (*self.starts, *read.starts[len(self.starts) :])
-        known = (*self.spans, *(() for _ in begun[len(self.spans) :]))
+        parts = (*self.spans, *(() for _ in begun[len(self.spans) :]))
         grown = []
-        for number, (spans, start, end) in enumerate(zip(known, begun, read.ends, strict=True)):
+        for number, (spans, start, end) in enumerate(zip(parts, begun, read.ends, strict=True)):
             at = spans[-1].end if spans else start
             # how long ago the first records of a partition were written is unknown
             is_exact = read.is_exact(self.asked_ms if number < len(self.spans) else 0)

@@ -198,8 +198,8 @@ class Admin:
 
     def describe(self, name: str) -> Topic:
         """Return a topic's partitions and offsets."""
-        found = self._description(name)
-        count = found.partitions().size()
+        description = self._description(name)
+        count = description.partitions().size()
         specs = self._kafka.clients.admin.OffsetSpec
         isolation = self._kafka.common.IsolationLevel
         # a start asked for after the ends may lie above them
@@ -212,7 +212,7 @@ class Admin:
             starts=starts,
             ends=ends,
             high_watermarks=self._offsets(name, count, specs.latest(), isolation.READ_UNCOMMITTED),
-            topic_id=_uuid(found.topicId()),
+            topic_id=_uuid(description.topicId()),
             spans=tuple((Span(start, end, exact),) for start, end in zip(starts, ends, strict=True)),
             deletes=retention.deletes,
         )
@@ -249,17 +249,21 @@ class Admin:
         """
         spec = self._kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
         isolation = self._kafka.common.IsolationLevel.READ_UNCOMMITTED
-        found = self._offsets(topic.name, topic.partition_count, spec, isolation)
+        offsets = self._offsets(topic.name, topic.partition_count, spec, isolation)
         # Kafka says -1 where no record is that late
-        return tuple(end if at < 0 else min(at, end) for at, end in zip(found, topic.ends, strict=True))
+        return tuple(end if at < 0 else min(at, end) for at, end in zip(offsets, topic.ends, strict=True))
 
     def committed(self, group: str, topics: Iterable[Topic]) -> list[tuple[CommittedOffset, ...]]:
         """Return a group's committed offset of each partition of each topic, all of one moment."""
         offsets = self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
 
         def of(name: str, partition: int) -> CommittedOffset:
-            found = offsets.get(self._kafka.common.TopicPartition(name, partition))
-            return CommittedOffset(None) if found is None else CommittedOffset(found.offset(), str(found.metadata()))
+            committed = offsets.get(self._kafka.common.TopicPartition(name, partition))
+            return (
+                CommittedOffset(None)
+                if committed is None
+                else CommittedOffset(committed.offset(), str(committed.metadata()))
+            )
 
         return [tuple(of(topic.name, number) for number in range(topic.partition_count)) for topic in topics]
 
@@ -268,14 +272,14 @@ class Admin:
         from py4j.protocol import Py4JJavaError
 
         try:
-            found = self._config(name)
+            settings = self._config(name)
         except Py4JJavaError:
             return Retention(compacted=True, min_compaction_lag_ms=0, deletes=True)
-        policy = str(found.get("cleanup.policy").value())
+        policy = str(settings.get("cleanup.policy").value())
         return Retention(
             compacted="compact" in policy,
-            min_compaction_lag_ms=int(found.get("min.compaction.lag.ms").value()),
-            delete_retention_ms=int(found.get("delete.retention.ms").value()),
+            min_compaction_lag_ms=int(settings.get("min.compaction.lag.ms").value()),
+            delete_retention_ms=int(settings.get("delete.retention.ms").value()),
             deletes="compact" in policy and "delete" in policy,
         )
 

@@ -159,7 +159,7 @@ def usage(result: Result) -> str:
 
 def test_options_that_do_not_go_together(tmp_path: Path):
     to = ["--to", tmp_path / "to"]
-    assert "say where the log is: --brokers, or --archive" in usage(run("rebuild", "--changelog", "t", *to))
+    assert "give the place of the log: --brokers, or --archive" in usage(run("rebuild", "--changelog", "t", *to))
     brokers = ["--brokers", "127.0.0.1:1"]
     assert "isn't a point" in one_error(run("rebuild", *brokers, "--changelog", "t", *to, "--as-of", "noon"))
     assert "say what to archive" in usage(run("archive", *brokers, *to, "--once"))
