@@ -115,7 +115,7 @@ def archive_topics(
         every_ms: Goes on, with a batch in so many milliseconds, until `stop` is set. If left out, ends when all that
             was committed at the start is in.
         stop: Ends the run within 10 s; a batch that is cut off is re-created by the next run.
-        tell: Is given a line for each batch.
+        tell: Called with a line for each batch.
 
     Raises:
         TargetError: The folder holds something else, is in use, archives topics that aren't wanted now, or is a URI of
@@ -423,7 +423,7 @@ def _archived(records: DataFrame) -> DataFrame:
 
 
 def _run(query: StreamingQuery, books: Books, stop: threading.Event, tell: Callable[[str], None]) -> dict[int, int]:
-    """Follow a stream until it ends or is stopped; give the records of each batch that it finished."""
+    """Follow a stream until it ends or is stopped; return the records of each batch that it finished."""
     counts: dict[int, int] = {}
     try:
         while query.isActive and not stop.wait(_POLL_S):

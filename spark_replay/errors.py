@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ReplayError(Exception):
-    """Something a person has to put right; the text says what, where and how."""
+    """An error that a person has to correct; its text names what, where and how."""
 
 
 class ToolMissingError(ReplayError):

@@ -91,7 +91,7 @@ def require_java() -> str:
     """Return the Java that Spark will find.
 
     Raises:
-        ToolMissingError: There is none; the text says what to install.
+        ToolMissingError: There is none; the text names what to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
@@ -108,7 +108,7 @@ def require_newer_java() -> None:
     """Refuse a Java that is too old for Spark. It starts one, so it is called when Spark hasn't started.
 
     Raises:
-        ToolMissingError: It is, or it doesn't tell its version.
+        ToolMissingError: It is, or its version is unknown.
     """
     java = require_java()
     said = _run([java, "-version"]).stdout

@@ -1,4 +1,4 @@
-"""Gives up what an app's registry has of a store or an actor, so that a program without it may start."""
+"""Removes a store or an actor from an app's registry, so that a program without it may start."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ WRITE_S = 20.0
 async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_paused: bool, by: str) -> int:
     """Pause or resume all partitions of an actor, or one; return how many partitions that is about.
 
-    Workers follow within about a second. `by` says who asked for it.
+    Workers follow within about a second. `by` names the client that asked for it.
 
     Raises:
         ConfigurationError: the app has no such actor, the actor no such partition, or the app has never run.

@@ -62,7 +62,7 @@ class Known:
 
     Attributes:
         complete: Whether the log has every record that was ever committed.
-        contested: Partitions of which two copies say that they are the owner's.
+        contested: Partitions of which two copies claim to be the owner's.
     """
 
     complete: tuple[bool, ...]

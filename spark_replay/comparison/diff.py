@@ -125,7 +125,7 @@ def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
 
 
 def summarise_states(compared: DataFrame) -> tuple[list[Row], list[Row]]:
-    """Count what `compare` gives, and name up to 10 keys of each cause.
+    """Count what `compare` returns, and name up to 10 keys of each cause.
 
     Returns:
         Rows of `partition`, `kind`, `cause`, `count`, `live` (of the left side); and compared rows with `cause`, whose
@@ -154,7 +154,7 @@ def report_states(
     seconds: float,
     has_windows: bool = False,
 ) -> Report:
-    """Make a report of what `summarise_states` gives."""
+    """Make a report of what `summarise_states` returns."""
     kinds: dict[int, Counter[str]] = {}
     causes: dict[int, Counter[str]] = {}
     keys = 0

@@ -76,7 +76,7 @@ def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator
     Args:
         folder: The folder.
         topic: The changelog.
-        placement: Where a data folder's keys live, `key` or `task`: exports say it themselves.
+        placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
@@ -252,7 +252,7 @@ def find_folders(folder: Path) -> list[Path]:
 
 
 def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: str, partition_count: int) -> int:
-    """Export what data folders hold of a changelog's store; give how many of them hold something.
+    """Export what data folders hold of a changelog's store; return how many of them hold something.
 
     Raises:
         ToolMissingError: rocksdict isn't installed.
@@ -300,7 +300,7 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
 
 
 def worker_name(folder: Path) -> str:
-    """Return a name that says where a data folder is: of one folder always the same, of two never."""
+    """Return a name for a data folder: always the same for one folder, never the same for two."""
     parts = [part for part in folder.absolute().parts if part not in ("/", "actors")]
     mark = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:6]
     name = "-".join(parts[-2:])

@@ -18,11 +18,11 @@ class Part:
         partition: The partition.
         changelog_offset: It stands for the records below this offset.
         as_of_ms: Unix milliseconds at which its keys count as expired.
-        epoch: The owner's, None where nobody owns it.
+        epoch: The owner's, None if it has no owner.
         topic_id: The changelog's id, empty if unknown.
         where: The file or folder, for errors.
         owner: Who holds it.
-        rows: How many rows its file has, None if nothing says so.
+        rows: How many rows its file has, None if unknown.
         transaction: The number of the owner's commit that it took last, 0 if that is unknown.
     """
 
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The state that somebody holds of one store.
+    """The state of one store that workers, a folder or a rebuild hold.
 
     Attributes:
         kind: `exports`, `data folders`, `rebuild`, or `live workers`.

@@ -99,7 +99,7 @@ def find_violations(source: Source, topic: Topic, asked: Asked) -> tuple[Finding
 
     Args:
         source: The changelog.
-        topic: What it said of itself.
+        topic: Its description.
         asked: What to check.
 
     Returns:
@@ -124,10 +124,10 @@ def flagged_rows(
     """Mark the records that are against an invariant.
 
     Args:
-        rows: The log, as `spark_replay.sources.changelog.read_rows` gives it.
-        topic: What it said of itself.
+        rows: The log, as `spark_replay.sources.changelog.read_rows` returns it.
+        topic: Its description.
         placement: `key` or `task`.
-        windows: What the log says of windows.
+        windows: The window facts of the log.
 
     Returns:
         `partition`, `offset`, `key`, `epoch`, `source_offset`, `epoch_before` and `source_before` (the highest before),
@@ -202,7 +202,7 @@ def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: in
     """Return the outputs of whose key there is no input, or only a younger one.
 
     Args:
-        outputs: Records, as `Source.records` gives them.
+        outputs: Records, as `Source.records` returns them.
         inputs: The same.
         since_ms: Outputs of before this time aren't judged.
 

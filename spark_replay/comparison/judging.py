@@ -42,10 +42,10 @@ def judge(
     """Judge every key; the shape is that of `spark_replay.compare_exports`.
 
     Args:
-        folded: The log at `point`, as `spark_replay.fold.fold.last_writes` gives it.
+        folded: The log at `point`, as `spark_replay.fold.fold.last_writes` returns it.
         point: What `held_point` returns.
         held: What is known of the held state.
-        kept: Its rows, as `Held.read` gives them.
+        kept: Its rows, as `Held.read` returns them.
         windows: Of a window store, which rows are past their retention.
     """
     keys = ["partition", "key"]

@@ -10,9 +10,9 @@ The protocol, of which any worker answers for any key:
          "positions": {"0": {"changelog_offset": 42, "epoch": 3, "source_offset": 17}, …},
          "next": null, or how many results there are if they aren't of all keys}
 
-Keys and values are the stored bytes. A result is what its partition held at the position told for it: each is compared
-with the log at that very position, so that a key which is written meanwhile is no mismatch. 503 means that a partition
-is moving, and is asked again, after the time in `Retry-After` if it has one; other answers are errors, with `title` and
+Keys and values are the stored bytes. A result belongs to the position in the answer, and is compared with the log at
+that position, so that a key which is written meanwhile is no mismatch. 503 means that a partition is moving: the
+question is repeated, after the time in `Retry-After` if the answer has one. Other answers are errors, with `title` and
 `detail` (RFC 9457).
 
 Write metadata isn't served: values and expiries are compared, and causes decided by these alone.
@@ -152,7 +152,7 @@ class Workers:
         return answers
 
     def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:
-        """Ask for keys, and give what one answer holds: all, or the first of them."""
+        """Ask for keys, and return what one answer holds: all, or the first of them."""
         asked = [base64.b64encode(key).decode() for key in keys]
         where = {} if partition is None else {"partition": partition}
         body = json.dumps({"encoding": "base64", "raw": True, "keys": asked, **where}).encode()
@@ -214,7 +214,7 @@ class _Told:
         nothing = F.lit(None).cast("bigint")
         return spark.read.parquet(f"file://{self.file}").withColumns(
             {
-                # the position of a partition that the log doesn't have the key in says nothing of the key
+                # the key is in another partition: that one's position doesn't apply to it
                 "position": F.when(F.col("claimed") == F.col("partition"), F.col("position")),
                 "source_offset": nothing,
                 "epoch": nothing,
@@ -272,7 +272,7 @@ def _answered(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Keys, the partition where the log has each, and the one to ask in, if it has to be said."""
+    """Keys, the partition where the log has each, and the one to ask in, if it has to be named."""
 
     partitions: list[int]
     keys: list[bytes]
@@ -306,7 +306,7 @@ def _keys(source: Source, sample: int | None) -> DataFrame:
 
 
 def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
-    """Describe the log once it reaches what was told: a commit may be answered from before it can be read."""
+    """Describe the log once it reaches the answers' positions: workers may answer before a commit can be read."""
     deadline = time.monotonic() + _CATCH_UP_S
     while True:
         topic = source.describe()

@@ -41,7 +41,7 @@ class Example:
     Attributes:
         partition: Where it was found.
         key: As text if it is printable UTF-8, else as base64 after `base64:`. Of windows with their start.
-        cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where nothing can be said.
+        cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where it is unknown.
         seen: What was seen, in words.
         log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, and `input`, the place
             of the input that `source_offset` is of, if the actor has several; or None. A value longer than 200 bytes
@@ -79,7 +79,7 @@ class Report:
         findings: The results of the checks that were made, see `spark_replay.comparison.invariants`.
         over: Keys that are held, had expired, and have no tombstone yet: the background removes them. No mismatch.
         stale_copies: What other workers hold of a partition that one of them owns; not compared.
-        partitions_without_export: Partitions that hold keys and that nobody holds.
+        partitions_without_export: Partitions with keys that the compared state lacks.
         notes: Further facts that the reader needs.
         examples: By kind, up to 10 of each cause.
         unanswered: Partitions that workers couldn't be asked for, each with the reason; not compared.
@@ -153,7 +153,7 @@ class Summary:
         kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `held` (rows), `live`,
             `over`.
         causes: Rows of `partition`, `cause`, `count`.
-        examples: Rows as `spark_replay.comparison.causes.name_causes` gives them.
+        examples: Rows as `spark_replay.comparison.causes.name_causes` returns them.
     """
 
     kinds: Sequence[Row]

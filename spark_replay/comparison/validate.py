@@ -6,7 +6,7 @@ Each key of the log or of the held state gets one kind:
   either side may still have.
 * `missing`: in the log, not held. `extra`: held and deleted or unknown in the log, or held twice.
 * `different`: in both, with another value or metadata.
-* `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
+* `wrong_partition`: murmur2 puts it elsewhere, or the row names another partition than its file's.
 * `without_metadata`: a record of it in the log has no key or no write metadata.
 * `superseded`: the log only has later writes of it. Compaction took the one that is held, so that
   nothing can be said; no mismatch.
@@ -67,10 +67,10 @@ def validate_exports(
     """Compare what workers hold with their changelog.
 
     Args:
-        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        source: The changelog, as `kafka(...)` or `archive(...)` returns it.
         against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
-            `task`; exports say it themselves.
+            `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
 
     Raises:
@@ -112,7 +112,7 @@ def validate_live(
 ) -> Report:
     """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
 
-    Keys that the log says are deleted are asked for too.
+    Keys that are deleted in the log are asked for too.
 
     Args:
         source: The changelog.
@@ -144,7 +144,8 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         `source_offset`, `epoch`, `expires_at_ms`, `input`, the log's with `offset` too; null where the side has
         nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
-        boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
+        boolean, `position` bigint (null where the compared state lacks the partition), `is_over` boolean (held, and
+        expired).
     """
     topic, state = _opened(source, against, placement)
     return _judged(source, topic, state).rows

@@ -193,7 +193,7 @@ def last_owners(source: Source, topic: Topic) -> tuple[dict[int, LastOwner], str
 
 
 def _records(registry: KafkaSource, topic_id: str) -> dict[int, dict[str, Any]]:
-    """Return by partition what a registry says of the last owner that has written to a changelog."""
+    """Return the last owner that has written to a changelog, by partition, from a registry."""
     rows = registry.records(registry.describe()).select("offset", "value").orderBy("offset")
     with reading(str(registry)):
         values = [bytes(row["value"]) for row in rows.where(F.col("value").isNotNull()).collect()]

@@ -119,7 +119,7 @@ def find_point(source: Source, topic: Topic, as_of: AsOf, *, as_of_ms: int | Non
 
     Args:
         source: The log.
-        topic: What it said of itself.
+        topic: Its description.
         as_of: What is asked for.
         as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time: now for the log's
             end, the timestamp asked for, and of an offset the timestamp of the last record below it.

@@ -129,7 +129,7 @@ def rebuild_state(
     """Return the state that a changelog stands for at a point.
 
     Args:
-        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        source: The changelog, as `kafka(...)` or `archive(...)` returns it.
         as_of: The point, as `--as-of` takes it.
         as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time.
         app: `module` or `module:app`; adds the columns `key_json` and `value_json`, decoded by the app's codecs.
@@ -308,7 +308,7 @@ def _require_whole(folder: Path, summary: RebuildSummary) -> None:
 
 
 def read_summary(folder: Path) -> RebuildSummary:
-    """Read what a rebuild says of itself; `ReadError` if the folder is no rebuild."""
+    """Read a rebuild's summary; `ReadError` if the folder is no rebuild."""
     try:
         return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=RebuildSummary)
     except (OSError, *MALFORMED, msgspec.MsgspecError) as error:
@@ -389,7 +389,7 @@ def _examples(unknown: DataFrame) -> tuple[UnknownKey, ...]:
 def _read_back(
     spark: SparkSession, folder: Path, state: DataFrame, file_format: str, *, is_decoded: bool
 ) -> tuple[dict[int, int], int | None]:
-    """Check that what was written can be read; give the keys of each partition, and how many weren't decoded.
+    """Check that what was written can be read; return the keys of each partition, and how many weren't decoded.
 
     Raises:
         TargetError: Rows are missing, or are others.

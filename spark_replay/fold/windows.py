@@ -79,7 +79,7 @@ NO_WINDOWS = WindowLog()
 
 
 def folded_windows(folded: DataFrame, topic: Topic) -> WindowLog:
-    """Return what a fold says of windows; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
+    """Return the window facts of a fold; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
     if not topic.deletes:
         return NO_WINDOWS
     rows = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
@@ -87,7 +87,7 @@ def folded_windows(folded: DataFrame, topic: Topic) -> WindowLog:
 
 
 def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
-    """Return the same of rows that somebody holds, with `partition`, `key` and `value`."""
+    """Return the window facts of held rows, with `partition`, `key` and `value`."""
     if not topic.deletes:
         return NO_WINDOWS
     rows = kept.where(_is_progress()).select("partition", "value")
@@ -95,7 +95,7 @@ def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
 
 
 def newest_windows(source: Source, topic: Topic) -> WindowLog:
-    """Return what the newest rows `m` of a log say, for which it is read.
+    """Return the window facts in the newest rows `m` of a log, for which it is read.
 
     Raises:
         ReadError: Spark couldn't read the log.

@@ -41,7 +41,7 @@ class Input:
         topic: The input as it is now.
         starts: The first offset that is replayed.
         bounds: The offset that the replay stops before.
-        bound_by: What says so: `committed` or `changelog`.
+        bound_by: The origin of the bound: `committed` or `changelog`.
         metadata: That of the group's committed offset.
     """
 
@@ -67,7 +67,7 @@ class Recompute:
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
         turns: By input, what goes first among records of one timestamp, lowest first.
-        timed: The inputs whose values say their time by a field.
+        timed: The inputs whose values have their time in a field.
     """
 
     brokers: str
@@ -228,7 +228,7 @@ def require_same_topics(
         source: The input as it is now.
         changelogs: By store, its changelog as it is now.
         committed: The group's offset of each partition.
-        first_epoch: Gives the lowest owner's epoch in a partition of the changelogs, None if there is no state.
+        first_epoch: Returns the lowest owner's epoch in a partition of the changelogs, None if there is no state.
 
     Raises:
         InputError: A topic was re-created after the commit. The error names both ids.
@@ -358,7 +358,7 @@ class _Facts:
         self._epochs: dict[int, int] | None = None
 
     def next_source(self, place: int, partition: int) -> int:
-        """Return the offset behind the last record of an input that a changelog tells of, 0 if none does."""
+        """Return the offset behind the last record of an input that a changelog names, 0 if none does."""
         if place not in self._next:
             self._next[place] = self._highest(self._rows().where(F.col("input") == place))
         return self._next[place].get(partition, 0)

@@ -90,7 +90,7 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
 
 
 def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
-    """Return what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
+    """Return the output of the replays, as `recompute_worker.OUTPUT_SCHEMA` has it."""
     context = spark.sparkContext
     if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
         # pyspark would take the first python3 on PATH, which needn't have what the app needs
@@ -175,9 +175,9 @@ def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
 
 
 def _windows(spark: SparkSession, plan: Recompute) -> dict[str, WindowLog]:
-    """Return by store what its changelog says of windows by now: those that are past their retention aren't compared.
+    """Return the current window facts of each store's changelog: those that are past their retention aren't compared.
 
-    What it said at the point of the comparison, compaction may have taken.
+    Compaction may have removed the facts at the point of the comparison.
     """
     return {
         store: newest_windows(kafka(spark, plan.brokers, changelog.name, plan.kafka_options), changelog)

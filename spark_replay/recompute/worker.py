@@ -61,7 +61,7 @@ class _Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventTimeOf:
-    """Tells by which time a worker orders a record of an input among those of others.
+    """The time by which a worker orders a record of an input among those of others.
 
     Attributes:
         module, actor: The app's module, the actor's name.
@@ -95,7 +95,7 @@ def _time_of(module: str, actor: str, partition_count: int) -> Any:
 
 
 def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
-    """Replay the partitions in the rows, whose columns are `INPUT_COLUMNS`; give rows of `OUTPUT_SCHEMA`.
+    """Replay the partitions in the rows, whose columns are `INPUT_COLUMNS`; return rows of `OUTPUT_SCHEMA`.
 
     Raises:
         RecomputeError: The app can't be used here, or a replay failed. One line, which Spark hands on.

@@ -39,13 +39,13 @@ _OVERHEAD_BYTES = 1_024
 def publish_state(
     source: KafkaSource, target: KafkaSource, *, partitions: int | None = None, placed_by_key: bool = False
 ) -> int:
-    """Write the state that a changelog stands for into another topic, and give the number of keys.
+    """Write the state that a changelog stands for into another topic, and return the number of keys.
 
     The topic is made like the changelog if it is missing. With another number of partitions each key goes where
     murmur2 puts it, otherwise it stays where it is.
 
     Args:
-        source: The changelog, which nobody writes to: the app's workers are stopped.
+        source: The changelog. No program writes to it: the app's workers are stopped.
         target: The new changelog.
         partitions: How many the new one has; as many as the old one if left out.
         placed_by_key: That the store's keys are placed by murmur2, for a changelog of one partition, where it can't
@@ -54,8 +54,8 @@ def publish_state(
     Raises:
         TargetError: The new topic has records, or isn't compacted, or has another number of partitions.
         PlacementError: The keys can't be spread over other partitions, as those of window stores and joins can't.
-        ReadError: Somebody writes to the changelog, reading took longer than deletes are kept, or Spark couldn't read
-            or write to the end.
+        ReadError: Another program writes to the changelog, reading took longer than deletes are kept, or Spark couldn't
+            read or write to the end.
         ReplayError: What `Source.describe` raises.
     """
     spark = source.spark
@@ -191,7 +191,7 @@ def _write(kept: DataFrame, target: KafkaSource, settings: Mapping[str, str]) ->
 
 
 def _require_published(kept: DataFrame, target: KafkaSource) -> int:
-    """Check that the new changelog has what was written to it; give the number of keys.
+    """Check that the new changelog has what was written to it; return the number of keys.
 
     Raises:
         ReadError: It hasn't.

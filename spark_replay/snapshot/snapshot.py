@@ -83,8 +83,8 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
     """Write a snapshot of a store to the folder `to`/STORE, which appears when it is complete.
 
     Args:
-        source: The changelog, as `kafka(...)` gives it. An archive won't do: of a key that was deleted since it was
-            read, Kafka may have nothing to tell any more.
+        source: The changelog, as `kafka(...)` returns it. An archive won't do: of a key that was deleted since it was
+            read, Kafka may have no record any more.
         app: The id of the app that the changelog belongs to.
         to: A folder that the driver, the executors and the workers reach; a setting of the workers, `state_snapshot`.
         overwrite: Replace a snapshot of the store that is there.
@@ -247,7 +247,7 @@ def _summary(spark: SparkSession, rows: Path, expected: int) -> dict[int, list[R
 
 
 def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTable]]:
-    """Have the executors make tables of the rows; give each partition's, in the order of their keys, by final names."""
+    """Have the executors make tables of the rows; return those of each partition, in key order, by final names."""
     target = work / NEW
     target.mkdir()
     files = sorted(str(file) for file in (work / "rows").glob("*.parquet"))

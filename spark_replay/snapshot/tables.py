@@ -35,7 +35,7 @@ def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SnapshotTable]]:
         (partition, table) in the order of the rows.
 
     Raises:
-        ValueError: a file can't be read or written; the text says which.
+        ValueError: a file can't be read or written; the text names it.
     """
     tables: list[tuple[int, SnapshotTable]] = []
     try:

@@ -34,7 +34,7 @@ def read_changelog(source: Source) -> DataFrame:
     """Read all that is committed in a changelog.
 
     Args:
-        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        source: The changelog, as `kafka(...)` or `archive(...)` returns it.
 
     Returns:
         One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a

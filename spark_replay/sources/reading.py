@@ -1,4 +1,4 @@
-"""Spark's errors while a job runs, told in one line."""
+"""Spark's errors while a job runs, as one line."""
 
 from __future__ import annotations
 

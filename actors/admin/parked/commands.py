@@ -55,7 +55,7 @@ class AdminCommand:
         """Send a command, wait until it is carried out, and read the line again.
 
         Raises:
-            ParkedError: nobody carried it out in time, or this release can't read what is parked.
+            ParkedError: no owner carried it out in time, or this release can't read what is parked.
             BrokerUnavailableError: the broker doesn't take it.
         """
         line = self.line if self.left is None else self.left
@@ -137,7 +137,7 @@ async def retry(admin_command: AdminCommand) -> None:
     """Hand all of a line to the handler again, or call its parked effect again.
 
     Raises:
-        ParkedError: nobody carried it out in time.
+        ParkedError: no owner carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
     head = -1
@@ -158,7 +158,7 @@ async def drop(admin_command: AdminCommand, ids: Collection[str], *, is_all: boo
     Never "the first": a command that is given twice must not drop two.
 
     Raises:
-        ParkedError: nobody carried it out in time.
+        ParkedError: no owner carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
     if is_all and admin_command.line.what == "message":

@@ -27,10 +27,10 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Return what a text says.
+    """Parse a target.
 
     Raises:
-        ConfigurationError: it says nothing of the kind.
+        ConfigurationError: the text is no target.
     """
     if text in (EARLIEST, LATEST):
         return Target(name=text)
