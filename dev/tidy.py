@@ -24,6 +24,9 @@ MAX_PARTICIPLES = 904
 """How many locals of the product may still be named by one of `_PARTICIPLES`. This number only falls."""
 _PARTICIPLES = frozenset(("found", "given", "held", "known", "made", "one"))
 _PRODUCT = ("actors", "stores", "spark_replay")
+_PLAIN_ROOMS = (Path("actors/admin"), Path("spark_replay"))
+"""Folders in which every docstring begins with an imperative verb or a noun phrase."""
+_NO_BEGINNING = re.compile(r"(Who|What|Whether|See|Tells?|Gives?)\b")
 _MODULE_NAME = re.compile(r"_?[a-z][a-z0-9]*(_[a-z0-9]+){0,2}")
 _EMPTY_NAMES = frozenset(("common", "helper", "helpers", "misc", "stuff", "util", "utils"))
 _HISTORY = re.compile(r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE)
@@ -111,7 +114,10 @@ def _look_at_code(path: Path, text: str) -> Iterator[str]:
     lines = text.count("\n")
     if lines > MAX_FILE_LINES:
         yield f"{path}: {lines} lines, more than {MAX_FILE_LINES}: give it a second file"
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    if any(path.is_relative_to(room) for room in _PLAIN_ROOMS):
+        yield from _look_at_docstrings(path, tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
@@ -121,6 +127,14 @@ def _look_at_code(path: Path, text: str) -> Iterator[str]:
                 yield f"{path}:{line}: the text of an error of any type may raise: actors._core.logs.text_of makes it"
         if isinstance(node, ast.Assert) and path.parts[0] in _PRODUCT:
             yield f"{path}:{node.lineno}: a bare assert disappears under python -O: raise"
+
+
+def _look_at_docstrings(path: Path, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = _NO_BEGINNING.match(ast.get_docstring(node) or "")
+            if text:
+                yield f"{path}:{node.body[0].lineno}: a docstring begins with a verb or a noun, not with {text[0]}"
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:

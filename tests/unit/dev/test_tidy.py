@@ -71,3 +71,10 @@ def test_the_number_of_participles_is_exact(tmp_path: Path, monkeypatch: pytest.
         assert words in finding
     monkeypatch.setattr(tidy, "MAX_PARTICIPLES", 2)
     assert list(tidy.look_at_locals([file])) == []
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    text = 'class Mark:\n    """{} a commit has."""\n'
+    assert len(list(tidy._look_at_code(Path("spark_replay/marks.py"), text.format("What")))) == 1
+    assert list(tidy._look_at_code(Path("spark_replay/marks.py"), text.format("Fields that"))) == []
+    assert list(tidy._look_at_code(Path("tests/marks.py"), text.format("What"))) == []
