@@ -98,15 +98,15 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     Raises:
         ReplayError: What `Source.describe` raises.
     """
-    topic, stores = source.describe(), {part.partition: part for part in parts}
+    topic, copies = source.describe(), {part.partition: part for part in parts}
     if only_behind:
         firsts = (
-            (stores[number].changelog_offset if number in stores else end) for number, end in enumerate(topic.ends)
+            (copies[number].changelog_offset if number in copies else end) for number, end in enumerate(topic.ends)
         )
         topic = replace(topic, starts=tuple(map(min, map(max, topic.starts, firsts), topic.ends)))
     owners, note = last_owners(source, topic)
     behind = F.col("offset") >= by_partition(
-        [_of(stores, number, "changelog_offset") for number in range(topic.partition_count)]
+        [_of(copies, number, "changelog_offset") for number in range(topic.partition_count)]
     )
     fields = metadata_fields(F.col("metadata"))
     rows = read_rows(source, topic).select(
@@ -116,7 +116,7 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
         *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
     )
     judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn(
-        "why", _why(topic, owners, stores)
+        "why", _why(topic, owners, copies)
     )
     first = F.struct("offset", "key", "epoch", "source_offset", "input", "why")
     counts = {
@@ -129,7 +129,7 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     partitions.sort(key=lambda row: row["partition"])
     return Foreign(
         counts={row["partition"]: row["count"] for row in partitions},
-        examples=[_told(row["partition"], row["first"], owners, stores) for row in partitions if row["count"]],
+        examples=[_told(row["partition"], row["first"], owners, copies) for row in partitions if row["count"]],
         notes=[note] if note else [],
         behind={row["partition"]: row["behind"] for row in partitions},
     )
