@@ -224,11 +224,11 @@ class MisplacedRecordError(RecordError):
 
 
 class LateRecordError(RecordError):
-    """The record came when its windows were closed, and its actor has late="stop": `on_error` isn't asked."""
+    """The record came too late, and its actor has late="stop": `on_error` isn't asked."""
 
     remedy = (
-        'To go on without such records, declare late="drop", "warn", or a topic that gets them, or give the windows a '
-        "longer grace, and restart the worker"
+        'To go on without such records, declare late="drop", "warn", or a topic that gets them, or give window stores '
+        "a longer grace, and restart the worker"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from actors._core.outside import MALFORMED
-from actors._core.values.read_back import difference
+from actors._core.values.read_back import difference, is_told_by_equality
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -46,6 +46,7 @@ class Aggregate(Generic[S]):
         state_type: the state's type, as a `msgspec` annotation; Any means plain data.
         result: gives what users see of a state.
         remove: takes a value out of a state again, called with (state, value). None: it can't be.
+        keeps_some: whether the state is one of the values, or a list of some: another one leaves nothing in it.
         name: what the states are. A window store that has those of another name is refused; "" isn't compared.
 
     Examples:
@@ -61,6 +62,7 @@ class Aggregate(Generic[S]):
     result: Callable[[S], Any] = as_it_is
     remove: Callable[[S, Any], S] | None = None
     name: str = ""
+    keeps_some: bool = False
 
     def starter(self) -> Callable[[], S]:
         """Return a function that returns a state of no values, which may be changed in place."""
@@ -70,11 +72,12 @@ class Aggregate(Generic[S]):
     def encoder(self) -> Callable[[S], bytes]:
         """Return how a state becomes bytes. It raises ValueError for one that they wouldn't give back as it is."""
         encode, decode = msgspec.msgpack.Encoder().encode, self.decoder()
+        is_told = is_told_by_equality(self.state_type)
 
         def bytes_of(state: S) -> bytes:
             raw = encode(state)
             back = decode(raw)
-            if back != state and (reason := difference(state, back, "the state")) is not None:
+            if (back != state or not is_told) and (reason := difference(state, back, "the state")) is not None:
                 raise ValueError(
                     f"{reason}: name the type, state_type= of an Aggregate of your own, or value_type= as in "
                     "aggregates.max(value_type=Decimal)"
@@ -184,7 +187,8 @@ def _moved(what: str, state: int | str, value: Any, sign: int) -> int | str:
     else:
         shown = value if isinstance(value, float) else f"a value of type {type(value).__name__}"
         raise ValueError(
-            f"aggregates.{what}() over a table adds finite ints and floats, which it can take out again, not {shown}"
+            f"aggregates.{what}() over a table or across keys adds finite ints and floats, which it can take out "
+            f"again, not {shown}"
         )
     top, _, bottom = str(state).partition("/")
     # Denominators are powers of two.
@@ -224,7 +228,9 @@ def collect(limit: int, value_type: Any = None) -> Aggregate[list[Any]]:
     """
     _check_positive("collect", "limit", limit)
     kind, add = _values("collect", value_type, lambda state, value: state if len(state) >= limit else [*state, value])
-    return Aggregate([], add, lambda one, two: [*one, *two][:limit], GenericAlias(list, (kind,)), name="collect")
+    return Aggregate(
+        [], add, lambda one, two: [*one, *two][:limit], GenericAlias(list, (kind,)), name="collect", keeps_some=True
+    )
 
 
 @overload
@@ -251,7 +257,27 @@ def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None
         return sorted(values, key=by, reverse=True)[:n]
 
     kind, add = _values("top_n", value_type, lambda state, value: best([*state, value]))
-    return Aggregate([], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n")
+    return Aggregate(
+        [], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n", keeps_some=True
+    )
+
+
+def count_distinct() -> Aggregate[int]:
+    """Count different values, exactly: for tumbling and hopping windows, which have a row for each value.
+
+    Values are told apart by their JSON.
+    """
+    return _DISTINCT
+
+
+_DISTINCT: Aggregate[int] = Aggregate(0, lambda state, _: state + 1, state_type=int, name="count_distinct")
+"""Adds a value that is new: the store tells it by its rows."""
+
+
+def identity(value: Any) -> bytes:
+    """Return what tells a value from others: its JSON, of a long one a digest, which begins as no JSON does."""
+    raw = _json(value)
+    return raw if len(raw) <= LONGEST_IDENTITY else b"\0" + blake2b(raw, digest_size=LONGEST_IDENTITY).digest()
 
 
 def approx_distinct() -> Aggregate[bytes]:
@@ -266,7 +292,7 @@ def approx_distinct() -> Aggregate[bytes]:
 
 def _extreme(what: str, value_type: Any, better: Callable[[Any, Any], Any]) -> Aggregate[Any]:
     kind, add = _values(what, value_type, better)
-    return Aggregate(None, add, better, Any if kind is Any else kind | None, name=what)
+    return Aggregate(None, add, better, Any if kind is Any else kind | None, name=what, keeps_some=True)
 
 
 def _smaller(one: Any, two: Any) -> Any:
@@ -323,6 +349,7 @@ def _check_positive(what: str, option: str, number: int) -> None:
         raise ValueError(f"{what}({option}={number!r}): give a number of 1 or more")
 
 
+LONGEST_IDENTITY = 32
 _SPARSE_LIMIT = 256 * 8
 _encode_in_order = msgspec.json.Encoder(order="deterministic").encode
 

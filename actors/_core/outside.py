@@ -15,8 +15,9 @@ MALFORMED = (*plain.MALFORMED, msgspec.MsgspecError)
 MISSHAPEN = (*plain.MISSHAPEN, msgspec.MsgspecError)
 """The same, and errors of reading plain JSON of another shape."""
 
-EXITS = (GeneratorExit, KeyboardInterrupt, SystemExit)
-"""The end of a coroutine or of the process: no failure of the code that it passes through.
+EXITS = (KeyboardInterrupt, SystemExit)
+"""The end of the process: no failure of the code that it passes through.
 
-All else that foreign code raises is its failure, also what is no `Exception`, as a panic of an extension in Rust.
+All else that foreign code raises is its failure, also what is no `Exception`, as a panic of an extension in Rust. Where
+foreign code is awaited, `GeneratorExit` may be the end of the coroutine too: see `actors.runtime.cancellation`.
 """

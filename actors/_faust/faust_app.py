@@ -155,7 +155,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
             ConfigurationError: it has other ones already, or a time of its own.
         """
         name = str(topic.get_topic_name())
-        named = tuple(writers) if not isinstance(writers, str) else ()
+        named = tuple(writers) if isinstance(writers, list | tuple) else ()
         if not named:
             raise ConfigurationError(f"topic {name}: writers= is a list of actors, as in writers=[count]")
         if topic.timestamp is not None:

@@ -46,14 +46,19 @@ the times that their input has taken."""
 def repartitions(app: DeclaredApp) -> dict[str, str]:
     """Return the topics of inputs that are read by another key, each with the topic that it has its partitions from.
 
-    That is the first of the actor's other inputs, or the first topic that it reads by another key.
+    That is the first of the actor's other inputs, or the first topic that it reads by another key. Of one that is made
+    itself, it is the topic that this has its partitions from.
     """
-    return {
+    likes = {
         made: next((name for name in definition.topic_names if name not in definition.sources), first)
         for definition in app.actors.values()
         for first in list(definition.sources.values())[:1]
         for made in definition.sources
     }
+    # An actor is declared behind the one that it reads from.
+    for made, like in likes.items():
+        likes[made] = likes.get(like, like)
+    return likes
 
 
 async def ensure_repartitions(app: DeclaredApp, topics: Topics, replication_factor: int) -> dict[str, TopicInfo]:

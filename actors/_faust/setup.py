@@ -52,7 +52,7 @@ from actors.declare.names import (
 )
 from actors.declare.options import milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
-from actors.declare.streams.feeds import feeds_of, writers_of
+from actors.declare.streams.feeds import checked, feeds_of, writers_of
 from actors.declare.values.codecs import key_codec, one_form, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
@@ -64,6 +64,7 @@ from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
+from actors.runtime.windows.joins import OneStore
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import Hops
@@ -268,9 +269,16 @@ class Setup:
         return wanted
 
     def kept_ms(self) -> dict[str, int]:
-        """Return how long the changelogs of window stores keep records: a day longer than their windows are kept."""
+        """Return how long the changelogs of window stores keep records: a day longer than their windows are kept.
+
+        Those of joins of one with many keep them for any time.
+        """
         windows = (store for definition in self.app.actors.values() for store in definition.windows)
-        return {self.changelog_topic(store.name): store.retention_ms + WINDOW_MARGIN_MS for store in windows}
+        return {
+            self.changelog_topic(store.name): store.retention_ms + WINDOW_MARGIN_MS
+            for store in windows
+            if not isinstance(store, OneStore)
+        }
 
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
@@ -373,6 +381,7 @@ class Setup:
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
+        spec = checked(spec)
         return traced(spec, self.group) if self.is_tracing else spec
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 
 from actors._core.logs import error_text
 from actors._core.outside import EXITS
+from actors.runtime.cancellation import is_closed, running_task
 
 PROVIDER = "sasl_oauth_token_provider"
 TOKEN_S = 20.0
@@ -37,6 +38,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         Raises:
             NoTokenError: it raised, or took longer than `TOKEN_S`.
         """
+        running = running_task()
         try:
             async with asyncio.timeout(TOKEN_S):
                 return str(await self._provider.token())
@@ -45,6 +47,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         except (asyncio.CancelledError, *EXITS):
             raise
         except BaseException as error:
+            if is_closed(error, running):
+                raise
             raise NoTokenError(error_text(error)) from error
 
     def extensions(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
 
 
 async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: str) -> int:
-    """Have an actor's event time go on without a feed until it commits a later time; return its time, -1 for none.
+    """Have an actor's event time go on without a feed until the feed has a later time; return its time, -1 for none.
 
     Workers follow within about a second. `feed` is an input of the actor, or the first input of a task upstream.
 

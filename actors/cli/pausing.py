@@ -40,7 +40,7 @@ def resume(session: Session, where: str) -> None:
 
 @click.group("feeds")
 def feeds() -> None:
-    """Have event time go on without a feed that holds it back: `faust actors` names it."""
+    """Release feeds that hold event time back."""
 
 
 @feeds.command("release")
@@ -51,8 +51,9 @@ def feeds() -> None:
 def release(session: Session, actor: str, topic: str, partition: int) -> None:
     """Have the event time of ACTOR go on without partition PARTITION of TOPIC.
 
-    Windows that wait for it close. The feed counts again when it has committed a later time; what it still delivers of
-    the time before may be late then. TOPIC is an input of the actor, or the first input of an actor upstream.
+    `faust actors` names the feed that holds event time back. Windows that wait for it close. The feed counts again when
+    it has committed a later time; its records from before that time may be late. TOPIC is an input of the actor, or the
+    first input of an actor upstream.
     """
     source = TopicPartition(topic, partition)
     time_ms = asyncio.run(release_feed(session.setup, actor, source, by=_who()))

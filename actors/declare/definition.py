@@ -21,6 +21,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.spec import obeys_commands
+from actors.runtime.windows.across import only_feed
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 
@@ -95,7 +96,8 @@ class ActorDefinition:
     def places_by_key(self) -> bool:
         """Whether what it keeps belongs to keys; what is parked does in so far as others of the key wait, and goes."""
         extras = (self.timers, self.effects, self.answers, self.ids)
-        return any(store.placement == "key" or store in extras for store in self.stores)
+        is_by_key = any(store.placement == "key" or store in extras for store in self.stores)
+        return is_by_key or bool(self.windows)
 
     @property
     def obeys_commands(self) -> bool:
@@ -140,6 +142,7 @@ class ActorDefinition:
         closing = [store for store in self.windows if store.on_close_function is not None]
         if self.concurrency > 1 and closing:
             call = "on_emit" if isinstance(closing[0], ChangeStore) else "on_close"
+            call = "stages across keys" if closing[0].on_close_function is only_feed else call
             raise ConfigurationError(
                 f"actor {self.name}: window store {closing[0].name} has {call}, whose calls have an order, and "
                 "concurrency handles messages side by side: leave one of the two out"

@@ -12,6 +12,20 @@ from actors.errors import UsageError
 from actors.runtime.message.context import is_handling
 
 
+def refuse_other_writers(app: Any, topic: str) -> None:
+    """Refuse to send to a topic from outside of the actors that are declared as its writers.
+
+    Raises:
+        UsageError: the topic has declared writers.
+    """
+    if topic in app.topic_writers:
+        writers = ", ".join(getattr(writer, "__name__", writer) for writer in app.topic_writers[topic])
+        raise UsageError(
+            f"topic {topic} is declared with writers= {writers}: its readers' event time follows these alone, and a "
+            "record from elsewhere may be late. Send it to an input of a writer"
+        )
+
+
 class _OutsideHandlers:
     """Refuses to send where an actor is handling a message: the record would be there even if the commit isn't."""
 
@@ -19,17 +33,17 @@ class _OutsideHandlers:
         """Send as Faust does.
 
         Raises:
-            UsageError: an actor is handling a message.
+            UsageError: an actor is handling a message, or the topic has declared writers.
         """
-        self._refuse_in_handler()
+        self._refuse()
         return super().send(**options)  # type: ignore[misc]
 
     def send_soon(self, **options: Any) -> Any:
         """Send as Faust does, soon; else as `send`."""
-        self._refuse_in_handler()
+        self._refuse()
         return super().send_soon(**options)  # type: ignore[misc]
 
-    def _refuse_in_handler(self) -> None:
+    def _refuse(self) -> None:
         if is_handling():
             what = "a channel" if isinstance(self, ActorChannel) else f"topic {self.get_topic_name()}"  # type: ignore[attr-defined]
             raise UsageError(
@@ -48,6 +62,11 @@ class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
 
     partitioner: Partitioner | None = None
     timestamp: Callable[[Any], Any] | None = None
+
+    def _refuse(self) -> None:
+        super()._refuse()
+        for name in self.topics:
+            refuse_other_writers(self.app, name)
 
     def derive_topic(self, **options: Any) -> Any:
         """Derive as Faust does; the new topic's producers place keys alike, and its values tell their time alike."""
@@ -69,5 +88,5 @@ class ActorChannel(_OutsideHandlers, faust.Channel):  # type: ignore[misc]
 
     def put(self, value: Any) -> Any:
         """Put an event into the channel; else as `send`."""
-        self._refuse_in_handler()
+        self._refuse()
         return super().put(value)

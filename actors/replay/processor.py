@@ -198,6 +198,9 @@ class _Uncalled:
             self._unknowns.note(ctx._record, f"what effect {effect.name} sent back isn't in the input")
         return call_id(ctx, effect, args, kwargs)
 
+    def call_in(self, running: object) -> str | None:
+        return None
+
     def _named(self, function: Any) -> Effect:
         for effect in self._spec.effect_functions.values():
             if effect.function is function or effect.name == getattr(function, "name", None):

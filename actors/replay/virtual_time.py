@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 MAX_IDLE_TURNS = 200_000
 """A loop that turns so often without any time passing is stuck."""
+_SLOW_TURNS = 1_000
 
 
 class StuckError(RuntimeError):
@@ -111,6 +112,9 @@ class VirtualTime(asyncio.BaseEventLoop):
             self._idle_turns += 1
             if self._idle_turns > MAX_IDLE_TURNS:
                 raise StuckError(f"the loop spins at {self._now_s:.3f} s")
+            if not self._idle_turns % _SLOW_TURNS:
+                # A wait that is shorter than the resolution ends without time having come to its end.
+                self._now_s += self._clock_resolution
         return ()
 
     def _process_events(self, event_list: Any) -> None:

@@ -15,6 +15,22 @@ def is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
+def running_task() -> asyncio.Task[Any] | None:
+    """Return the running task; None outside of a task, also where there is no event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def is_closed(error: BaseException, running: asyncio.Task[Any] | None) -> bool:
+    """Tell whether an error is the end of a coroutine of the task `running`, which somebody closes.
+
+    A `GeneratorExit` is that only if it comes while the task doesn't run: else what was awaited raised it.
+    """
+    return isinstance(error, GeneratorExit) and (running is None or running is not running_task())
+
+
 async def end(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel tasks, and wait until they have ended."""
     running = [task for task in tasks if task is not None]

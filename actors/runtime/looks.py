@@ -1,6 +1,6 @@
 """A worker's looks at the feeds of its tasks: how far the tasks upstream and other sources have committed.
 
-One look serves all tasks of the worker. An old answer is safe, and a failed one is no look: see
+One look serves all tasks of the worker. An old answer is safe, and a failed look is left out: see
 `actors._core.task.feed_times`.
 """
 
@@ -19,16 +19,16 @@ from actors.runtime.inputs.task_time import TaskTime
 logger = escaping(logging.getLogger(__name__))
 
 INTERVAL_S, REST_S = 0.25, 2.0
-"""How often a worker looks while times move, and at most while they don't."""
+"""Seconds between looks while times move, and at rest, after ever longer ones."""
 READ_S = 0.01
-"""How long the source takes, in tests, to read the markers behind the last records."""
+"""How long a source takes, in tests, to read the markers behind the last records."""
 ANSWERED_PARTITIONS_PER_S = 40_000
-"""How many committed offsets all workers together ask for in a second: the coordinator answers for each."""
+"""How many committed offsets a worker asks for in a second, at most: the group's coordinator answers for all."""
 REMIND_S = 60.0
 
 
 class Looks:
-    """Looks at the feeds of the tasks that `times` returns, again and again."""
+    """The repeated looks at the feeds of the tasks that `times` returns."""
 
     def __init__(self, times: Callable[[], Iterable[TaskTime]], *, group: GroupView, clock: Clock) -> None:
         self._times = times
@@ -36,6 +36,7 @@ class Looks:
         self._clock = clock
         self._counts: dict[str, int] = {}
         self._before: object = None
+        self._foreign: frozenset[TopicPartition] = frozenset()
         self._reminders = Reminders(REMIND_S)
 
     async def run(self) -> None:
@@ -48,7 +49,7 @@ class Looks:
             interval_s = least_s if has_moved else min(max(2 * interval_s, least_s), max(REST_S, least_s))
 
     async def moved(self) -> bool:
-        """Look twice, as a silence takes; return whether tasks, which do nothing else, learned something. For tests."""
+        """Look twice, which makes a silence; return whether an idle task learned a new time. For tests."""
         times = list(self._times())
         before = [time.known() for time in times]
         if times:
@@ -61,7 +62,7 @@ class Looks:
         return before != [time.known() for time in times]
 
     async def look(self) -> tuple[int, bool]:
-        """Look once; return how many offsets were asked for, and whether anything moved since the last look."""
+        """Look once; return how many offsets were asked for, and whether anything has moved since the last look."""
         times = list(self._times())
         wanted = [time.wants(self._counts) for time in times]
         commits = set[TopicPartition]().union(*(one for one, _, _ in wanted))
@@ -80,14 +81,29 @@ class Looks:
                 time.failed(now_s)
             return len(commits), True
         ends_of: dict[tuple[str, int], tuple[int, int]] = {(*source,): end for source, end in answer.ends.items()}
+        self._name_foreign(answer)
         look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer), ends_of, _counts(answer))
         self._counts = dict(look.counts)
         for time, (_, its_ends, its_topics) in zip(times, wanted, strict=True):
-            # A topic that is away has no count, and what can't be known holds.
+            # A topic that is missing has no count: its feeds keep their times.
             if its_ends and its_topics <= look.counts.keys():
                 time.look(look)
         before, self._before = self._before, (look.marks, look.ends)
         return len(commits), before != self._before
+
+    def _name_foreign(self, answer: LookAnswer) -> None:
+        """Log once which offsets have the metadata of another program: they have no time, and hold what follows."""
+        foreign = frozenset(
+            source for source, one in answer.commits.items() if one.metadata and parse_mark(one.metadata) is None
+        )
+        for source in sorted(foreign - self._foreign):
+            logger.warning(
+                "%s: another program wrote the metadata of the group's offset, %.60r: it is ignored, and what follows "
+                "this partition's event time waits until its actor commits again",
+                source,
+                answer.commits[source].metadata,
+            )
+        self._foreign = foreign
 
 
 def _counts(answer: LookAnswer) -> dict[str, int]:
@@ -95,7 +111,7 @@ def _counts(answer: LookAnswer) -> dict[str, int]:
 
 
 def _marks(answer: LookAnswer) -> dict[tuple[str, int], TimeMark]:
-    """Return the times of commits in the topics that there are now.
+    """Return the committed times that belong to the topics as they are now.
 
     A topic that was created again has the name of the former one, and a mirror copies metadata to other offsets.
     """

@@ -84,13 +84,13 @@ class RestoreMeter:
 
 @dataclass(slots=True)
 class LateMeter:
-    """The late records of one store.
+    """The late records of one store, and the newest of them.
 
     Attributes:
-        count: how many there were.
-        source, offset, key: where the newest of them is.
+        count: the number of late records.
+        source, offset, key: the place and the key of the newest one.
         at_ms, stream_ms: its time, and stream time when it was handled.
-        handled_at_ms: when that was, by the partition's clock.
+        handled_at_ms: the wall clock when it was handled.
         is_warned: whether its actor has late="warn".
     """
 

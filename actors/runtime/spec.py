@@ -28,7 +28,6 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
-from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
@@ -79,15 +78,15 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Feeds:
-    """What an actor's event time follows beside the records that it handles; see `actors._core.task.feed_times`.
+    """The feeds of an actor's event time; see `actors._core.task.feed_times`.
 
     Attributes:
-        upstream: by input whose writers are declared, the first inputs of the actors that write there.
-        connected: the sources of which each partition may lead to any task of this actor, or comes of a task that
-            does; empty where a task has but its own inputs.
+        upstream: by input whose writers are declared, the first inputs of these writers.
+        connected: the topics of all sources that are connected with the actor through topics with declared writers,
+            its own included; empty if it neither reads nor writes such a topic.
         has_readers: whether it writes into a topic whose writers are declared.
         idle_after_s: how long a source has to be at its end before it follows the others.
-        behind_ms: how far behind the wall clock sources follow it that are at their ends; None if they don't.
+        behind_ms: how far behind the wall clock sources at their ends follow it; None if they don't.
     """
 
     upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -199,7 +198,7 @@ class ActorSpec:
     def late_stores(self) -> list[str]:
         """The stores for which messages may come too late: those of windows, and tables with a history."""
         versioned = (table.name for table in self.tables if table.history is not None)
-        windows = (store.name for store in self.windows if not isinstance(store, ChangeStore))
+        windows = (store.name for store in self.windows if not store.is_part)
         ordered = () if self.order is None else (self.order.name,)
         return [*windows, *versioned, *ordered]
 

@@ -296,8 +296,8 @@ class Worker:
         """Note that an asyncio task has held the event loop for a whole session: the group gives its partition away.
 
         The message that it handles can't be committed then, and the next owner is held up by it as well. When that has
-        happened here twice, the partition's next task gives the message up, as the actor's policy says. May be called
-        from another thread.
+        happened here twice, the partition's next task gives the message up, as the actor's policy says; the call of an
+        effect has failed once. May be called from another thread.
         """
         for task in [*self._tasks.values(), *self._ending.values()]:
             message = task.message_in(running)
@@ -310,9 +310,9 @@ class Worker:
             if count >= HELD_UP_TIMES:
                 topic, offset = message if isinstance(message, tuple) else (task.sources[0].topic, -1)
                 reason = (
-                    f"the handler of actor {task.spec.name} held the event loop for longer than "
+                    f"code of actor {task.spec.name} held the event loop for longer than "
                     f"broker_session_timeout={session_s:g} s, {count} times on this worker: each time the group gave "
-                    "the partition away before the message was committed: await what takes long, hand it to a thread, "
+                    "the partition away before that was committed: await what takes long, hand it to a thread, "
                     "or raise broker_session_timeout"
                 )
                 failed = HandlerFailedError(reason, topic=topic, partition=task.partition, offset=offset, key=None)

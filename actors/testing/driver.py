@@ -377,7 +377,10 @@ class ActorTestDriver(Machine):
         """
         definition = self._app.definition_of(actor)
         if not definition.windows:
-            raise UsageError(f"driver.advance_stream_time(): actor {definition.name} has no window store")
+            raise UsageError(
+                f"driver.advance_stream_time(): actor {definition.name} has no window store: timers by "
+                "stream time fire when a later message of the partition was handled"
+            )
         tasks = () if self._worker is None else self._worker.tasks
         advance_windows((task for task in tasks if task.spec.name == definition.name), to_ms)
         self.advance(LOOK_S)

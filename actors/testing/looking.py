@@ -263,7 +263,8 @@ def committed_windows(
     for rows in parts:
         next_ms: int | None = 0
         while next_ms is not None:
-            page = read_windows(store, partial(_content, rows), raw_key, next_ms, LAST_MS)
+            content, items = partial(_content, rows), partial(_between, rows)
+            page = read_windows(store, content, raw_key, next_ms, LAST_MS, items=items)
             found.update({window: store.result(raw) for window, raw in page.windows})
             next_ms = page.next_ms
     return found
@@ -272,6 +273,10 @@ def committed_windows(
 def _content(rows: Mapping[bytes, bytes], row: bytes) -> bytes | None:
     raw = rows.get(row)
     return None if raw is None else raw[METADATA_BYTES:]
+
+
+def _between(rows: Mapping[bytes, bytes], start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    return iter(sorted((row, raw) for row, raw in rows.items() if start <= row < end))
 
 
 def advance_windows(tasks: Iterable[Task], to_ms: int) -> None:

@@ -59,41 +59,15 @@ def q2(nexmark: Nexmark) -> None:
             ctx.send(nexmark.rows, value=[bid.auction, bid.price])
 
 
-class Seller(msgspec.Struct):
-    person: Person | None = None
-    early: list[Auction] = []
-
-
 def q3(nexmark: Nexmark) -> None:
     """Local items: the auctions of a category whose sellers are in some states."""
-    sellers = nexmark.app.store("sellers", key_type=int, value_type=Seller)
 
-    @nexmark.app.actor(nexmark.persons, nexmark.auctions, by={nexmark.auctions: "seller"}, stores=[sellers])
-    async def register(ctx: Context, person: Person) -> None:
-        early = sellers.get(ctx.key, Seller()).early
-        sellers.set(ctx.key, Seller(person))
-        for auction in early:
-            offer(ctx, person, auction)
-
-    @nexmark.app.on(register, nexmark.auctions)
-    async def open_auction(ctx: Context, auction: Auction) -> None:
-        seller = sellers.get(ctx.key, Seller())
-        if auction.category != 10:
-            return
-        if seller.person is None:
-            sellers.set(ctx.key, Seller(None, [*seller.early, auction]))
-        else:
-            offer(ctx, seller.person, auction)
-
-    def offer(ctx: Context, person: Person, auction: Auction) -> None:
-        if person.state in {"OR", "ID", "CA"}:
+    @nexmark.app.join(
+        one=nexmark.persons, many=nexmark.auctions, by={nexmark.auctions: "seller"}, retention=timedelta(days=1)
+    )
+    async def offer(ctx: Context, person: Person, auction: Auction) -> None:
+        if auction.category == 10 and person.state in {"OR", "ID", "CA"}:
             ctx.send(nexmark.rows, value=[person.name, person.city, person.state, auction.id])
-
-
-class Lot(msgspec.Struct):
-    auction: Auction | None = None
-    bid: Bid | None = None
-    early: list[Bid] = []
 
 
 class Sale(msgspec.Struct):
@@ -103,33 +77,32 @@ class Sale(msgspec.Struct):
 
 def _sell(nexmark: Nexmark, on_sale: Callable[[Context, Sale], None]) -> Any:
     """Declare an actor that calls a function for each auction that has expired with a bid in its time."""
-    lots = nexmark.app.store("lots", key_type=int, value_type=Lot)
+    offers = nexmark.topic("offers", key_type=int, value_type=Sale, writers=["offer"])
+    best = nexmark.app.store(
+        "best", key_type=int, aggregate=_top(Sale, by=lambda sale: (sale.bid.price, -sale.bid.at_ms))
+    )
 
-    @nexmark.app.actor(nexmark.auctions, nexmark.bids, by={nexmark.bids: "auction"}, stores=[lots], timers=True)
-    async def sell(ctx: Context, auction: Auction) -> None:
-        lot = lots.get(ctx.key, Lot())
+    @nexmark.app.join(
+        one=nexmark.auctions,
+        many=nexmark.bids,
+        by={nexmark.bids: "auction"},
+        until=lambda auction: auction.expires_ms + 1,
+        grace=GRACE,
+    )
+    async def offer(ctx: Context, auction: Auction, bid: Bid) -> None:
+        if auction.at_ms <= bid.at_ms:
+            ctx.send(offers, key=ctx.key, value=Sale(auction, bid))
+
+    @nexmark.app.actor(offers, stores=[best], timers=True)
+    async def sell(ctx: Context, sale: Sale) -> None:
         if ctx.timer is not None:
-            if lot.bid is not None:
-                on_sale(ctx, Sale(auction, lot.bid))
+            on_sale(ctx, best.get(ctx.key)[0])
             return
-        end = datetime.fromtimestamp(auction.expires_ms / 1000, UTC) + GRACE
-        ctx.schedule(auction, at=end, stream_time=True, name="sell")
-        lots.set(ctx.key, Lot(auction, _best(auction, lot.early)))
-
-    @nexmark.app.on(sell, nexmark.bids)
-    async def bid(ctx: Context, bid: Bid) -> None:
-        lot = lots.get(ctx.key, Lot())
-        if lot.auction is None:
-            lots.set(ctx.key, Lot(None, None, [*lot.early, bid]))
-        else:
-            lots.set(ctx.key, Lot(lot.auction, _best(lot.auction, [bid, *([lot.bid] if lot.bid else [])])))
+        end = datetime.fromtimestamp(sale.auction.expires_ms / 1000, UTC) + timedelta(milliseconds=1)
+        ctx.schedule(sale, at=end, stream_time=True, name="sell")
+        best.add(ctx.key, sale)
 
     return sell
-
-
-def _best(auction: Auction, bids: list[Bid]) -> Bid | None:
-    valid = (bid for bid in bids if auction.at_ms <= bid.at_ms <= auction.expires_ms)
-    return max(valid, key=lambda bid: (bid.price, -bid.at_ms), default=None)
 
 
 def q4(nexmark: Nexmark) -> Any:
@@ -162,26 +135,19 @@ def q5(nexmark: Nexmark) -> None:
         "counts", Hopping(timedelta(seconds=10), timedelta(seconds=2)), key_type=int, grace=GRACE,
         aggregate=aggregates.count(),
     )  # fmt: skip
-    per_auction = nexmark.topic("per-auction", key_type=str, value_type=Bids, writers=["count"])
-    hottest = nexmark.app.window_store(
-        "hottest", Tumbling(seconds=2), aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction))
-    )
 
     @nexmark.app.actor(nexmark.bids, by="auction", stores=[counts])
     async def count(ctx: Context, bid: Bid) -> None:
         counts.add(ctx.key, 1)
 
-    @counts.on_close
-    async def counted(ctx: Context, window: Window, number: int) -> None:
-        ctx.send(per_auction, key="all", value=Bids(number, ctx.key))
-
-    @nexmark.app.actor(per_auction, stores=[hottest])
-    async def gather(ctx: Context, bids: Bids) -> None:
-        hottest.add(ctx.key, bids)
+    hottest = counts.across(
+        key=lambda auction: "all",
+        of=lambda auction, number: Bids(number, auction),
+        aggregate=_top(Bids, by=lambda bids: (bids.count, -bids.auction)),
+    )
 
     @hottest.on_close
     async def hot(ctx: Context, window: Window, top: list[Bids]) -> None:
-        # A hopping window ends where a window of 2 s does, and is sent with its last millisecond.
         ctx.send(nexmark.rows, value=[window.end_ms, top[0].auction, top[0].count])
 
 
@@ -302,21 +268,25 @@ def q14(nexmark: Nexmark) -> None:
 
 def _statistics(nexmark: Nexmark, by: Any) -> None:
     """Send per day and group: bids, those below 10,000 and a million, different bidders and auctions."""
-    days = nexmark.app.window_store("days", Tumbling(days=1), grace=GRACE, aggregate=_sums(5))
-    names = nexmark.app.store("names", value_type=bool, placement="task")
+    days, bidders, auctions = (
+        nexmark.app.window_store(name, Tumbling(days=1), grace=GRACE, aggregate=aggregate)
+        for name, aggregate in (
+            ("days", _sums(3)),
+            ("bidders", aggregates.count_distinct()),
+            ("auctions", aggregates.count_distinct()),
+        )
+    )
 
-    @nexmark.app.actor(nexmark.bids, by=by, stores=[days, names])
+    @nexmark.app.actor(nexmark.bids, by=by, stores=[days, bidders, auctions])
     async def count(ctx: Context, bid: Bid) -> None:
-        day = bid.at_ms // 86_400_000
-        firsts = [
-            int(names.put_if_absent(f"{ctx.key}/{day}/{name}", True) is None)
-            for name in (f"bidder/{bid.bidder}", f"auction/{bid.auction}")
-        ]
-        days.add(ctx.key, [1, int(bid.price < 10_000), int(bid.price < 1_000_000), *firsts])
+        days.add(ctx.key, [1, int(bid.price < 10_000), int(bid.price < 1_000_000)])
+        bidders.add(ctx.key, bid.bidder)
+        auctions.add(ctx.key, bid.auction)
 
     @days.on_close
     async def send(ctx: Context, window: Window, sums: list[int]) -> None:
-        ctx.send(nexmark.rows, value=[ctx.key, window.start_ms, *sums])
+        numbers = (store.get(ctx.key, window) for store in (bidders, auctions))
+        ctx.send(nexmark.rows, value=[ctx.key, window.start_ms, *sums, *numbers])
 
 
 def _sums(count: int) -> aggregates.Aggregate:
@@ -380,24 +350,11 @@ def q19(nexmark: Nexmark) -> Any:
 
 def q20(nexmark: Nexmark) -> None:
     """Bids with their auctions, of one category."""
-    lots = nexmark.app.store("lots", key_type=int, value_type=Lot)
 
-    @nexmark.app.actor(nexmark.auctions, nexmark.bids, by={nexmark.bids: "auction"}, stores=[lots])
-    async def open_auction(ctx: Context, auction: Auction) -> None:
-        early = lots.get(ctx.key, Lot()).early
-        lots.set(ctx.key, Lot(auction))
-        for bid in early:
-            send(ctx, auction, bid)
-
-    @nexmark.app.on(open_auction, nexmark.bids)
-    async def take_bid(ctx: Context, bid: Bid) -> None:
-        lot = lots.get(ctx.key, Lot())
-        if lot.auction is None:
-            lots.set(ctx.key, Lot(None, None, [*lot.early, bid]))
-        else:
-            send(ctx, lot.auction, bid)
-
-    def send(ctx: Context, auction: Auction, bid: Bid) -> None:
+    @nexmark.app.join(
+        one=nexmark.auctions, many=nexmark.bids, by={nexmark.bids: "auction"}, retention=timedelta(days=1)
+    )
+    async def show(ctx: Context, auction: Auction, bid: Bid) -> None:
         if auction.category == 10:
             ctx.send(nexmark.rows, value=[auction.id, auction.item, bid.bidder, bid.price])
 

@@ -45,7 +45,7 @@ async def test_a_query_says_on_a_broker_what_sql_says(brokers: str, tmp_path: Pa
     prefix, events = unique(query) + "-", generate(COUNT)
     expected = sorted(map(list, Oracle(events, tmp_path).rows(query)))
     # The broker would delete events of a former year.
-    topics = [f"{prefix}{topic}" for topic in (*KEYS, "rows", "per-auction")]
+    topics = [f"{prefix}{topic}" for topic in (*KEYS, "rows")]
     await make_topics(brokers, *topics, partitions=PARTITIONS, config={"retention.ms": "-1"})
     await post(brokers, prefix, events)
     one, two = (

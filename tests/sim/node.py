@@ -160,6 +160,7 @@ class Node:
         self._world = world
         self._lives = 0
         self.refusals = 0
+        self.lacks_changelog = False
 
     def _machine(self, world: World) -> Disk:
         disk = Disk()
@@ -199,6 +200,7 @@ class Node:
         self.clock.wall_offset_ms = before.wall_offset_ms
         process.blocking_s = lambda: self._world.random.uniform(*self.blocking_s)
         self._world.audit.note(f"starts {process.name}")
+        self.lacks_changelog = False
         process.spawn(self._main(process, self.clock), name="main").add_done_callback(self._ended)
 
     def kill(self, *, finishes: bool, loses_loads: Callable[[int], int] = lambda _: 0) -> None:
@@ -394,17 +396,23 @@ class Node:
     async def _is_let_start(self, process: Process, clock: MachineClock) -> bool:
         world, rival = self._world, self._world.model.part(RivalPart)
         stores = tuple(store for store in world.stores if store != app.PARKED)
-        setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
+        setup = setup_of(
+            app.APP,
+            stores,
+            parks=app.PARKED in world.stores and world.deployment.parks,
+            lost_changelog=world.deployment.lost_changelog,
+        )
         if rival is not None:
             await rival.deployed()
         registry = SimRegistry(setup, world.cluster, world.network, clock, chunk_records=world.chunk_records)
         unparking = world.model.part(ParkPart) if "unparking" in world.features else None
         try:
             await start(registry, world.partitions, DELETE_RETENTION_MS)
-        except ConfigurationError as error:
+        except (ConfigurationError, LostChangelogError) as error:
             world.audit.note(f"{process.name} is refused: {error}")
             world.audit.counted["start refused"] += 1
             self.refusals += 1
+            self.lacks_changelog = isinstance(error, LostChangelogError)
             if unparking is not None:
                 unparking.refused(str(error))
             return False

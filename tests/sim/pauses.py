@@ -81,27 +81,32 @@ class Pausing:
     async def hold(self, produce: Callable[[], None], restart: Callable[[], Awaitable[None]]) -> None:
         """Pause all, let inputs come, restart the workers, and resume."""
         self._tell(None, is_paused=True)
-        await self._until_all_are_paused()
+        await self._until_all_are_still()
         await asyncio.sleep(SETTLE_S)
         before = self._handled
         produce()
         await asyncio.sleep(QUIET_S)
         await restart()
-        await self._until_all_are_paused()
+        await self._until_all_are_still()
         await asyncio.sleep(QUIET_S)
         if self._handled != before:
             self._world.audit.violated(f"pauses: {self._handled - before} messages are handled while all is paused")
         self._tell(None, is_paused=False)
 
-    async def _until_all_are_paused(self) -> None:
+    async def _until_all_are_still(self) -> None:
         deadline_s = self._world.loop.time() + SEEN_S
-        while not self._are_all_paused():
+        while not self._are_all_still():
             if self._world.loop.time() > deadline_s:
                 self._world.audit.violated(f"pauses: not all tasks are paused after {SEEN_S:g} s")
                 return
             await asyncio.sleep(0.25)
 
-    def _are_all_paused(self) -> bool:
+    def _are_all_still(self) -> bool:
+        """Whether each partition is paused, or stopped by an error: that is mended when all are resumed."""
         tasks = [task for node in self._nodes if node.worker is not None for task in node.worker.tasks]
-        paused = {task.partition for task in tasks if task.paused is not None and task.state is State.RUNNING}
-        return len(tasks) == len(paused) == self._world.partitions
+        still = {
+            task.partition
+            for task in tasks
+            if task.halted_by is not None or (task.paused is not None and task.state is State.RUNNING)
+        }
+        return len(tasks) == len(still) == self._world.partitions

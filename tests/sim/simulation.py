@@ -400,6 +400,9 @@ class Simulation:
             if self._has_grown(source) and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
                 yield from self._unfounded(source, owners[0].state)
                 continue
+            if may_stand and all(node.lacks_changelog for node in self.nodes):
+                # No worker starts before somebody chooses what becomes of the state.
+                continue
             if may_stand and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
                 yield from self._unfounded(source, owners[0].state)
                 continue

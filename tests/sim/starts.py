@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from actors import App, Context
+from actors._core.task.takeover import LostChangelog
 from actors._faust.setup import Setup
 from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.control import TopicInfo
@@ -31,7 +32,9 @@ RECORD = b"store:"
 
 
 @functools.cache
-def setup_of(name: str, stores: tuple[str, ...], *, parks: bool) -> Setup:
+def setup_of(
+    name: str, stores: tuple[str, ...], *, parks: bool, lost_changelog: LostChangelog = LostChangelog.STOP
+) -> Setup:
     """Give the settings of a program: an app with the simulated actor and these stores."""
     program = App(name, broker="kafka://127.0.0.1:1")
 
@@ -44,7 +47,9 @@ def setup_of(name: str, stores: tuple[str, ...], *, parks: bool) -> Setup:
     def handle(ctx: Context, value: str) -> None:
         """Do nothing: only the declaration is looked at."""
 
-    return Setup(program)
+    setup = Setup(program)
+    setup.lost_changelog = lost_changelog
+    return setup
 
 
 class SimTopics:

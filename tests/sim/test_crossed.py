@@ -33,9 +33,6 @@ NOT_WITH = {
     "park": NOT_WITH_PARK,
     "inputs": NOT_WITH_INPUTS,
     "at_least_once": frozenset(("operator",)),
-    # Not all partitions come to a pause where one stands still, and a rival that meets another topic ends.
-    "pauses": frozenset(("expired", "operator", "replaced")),
-    "rival": frozenset(("replaced",)),
 }
 ONLY_WITH = {"grow": WITH_GROWN, "recreate": WITH_RECREATED}
 FAULTS = tuple(name for name in vars(Nemesis) if not name.startswith("_") and name not in ("run", "heal"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from actors._core.partitioner import MURMUR2
 from actors.testing import ActorTestDriver
 from tests.sim.feeds.damages import take_the_largest_time
-from tests.sim.feeds.oracle import Read, first_stage, second_stage
+from tests.sim.feeds.oracle import Read, first_stage, second_stage, waits_in_vain
 from tests.sim.feeds.program import (
     CLICKS,
     DIRECT,
     FIRST,
     LATE,
     LATE_SECOND,
+    ONE_MANY,
     RESULTS,
     Event,
     Found,
@@ -33,15 +35,24 @@ EXAMPLES = max(int(os.environ.get("SIM_SEEDS", "20")) // 10, 8)
 PARTITIONS = 2
 USERS = ("u0", "u1", "u2")
 BEGIN_MS = 1_700_000_000_000
-KINDS = ("tumbling", "sliding", "session", "emit", "join", "timers")
+KINDS = ("tumbling", "sliding", "session", "emit", "join", ONE_MANY, "timers", "history", "across", "across changes")
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Shape, list[Read], list[list[int]], list[bool]]:
     """Return a program, the records of its sources, an interleaving in chunks, and where a crash comes between."""
     kind = draw(st.sampled_from(KINDS))
+    across = draw(st.sampled_from(("remove", "again"))) if kind.startswith("across") else ""
     shape = Shape(
-        kind=kind, has_direct=True, has_notes=False, span_ms=3_000, grace_ms=0, second_ms=8_000, concurrency=1
+        kind={"across": "tumbling", "across changes": "emit"}.get(kind, kind),
+        has_direct=True,
+        has_notes=False,
+        span_ms=3_000,
+        grace_ms=0,
+        second_ms=3_000 if across else 8_000,
+        concurrency=1,
+        is_ordered=kind == "history" or (kind != "join" and not across and draw(st.booleans())),
+        across=across,
     )
     sources = [(topic, number) for topic in (CLICKS, DIRECT) for number in range(PARTITIONS)]
     times = {source: draw(st.lists(st.integers(0, 30_000), max_size=7)) for source in sources}
@@ -92,21 +103,31 @@ def deliver(driver: ActorTestDriver, records: list[Read], chunks: list[list[int]
 
 
 def post(driver: ActorTestDriver, record: Read) -> None:
-    value = msgspec.json.encode(Event(record.id, record.user))
+    value = msgspec.json.encode(Event(record.id, record.user, record.at_ms))
     key = record.user.encode()
     number = None if record.id == 1_000_000 else record.partition
     driver.post(record.topic, key=key, value=value, partition=number, timestamp_ms=record.at_ms, raw=True)
 
 
 def compare(shape: Shape, records: list[Read], driver: ActorTestDriver) -> None:
-    assert driver.outputs(LATE) == driver.outputs(LATE_SECOND) == []
+    events = {record.id: Event(record.id, record.user, record.at_ms) for record in records}
+    records = [replace(record, user=shape.group_of(record.topic, events[record.id])) for record in records]
+    late = sorted(one.value.id for one in driver.outputs(LATE) if one.value.id != 1_000_000)
+    assert late == [record.id for record in records if waits_in_vain(shape, record, records)]
+    if shape.across:
+        assert sum(driver.late("total").values()) == 0
+    else:
+        assert driver.outputs(LATE_SECOND) == []
     sent = [one for one in driver.outputs(FIRST) if 1_000_000 not in one.value.ids]
     results = [(one.value.user, one.value.from_ms, one.value.to_ms, tuple(one.value.ids)) for one in sent]
     if shape.kind == "emit":
         results = list({result[:3]: result for result in results}.values())
+        sent = (
+            list({(one.key, one.value.user, one.value.from_ms): one for one in sent}.values()) if shape.across else sent
+        )
     wanted: Counter[Any] = sum(first_stage(shape, records).values(), Counter())
     assert Counter(results) == wanted
-    inputs = [(one.key, one.timestamp_ms, entry(one.value)) for one in sent]
+    inputs = [(one.key, one.value.from_ms if shape.across else one.timestamp_ms, entry(one.value)) for one in sent]
     totals = {(one.value.group, one.value.from_ms): one.value.entries for one in driver.outputs(RESULTS)}
     assert {window: totals.get(window) for window in second_stage(shape, inputs)} == second_stage(shape, inputs)
 

@@ -180,9 +180,9 @@ PLANTED = (
     Planted(forget_changes_at_a_takeover, "windows", first_seed=2, **WINDOWS),
     Planted(count_what_is_left_as_handled, "windows", **WINDOWS),
     Planted(count_what_is_left_as_handled, "joins", features=("joins",)),
-    Planted(open_what_was_closed, "windows", first_seed=209, **WINDOWS),
+    Planted(open_what_was_closed, "windows", first_seed=23, **WINDOWS),
     Planted(close_by_the_grace_of_the_last_start, "windows", first_seed=14, **WINDOWS),
-    Planted(emit_an_older_value_last, "windows", first_seed=298, **WINDOWS),
+    Planted(emit_an_older_value_last, "windows", first_seed=30, **WINDOWS),
 )
 
 

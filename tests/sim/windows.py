@@ -93,12 +93,19 @@ class WindowsPart(ClosingPart):
         self.advance_ms = self.size_ms // shape.choice((1, 1, 2))
         self.grace_ms = shape.choice((0, 300, 2_000))
         self.gap_ms = shape.choice((200, 1_000, 3_000))
-        self.rollup_ms = self.size_ms * 5
         self._late = shape.choice(("handle", "drop", LATE))
         self.near_ms = shape.choice((200, 1_000, 3_000))
-        self.every_ms = self.size_ms // shape.choice((1, 2, 4))
+        every = shape.choice((1, 2, 4))
         settings = Random(f"{seed} settings of windows")
         self._changes_settings = settings.random() < 0.5
+        if self._changes_settings:
+            # Long windows get events before a restart and after it.
+            lengths = Random(f"{seed} long windows")
+            self.size_ms = lengths.choice((5_000, 10_000))
+            self.advance_ms = self.size_ms // lengths.choice((1, 1, 2))
+            every = lengths.choice((1, 2, 4))
+        self.rollup_ms = self.size_ms * 5
+        self.every_ms = self.size_ms // every
         graces_ms = settings.sample((0, 300, 2_000, 10_000), 3)
         self.graces_ms = tuple(graces_ms) if self._changes_settings else (self.grace_ms,)
         self._numbers = 0

@@ -1,16 +1,18 @@
-"""Event time of a task: how far its feeds have come, and so which times no record before it may have any more.
+"""Event time of a task: how far its feeds have come.
 
 A task's feeds are the partitions of topics that it reads itself (sources), and the tasks that write into a topic whose
 writers are declared. Each feed has a time: nothing that it still delivers has an earlier one, apart from disorder
 within a source. Stream time is the least of them. It never goes back.
 
-A source's time is the largest of its handled records. One that has been at its end for a while follows the others, as
-far as they had come before its silence began: what was written to it during that silence lies behind its end, and holds
-it. A task upstream commits the earliest time of what it may still send. A reader learns of it by a look: it asks for
-the committed times, afterwards for the ends of its own inputs, and believes the times once it has handled everything
-below these ends. All that an upstream task wrote before its commit lies there, and what it writes later isn't earlier.
+A source's time is the largest time of its handled records. A source that has been at its end for a while follows the
+others, as far as they had come before its silence began. What is written to it after that lies behind its end, and the
+source has to handle it first.
 
-`docs/design/0013-event-time.md` has the argument, and what a planted mistake in each of these rules leads to.
+A task upstream commits the earliest time of what it may still send. A reader learns this time by a look: it asks for
+the committed times, then for the ends of its own inputs, and believes the times when it has handled everything below
+these ends. All that the upstream task wrote before its commit lies below them, and what it writes later isn't earlier.
+
+The argument is in `docs/design/0013-event-time.md`.
 """
 
 from __future__ import annotations
@@ -22,22 +24,23 @@ from dataclasses import dataclass, field
 UNKNOWN_MS = -1
 """The time of a feed that hasn't committed any: it holds all others."""
 MOST_LOOKS = 2
-"""How many looks of a reader wait to be believed: the oldest one, so that time goes on while the reader catches up, and
-the newest."""
+"""How many looks of a reader wait to be believed: the oldest, so that time moves while the reader catches up, and the
+newest."""
 SILENCES = 4
 """How many looks at a source's end are kept for each time that it has to be silent."""
 CLOCK_STEP_MS = 10_000
+"""By how much a source follows the clock at a time, where the others are ahead of it: each step is a commit."""
 RETRY_S = 10.0
-"""How long a source has to be silent after a look that failed: producers retry what a broker didn't take."""
+"""For how long after a failed look no source is idle: producers retry what a broker didn't take."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeMark:
-    """What a commit says of event time, Unix milliseconds, `UNKNOWN_MS` where nothing is known.
+    """The times in a commit, Unix milliseconds; `UNKNOWN_MS` where a time is unknown.
 
     Attributes:
         source_ms: the time of the input, if it is a source.
-        output_ms: the earliest time of what the task may still send; the same in the marks of all inputs.
+        output_ms: the earliest time of what the task may still send; in the mark of the first input only.
     """
 
     source_ms: int = UNKNOWN_MS
@@ -54,7 +57,7 @@ class Look:
     Attributes:
         sent_s, answered_s: when the first question was sent and when the last answer came, by the monotonic clock.
         wall_ms: the wall clock when the first question was sent.
-        marks: by (topic, partition) the committed time marks of that very topic.
+        marks: by (topic, partition) the committed times; none that belong to a former topic of the same name.
         ends: by (topic, partition) the high watermark and its leader's epoch, asked after `marks`.
         counts: by topic the number of partitions, asked after `marks`.
     """
@@ -68,14 +71,14 @@ class Look:
 
 
 class SourceTime:
-    """The time of a source, as the task that reads it knows it.
+    """The time of a source, kept by the task that reads it.
 
-    With `idle_after_s` 0, as in the test driver, a source at its end follows the others at once, whatever the clock is.
-    With `behind_ms` it follows the wall clock too, as many milliseconds behind it, in steps of half of that.
+    With `idle_after_s` 0, as in the test driver, a source at its end follows the others at once, regardless of the
+    clock. With `behind_ms` it also follows the wall clock at that distance, in steps of half the distance.
 
     Attributes:
         time_ms: the source's time.
-        followed_ms: the time that it has from others, which it followed at its end.
+        followed_ms: the last time that it took over from others, or from the clock.
     """
 
     __slots__ = ("_behind_ms", "_end", "_epoch", "_failed_s", "_idle_after_s", "_silences", "followed_ms", "time_ms")
@@ -102,10 +105,10 @@ class SourceTime:
         """Note a look at the source; return whether its time moved.
 
         Args:
-            look: when it was.
+            look: the look.
             end: the source's high watermark, and its leader's epoch.
-            handled: the offset up to which everything is handled, markers and aborted transactions included.
-            others_ms: the largest committed time of the sources that are connected with this one, asked before `end`.
+            handled: the offset below which everything is handled, markers and aborted transactions included.
+            others_ms: the largest committed time of the connected sources, asked for before `end`.
         """
         if end[1] != self._epoch:
             if self._epoch >= 0:
@@ -114,7 +117,7 @@ class SourceTime:
         if end[0] != self._end:
             self._end = end[0]
             self._silences.clear()
-        # What others had come to before the silence, not what they have come to in it.
+        # The others' time before the silence, not their time during it.
         known_ms = next(
             (ms for answered_s, ms in reversed(self._silences) if answered_s + self._idle_after_s <= look.sent_s), None
         )
@@ -140,17 +143,21 @@ class UpstreamTimes:
     """The times of the tasks upstream, as a reader of what they write may believe them.
 
     `topics` are, by the name of each topic that the task reads, the first inputs of the actors that write into it.
+
+    Attributes:
+        least: the least time, and of which feed; unknown, and of no feed, before the first look that counts.
     """
 
     def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
         self._topics = topics
         self._times: dict[tuple[str, int], int] = {}
+        self.least: tuple[int, tuple[str, int] | None] = (UNKNOWN_MS, None)
         self._waiting: deque[tuple[dict[tuple[str, int], int], dict[str, int]]] = deque()
 
     def looked(self, look: Look, partition: int) -> None:
-        """Note a look; what it says counts once everything below its ends is handled.
+        """Note a look, which is believed when everything below its ends is handled.
 
-        The oldest look that waits is never replaced: else a reader that catches up would believe none. The newest is
+        The oldest look that waits is never replaced: a reader that catches up would believe none. The newest is
         replaced whole: a new time with an old end would be believed too early.
         """
         times = {
@@ -166,7 +173,7 @@ class UpstreamTimes:
     def believe(self, handled: Mapping[str, int]) -> bool:
         """Believe the looks whose ends have been reached; return whether any was.
 
-        `handled` is, by topic, the offset up to which everything is handled.
+        `handled` is, by topic, the offset below which everything is handled.
         """
         believed = False
         while self._waiting:
@@ -177,25 +184,21 @@ class UpstreamTimes:
             believed = True
             for feed, time_ms in times.items():
                 self._times[feed] = max(time_ms, self._times.get(feed, UNKNOWN_MS))
+        if believed and self._times:
+            # Asked for with each record of a source that holds the others, and there may be a thousand.
+            first = min(self._times, key=self._times.__getitem__)
+            self.least = self._times[first], first
         return believed
 
     @property
     def times(self) -> Mapping[tuple[str, int], int]:
-        """The times of the tasks upstream, as far as they are believed."""
+        """The believed times of the tasks upstream."""
         return self._times
 
     @property
     def feeds(self) -> frozenset[str]:
         """The first inputs of the actors upstream."""
         return frozenset(feed for topics in self._topics.values() for feed in topics)
-
-    @property
-    def least(self) -> tuple[int, tuple[str, int] | None]:
-        """The least time, and of which feed; unknown, and of no feed, before the first look that counts."""
-        if not self._times:
-            return UNKNOWN_MS, None
-        feed = min(self._times, key=self._times.__getitem__)
-        return self._times[feed], feed
 
 
 @dataclass(slots=True)
@@ -205,11 +208,11 @@ class FeedTimes:
     Attributes:
         sources: by the place of the input.
         upstream: the tasks that write into the topics it reads; None if it reads none of these.
-        stream_ms: stream time, the least time of all feeds so far; it never goes back.
-        least_ms: the least time of the feeds now.
-        holder: the feed that has it: the place of an input, or a task upstream as (topic, partition); None for tasks of
-            which no look told yet.
-        released: by feed the time up to which it doesn't count: an operator has the others go on without it.
+        stream_ms: stream time; it never goes back.
+        least_ms: the least time of the feeds now, which may be less, as of a new feed.
+        holder: the feed that has the least time: the place of an input, or a task upstream as (topic, partition); None
+            before the first look at tasks upstream is believed.
+        released: by feed the time up to which it doesn't count, because an operator released it.
     """
 
     sources: dict[int, SourceTime]
@@ -221,7 +224,7 @@ class FeedTimes:
 
     @property
     def foremost(self) -> tuple[tuple[str, int] | int | None, int]:
-        """The feed with the largest time, and that time; None if no time is known. One that follows it isn't meant."""
+        """The feed with the largest time, and that time; None if no time is known. A mere follower isn't meant."""
         upstream = {} if self.upstream is None else self.upstream.times
         task = max(upstream, key=upstream.__getitem__, default=None)
         feed: tuple[str, int] | int | None = task
@@ -249,7 +252,7 @@ class FeedTimes:
         return True
 
     def _least_of_others(self) -> tuple[int, tuple[str, int] | int | None]:
-        """Return the least time of the feeds that aren't released, and whose it is."""
+        """Return the least time of the feeds that aren't released, and its feed."""
         upstream = {} if self.upstream is None else self.upstream.times
         if self.upstream is not None and not upstream:
             return UNKNOWN_MS, None

@@ -38,14 +38,14 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A feed that doesn't count for an actor's stream time until it has committed a later time.
+    """A feed that doesn't count for an actor's stream time until it has a later time.
 
     Attributes:
         actor: the actor whose event time waited for it.
         topic, partition: the feed: an input of the actor, or the first input of a task upstream.
-        time_ms: the feed's time then, Unix milliseconds; -1 if it had none.
+        time_ms: the feed's committed time at the release, Unix milliseconds; -1 if it had none.
         at_ms: when the record was written, Unix milliseconds.
-        by: who asked for it, for people.
+        by: the operator, for people.
     """
 
     actor: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -29,6 +29,15 @@ _AS_TEXT = {
     bytes: "a",
 }
 """By type, a value as JSON has it."""
+_TEXT = frozenset((str,))
+_SAME = frozenset(_PLAIN)
+"""Classes of plain values that are read back as they are: what JSON has no number for isn't written."""
+_UNTYPED = (None, Any, object)
+_NONE = msgspec.inspect.type_info(None)
+_KEPT = [(msgspec.inspect.type_info(kind), kind) for kind in (str, int, bool, float, bytes, Decimal, UUID)]
+"""Types all of whose values msgspec reads back as they are, save for floats that aren't finite."""
+_TOLD_APART = frozenset((str, int, bool))
+"""Those that JSON tells apart; any other may be beside None only."""
 
 
 def unfit(value: Any) -> str | None:
@@ -86,6 +95,118 @@ def difference(value: Any, back: Any, path: str = "$") -> str | None:
         if text is not None:
             return text
     return None if len(parts) == len(theirs[1]) else f"{path} would be read back with more than it has"
+
+
+def kept_test(type_: Any) -> Callable[[Any], bool] | None:
+    """Return a test that tells of what was written as JSON that it is read back as it is; None for most types.
+
+    It goes by the classes of a value's parts, which is quicker than to read it back. False says nothing.
+    """
+    if type_ in _UNTYPED:
+        return is_kept
+    try:
+        info = msgspec.inspect.type_info(type_)
+    except (TypeError, NameError):
+        return None
+    return _fields_test(info, ()) if isinstance(info, msgspec.inspect.StructType) else None
+
+
+def is_kept(value: Any) -> bool:
+    """Return whether plain data that JSON takes is read back as it is. False says nothing."""
+    kind = type(value)
+    if kind is dict:
+        # Of this key Faust makes a model.
+        if "__faust" in value or not _TEXT.issuperset(map(type, value)):
+            return False
+        parts = value.values()
+    elif kind is list or kind is tuple:
+        parts = value
+    else:
+        return kind in _SAME
+    # Hot: most parts are plain, and a set looks at all of them at once.
+    if not _SAME.issuperset(map(type, parts)):
+        for part in parts:
+            if type(part) not in _SAME and not is_kept(part):
+                return False
+    return True
+
+
+def _fields_test(info: msgspec.inspect.StructType, outer: tuple[type, ...]) -> Callable[[Any], bool] | None:
+    """Return a test of the fields' classes, in one expression: it is made once, and called at each write."""
+    if info.cls in outer or hasattr(info.cls, "__post_init__") or info.cls.__struct_config__.omit_defaults:
+        return None
+    names: dict[str, Any] = {"own": info.cls, "isfinite": math.isfinite}
+    tests = ["type(value) is own"]
+    for field in info.fields:
+        arms = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
+        place, classes = f"value.{field.name}", list[type]()
+        choices = [f"{place} is None"] if _NONE in arms else []
+        for arm in arms:
+            kind = next((kind for known, kind in _KEPT if known == arm), None)
+            if kind is not None:
+                classes.append(kind)
+                names[kind.__name__] = kind
+                choices.append(f"type({place}) is {kind.__name__}" + f" and isfinite({place})" * (kind is float))
+            elif isinstance(arm, msgspec.inspect.StructType):
+                classes.append(arm.cls)
+                names[f"test_{field.name}"] = test = _fields_test(arm, (*outer, info.cls))
+                choices += [f"test_{field.name}({place})"] if test is not None else []
+        is_clear = len(classes) == 1 or _TOLD_APART.issuperset(classes)
+        if len(choices) < len(arms) or not is_clear:
+            return None
+        tests.append(f"({' or '.join(choices)})")
+    test_all: Callable[[Any], bool] = eval(f"lambda value: {' and '.join(tests)}", names)
+    return test_all
+
+
+def is_told_by_equality(type_: Any) -> bool:
+    """Return whether equal values of a type, as msgspec knows it, are the same in each of their fields.
+
+    They needn't be where a dataclass compares some fields only, or a class has an equality of its own.
+    """
+    if hasattr(type_, "__is_model__"):
+        return _compares(type_, list(type_._options.fields))
+    try:
+        waiting: list[Any] = [msgspec.inspect.type_info(type_)]
+    except (TypeError, NameError):
+        return False
+    seen: set[int] = set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, msgspec.inspect.StructType):
+            is_told = part.cls.__eq__ is msgspec.Struct.__eq__
+        elif isinstance(part, msgspec.inspect.NamedTupleType):
+            own: Any = part.cls
+            is_told = own.__eq__ is tuple.__eq__
+        elif isinstance(part, msgspec.inspect.DataclassType):
+            is_told = _compares(part.cls, [field.name for field in part.fields])
+        else:
+            is_told = not isinstance(part, msgspec.inspect.CustomType)
+        if not is_told:
+            return False
+        for value in msgspec.structs.astuple(part):
+            inner = value if isinstance(value, tuple) else (value,)
+            waiting += [one for one in inner if isinstance(one, msgspec.inspect.Type | msgspec.inspect.Field)]
+    return True
+
+
+def _compares(type_: Any, names: Sequence[str]) -> bool:
+    """Return whether two objects of a class are unequal if one of their fields differs, whichever that is."""
+    same = object()
+    try:
+        for changed in names:
+            one, other = object.__new__(type_), object.__new__(type_)
+            for name in names:
+                object.__setattr__(one, name, same)
+                object.__setattr__(other, name, object() if name == changed else same)
+            if one == other:
+                return False
+    except Exception:
+        return False
+    return True
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:

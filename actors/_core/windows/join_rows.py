@@ -4,15 +4,21 @@
     "u" end side chunk place key      nothing: that record matched none so far; its window ends then
     "m"                               `stores._core.windows.Progress`
 
+A join of one with many has the same rows for records that wait, all in segment 0, with `Early` as their values. Its "u"
+says when a `one` ends, or the latest time at which records of a key that wait can match. And it has
+
+    "o" key                           the key's `One`, behind those that wait for their close
+
 A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
-says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c". Times and
-segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
+says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c" or "o". Times
+and segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,10 +27,11 @@ from stores._core.windows import CHUNK_KEY_AT, KEY_AT, SIDE_AT, UNMATCHED_KEY_AT
 
 LEFT, RIGHT = 0, 1
 CHUNK, UNMATCHED = b"j", b"u"
-CONTENT = b"c"
+CONTENT, ONES = b"c", b"o"
 CHUNK_BYTES = 2_048
 """A chunk that a further record would make longer gets none; one record may be longer."""
 _SIDE, _NUMBER = 1, 4
+T = TypeVar("T")
 _pack_chunk = struct.Struct(">cQBI").pack
 
 
@@ -42,6 +49,28 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
     last: int = 0
 
 
+class Early(msgspec.Struct, array_like=True, gc=False):
+    """A record that waits for its `one`, as it came; its time is beside it."""
+
+    offset: int
+    headers: list[tuple[str, bytes]]
+    value: bytes
+
+
+class One(msgspec.Struct, array_like=True, gc=False):
+    """A record that many may match: those before `until_ms`. `is_matched` is kept where it matters."""
+
+    at_ms: int
+    until_ms: int
+    value: bytes
+    is_matched: bool = False
+
+    @property
+    def end_ms(self) -> int:
+        """The last time at which it is open: no earlier than its own, so that it isn't late when it comes."""
+        return max(self.until_ms - 1, self.at_ms)
+
+
 class Unmatched(NamedTuple):
     """What the row of a record without a match says."""
 
@@ -54,6 +83,8 @@ class Unmatched(NamedTuple):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
+_decode_early = msgspec.msgpack.Decoder(Early).decode
+_decode_ones = msgspec.msgpack.Decoder(list[One]).decode
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
@@ -67,10 +98,34 @@ def decode_chunk(raw: bytes) -> Chunk:
     Raises:
         ValueError: it is something else.
     """
+    return _decoded(_decode_chunk, raw[1:], "records of a join")
+
+
+def encode_early(early: Early) -> bytes:
+    """Return the value of a record that waits."""
+    return _encode(early)
+
+
+def decode_early(raw: bytes) -> Early:
+    """Return what `encode_early` was given; errors as of `decode_chunk`."""
+    return _decoded(_decode_early, raw, "a record that waits for its match")
+
+
+def encode_ones(ones: list[One]) -> bytes:
+    """Return the value of the row of a key's `one`."""
+    return ONES + _encode(ones)
+
+
+def decode_ones(raw: bytes) -> list[One]:
+    """Return what `encode_ones` was given; errors as of `decode_chunk`."""
+    return _decoded(_decode_ones, raw[1:], "a record that many match")
+
+
+def _decoded(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:
     try:
-        return _decode_chunk(raw[1:])
+        return decode(raw)
     except MALFORMED as error:
-        raise ValueError(f"not records of a join, {error}: {raw[:50]!r}") from error
+        raise ValueError(f"not {what}, {error}: {raw[:50]!r}") from error
 
 
 def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:

@@ -16,6 +16,7 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors.cli.project import name_app
 from actors.cli.session import one_line_errors
 from actors.declare.definition import messages_of
+from actors.declare.topic import refuse_other_writers
 from actors.declare.values.codecs import Codec, CodecError, topic_codecs
 from actors.declare.values.messages import MessageCodec
 from actors.errors import ConfigurationError, NewerVersionError
@@ -57,6 +58,7 @@ class send(FaustSend):  # type: ignore[misc]  # noqa: N801  the class has the co
         name = self.kwargs["entity"]
         if name.startswith("@") or not hasattr(self.app, "actor_options"):
             return
+        refuse_other_writers(self.app, name)
         info = self._existing(name)
         declared = [one for one in self.app.declared_topics if one.topics and one.get_topic_name() == name]
         if declared and not any(self.ctx.params.get(option) for option in _FAUSTS):

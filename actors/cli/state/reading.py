@@ -170,7 +170,8 @@ def read_key_windows(
         StoreError: it can't be read.
     """
     with _opened(folder, store.name, partition) as reader:
-        return _settled(reader, store.name, partition), read_windows(store, _values(reader), key, from_ms, to_ms)
+        position = _settled(reader, store.name, partition)
+        return position, read_windows(store, _values(reader), key, from_ms, to_ms, items=reader.scan)
 
 
 def read_all_windows(

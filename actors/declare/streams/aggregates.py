@@ -17,7 +17,7 @@ from actors._core.task.policy import OnError, Then
 from actors._core.windows.changes import Change, decode_added, decode_change, encode_added
 from actors._core.windows.foreign_keys import within
 from actors.declare.declared import as_coroutine
-from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, repartition_topic
+from actors.declare.streams.repartition import By, checked_repartition, key_function
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.declare.values.messages import function_codec
 from actors.declare.values.stored import check_aggregate
@@ -136,7 +136,7 @@ def aggregate_table(
             "actor, which sends it the changes of the table's rows"
         )
     group_of = key_function(name, table.topic_name, by, table.topic.schema.value_type, key_type=key_type)
-    target = _changes_topic(app, name, table)
+    target = checked_repartition(app, f"aggregate {name}", name, table.topic_name)
     handler = None if on_change is None else _checked_handler(name, on_change)
     groups = _groups(app, table, name, key_type=key_type, on_change=handler, **folding)
     changes = app.topic(target, key_type=key_type, value_type=bytes)
@@ -237,16 +237,6 @@ def _own(name: str, *, add: Any, remove: Any, initial: Any) -> tuple[Aggregate[A
         if inspect.iscoroutinefunction(function):
             raise ConfigurationError(f"aggregate {name}: {option}= is async: make it a plain function")
     return Aggregate(initial, add), remove
-
-
-def _changes_topic(app: Any, name: str, table: Table[Any, Any]) -> str:
-    target = repartition_topic(app._default_options[0], name, table.topic_name)
-    if len(target) > LONGEST_TOPIC:
-        raise ConfigurationError(
-            f"aggregate {name}: {target}, the topic of its changes, has {len(target)} characters, and Kafka takes "
-            f"{LONGEST_TOPIC}: give it a shorter name"
-        )
-    return target
 
 
 def _checked_handler(name: str, function: Callable[[Context, Any], Any]) -> Callable[[Context, Any], Awaitable[Any]]:

@@ -1,32 +1,47 @@
-"""What the event time of each actor follows: see `actors._core.task.feed_times`.
+"""The feeds of each actor's event time: see `actors._core.task.feed_times`.
 
-It is kept where something goes by it: windows, joins within a time, timers by stream time, or those of an actor
-downstream. Joins by a foreign key are circles, left to right to left, whose topics have no time.
+An actor has feeds if something goes by its event time: its windows, joins or timers by stream time, or those of an
+actor downstream. Joins by a foreign key are circles, left to right to left, whose topics carry no time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from actors._core.task.feed_times import UNKNOWN_MS
 from actors.declare.definition import ActorDefinition
-from actors.errors import ConfigurationError
-from actors.runtime.spec import Feeds
+from actors.errors import ConfigurationError, UsageError
+from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
+from actors.runtime.message.context import Context
+from actors.runtime.message.failures import wrong_timestamp
+from actors.runtime.message.internal_messages import InternalRecord
+from actors.runtime.spec import ActorSpec, Feeds
 from actors.runtime.windows.closes import is_by_clock
 
 
 def writers_of(app: Any) -> dict[str, tuple[str, ...]]:
-    """Return the names of the actors that are declared as writers, by topic."""
-    find = app.definition_of
-    return {topic: tuple(find(writer).name for writer in writers) for topic, writers in app.topic_writers.items()}
+    """Return by topic the names of its declared writers.
+
+    Raises:
+        ConfigurationError: a writer is no actor of the app.
+    """
+    names = {}
+    for topic, writers in app.topic_writers.items():
+        try:
+            names[topic] = tuple(app.definition_of(writer).name for writer in writers)
+        except UsageError as error:
+            raise ConfigurationError(f"topic {topic}: writers=: {error}") from error
+    return names
 
 
 def feeds_of(
     actors: Mapping[str, ActorDefinition], writers: Mapping[str, Iterable[str]], *, idle_after_s: float
 ) -> dict[str, Feeds]:
-    """Return the feeds of the actors whose time follows more than the records that they handle, by actor.
+    """Return by actor the feeds of those whose event time follows more than their own records.
 
     Args:
         actors: the actors by name.
@@ -78,7 +93,7 @@ def _upstream(actors: Mapping[str, ActorDefinition], writers: Mapping[str, Itera
 
 
 def _is_circle(name: str, writers: Iterable[str], upstream: _Upstream) -> bool:
-    """Whether an actor is upstream of one of its writers, or is one of them."""
+    """Return whether an actor is one of these writers, or upstream of one."""
     seen, waiting = set[str](), set(writers)
     while waiting:
         writer = waiting.pop()
@@ -98,7 +113,7 @@ def _refuse_circles(upstream: _Upstream) -> None:
 
 
 def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[str]:
-    """Return the actors in which something goes by event time, and all that are upstream of them."""
+    """Return the actors in which something goes by event time, and all actors upstream of these."""
     timed: set[str] = set()
     waiting = {
         name
@@ -115,7 +130,7 @@ def _timed(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> set[st
 
 
 def _behind(actors: Mapping[str, ActorDefinition], upstream: _Upstream) -> dict[str, int]:
-    """Return how far behind the clock the sources of actors follow it, in milliseconds: the least of all downstream."""
+    """Return by actor how many milliseconds behind the clock its sources follow it: the least of all downstream."""
     behind = {
         name: definition.close_when_idle // timedelta(milliseconds=1)
         for name, definition in actors.items()
@@ -137,7 +152,7 @@ def _connected(
     upstream: _Upstream,
     timed: set[str],
 ) -> set[str]:
-    """Return the sources of all actors that an actor is connected with."""
+    """Return the topics of all sources that an actor is connected with, upstream and downstream, its own included."""
     neighbours: dict[str, set[str]] = {one: set() for one in timed}
     for one in timed:
         for names in upstream[one].values():
@@ -150,3 +165,35 @@ def _connected(
         group.add(one)
         waiting |= neighbours[one] - group
     return {topic for one in group for topic in actors[one].topic_names if topic not in upstream[one]}
+
+
+def checked(spec: ActorSpec) -> ActorSpec:
+    """Return an actor that refuses records whose time can't be passed on: windows and timers downstream go by it.
+
+    An actor with windows, or with `order="time"`, checks for itself.
+    """
+    if spec.feeds is None or not spec.feeds.has_readers or spec.windows or spec.order is not None:
+        return spec
+    more = tuple(replace(one, handler=_checking(one.handler)) for one in spec.more_inputs)
+    return replace(spec, handler=_checking(spec.handler), more_inputs=more)
+
+
+def _checking(handler: Callable[[Context, Any], Awaitable[None]]) -> Callable[[Context, Any], Awaitable[None]]:
+    def handle(ctx: Context, value: Any) -> Awaitable[None]:
+        timestamps, at_ms = ctx._working("send").tools.timestamps, ctx._record.timestamp
+        # Hot: most records have a usable time.
+        if timestamps is not None and (at_ms > timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS):
+            _check(ctx, timestamps)
+        return handler(ctx, value)
+
+    return handle
+
+
+def _check(ctx: Context, timestamps: Timestamps) -> None:
+    record, source = ctx._record, ctx._source
+    if isinstance(record, InternalRecord) and not record.is_input:
+        return
+    if record.timestamp < 0:
+        reason = f"its timestamp is {record.timestamp}, and actors that read what comes of it go by it"
+        raise wrong_timestamp(source, record, reason)
+    timestamps.check(source, record, reached_ms=UNKNOWN_MS, harm="move the event time of all actors downstream")

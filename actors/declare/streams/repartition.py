@@ -181,6 +181,21 @@ def repartition_topic(app_id: str, actor: str, topic: str) -> str:
     return f"{app_id}-{actor}-{topic}-repartition"
 
 
+def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
+    """Return the topic through which an actor gets what a store of the app has.
+
+    Raises:
+        ConfigurationError: its name would be longer than Kafka takes.
+    """
+    target = repartition_topic(app._default_options[0], actor, source)
+    if len(target) > LONGEST_TOPIC:
+        raise ConfigurationError(
+            f"{what}: {target}, the topic of its changes, has {len(target)} characters, and Kafka takes "
+            f"{LONGEST_TOPIC}: give it a shorter name"
+        )
+    return target
+
+
 def rekeyed(
     app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError, *, like: Any = None
 ) -> list[Any]:

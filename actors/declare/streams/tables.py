@@ -73,6 +73,8 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
         found.append(store.rows if isinstance(store, WindowStore) else store)
         if isinstance(store, WindowStore) and store.changes is not None:
             found.append(store.changes.rows)
+        if isinstance(store, WindowStore) and store.values is not None:
+            found.append(store.values.store.rows)
         if isinstance(store, Table):
             found += [] if store.history is None else [store.history]
             found += [grouping.taken for grouping in store.groupings]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from actors._core.aggregates import Aggregate
+from actors._core.aggregates import Aggregate, count_distinct, of_rows
+from actors._core.task.policy import OnError, Then
 from actors._core.windows.kinds import (
     LONGEST_SPAN,
     AlignedWindows,
@@ -17,16 +21,19 @@ from actors._core.windows.kinds import (
     goes_by_clock,
 )
 from actors.declare.declared import check_idle
-from actors.declare.streams.repartition import Forward
+from actors.declare.streams.repartition import By, Forward, checked_repartition, key_function
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
-from actors.declare.values.stored import check_aggregate, state_type, use_keys
+from actors.declare.values.stored import check_aggregate, state_type, store_keys, use_keys
 from actors.errors import ConfigurationError
+from actors.runtime.handlers.callables import check_callable
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import late_record
 from actors.runtime.message.store import Store
+from actors.runtime.windows.across import Across, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.distinct import DistinctValues
 from actors.runtime.windows.store import WindowStore
 
 LEAST_RETENTION = timedelta(days=1)
@@ -87,10 +94,104 @@ def make_window_store(
         value=value,
         aggregate=aggregate,
     )
+    if aggregate is count_distinct():
+        former = None if renamed_from is None else f"{renamed_from}-values"
+        made.values = DistinctValues(_part(app, f"{name}-values", made, renamed_from=former))
     if emit is not None:
         former = None if renamed_from is None else f"{renamed_from}-changes"
         emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
+    made.declare_across = functools.partial(across_keys, app)
     return made
+
+
+def _part(
+    app: Any, name: str, whole: WindowStore[Any, Any], *, renamed_from: str | None = None
+) -> WindowStore[bytes, bytes]:
+    """Declare the windows of what another store has below its keys."""
+    rows = app.store(name, key_type=bytes, value_type=bytes, placement="task", renamed_from=renamed_from)
+    kept = {"grace": whole.grace_ms, "retention": whole.retention_ms}
+    spans: dict[str, Any] = {option: timedelta(milliseconds=span_ms) for option, span_ms in kept.items()}
+    keys, value = store_keys(app, bytes, None), resolve(bytes, None)
+    part = window_store(rows, whole.windows, **spans, keys=keys, value=value, aggregate=None)
+    part.is_part = True
+    return part
+
+
+def across_keys(
+    app: Any,
+    first: WindowStore[Any, Any],
+    name: str,
+    *,
+    key: By,
+    aggregate: Any,
+    of: Callable[[Any, Any], Any] | None,
+    key_type: Any,
+    emit: Every | None,
+    stores: Sequence[Any],
+    on_error: OnError | Then,
+) -> WindowStore[Any, Any]:
+    """Declare a stage behind windows; see `WindowStore.across`.
+
+    Raises:
+        ConfigurationError: as there.
+    """
+    owner = app.owner_of_store(first.name)
+    if not isinstance(first.windows, AlignedWindows) or goes_by_clock(first.windows):
+        raise ConfigurationError(
+            f"across {name}: windows of {first.windows} are those of one key, or of one partition's clock: across keys "
+            "there are Tumbling(…) and Hopping(…) by event time, which are the same for all"
+        )
+    if owner is None:
+        raise ConfigurationError(
+            f"across {name}: no actor lists window store {first.name} yet: declare it below the actor, "
+            f"`@app.actor(topic, stores=[{first.name}])`, whose tasks it follows"
+        )
+    if of is not None:
+        line = "def of(key: Key, result: Result) -> Value"
+        check_callable(of, f"across {name}: of=", takes=2, line=line)
+        if inspect.iscoroutinefunction(of):
+            raise ConfigurationError(f"across {name}: of= is async: make it a plain function")
+    target = checked_repartition(app, f"across {name}", name, first.name)
+    group_of = key_function(name, target, key, None, key_type=key_type, option="key")
+    aggregate, windows = of_rows(aggregate), first.windows
+    if first.changes is not None and aggregate is count_distinct():
+        raise ConfigurationError(
+            f"across {name}: aggregates.count_distinct() can't take a value out again, and window store {first.name} "
+            "has emit=, whose changes do: leave emit out"
+        )
+    second: WindowStore[Any, Any] = app.window_store(
+        name,
+        windows,
+        retention=timedelta(milliseconds=first.retention_ms),
+        key_type=key_type,
+        aggregate=aggregate,
+        emit=emit,
+    )
+    second.fed_by = f", fed by {'closes' if first.changes is None else 'changes'}"
+    rows = None if first.changes is None else _part(app, f"{name}-rows", second)
+    topic = app.topic(target, key_type=key_type, value_type=bytes, writers=[owner.name])
+    stage = Across(
+        first=first,
+        second=second,
+        rows=rows,
+        topic=topic,
+        key=group_of,
+        of=of or (lambda _, result: result),
+        aggregate=aggregate,
+    )
+    own_stores = [second, *([] if rows is None else [rows]), *stores]
+    app.actor(topic, stores=own_stores, name=name, on_error=on_error, late="handle")(stage.fold)
+    app.actors[name] = replace(app.actors[name], sources={target: owner.topic_name})
+    _feed(first, stage.send)
+    if first.changes is not None:
+        _feed(first.changes, stage.send_change)
+    return second
+
+
+def _feed(store: WindowStore[Any, Any] | ChangeStore, feed: Feed) -> None:
+    store.feeds.append(feed)
+    if store.on_close_function is None:
+        store.on_close_function = only_feed
 
 
 def window_store(
@@ -126,6 +227,11 @@ def window_store(
         )
     # What a record does to sliding windows follows from those that end up to a length before it.
     lengths = 2 if isinstance(windows, Sliding) else 1
+    if aggregate is count_distinct() and isinstance(windows, Sliding):
+        raise ConfigurationError(
+            f"window store {name}: aggregates.count_distinct() is for Tumbling(…) and Hopping(…), since sliding "
+            "windows are made of one another: give aggregates.approx_distinct()"
+        )
     length = lengths * timedelta(milliseconds=windows.longest_ms) + grace
     kept = max(LEAST_RETENTION, length) if retention is None else retention
     if not isinstance(kept, timedelta) or kept < length:
@@ -179,7 +285,7 @@ def windowed(handler: Handler, late: str | Forward, stores: Sequence[TimedStore]
 
         return handle
 
-    names = ", ".join(store.name for store in stores if not isinstance(store, ChangeStore))
+    names = ", ".join(store.name for store in stores if not store.is_part)
 
     async def handle_in_time(ctx: Context, value: Any) -> Any:
         windows = ctx._working("windows").windows
@@ -222,5 +328,9 @@ def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -
 
 def timed(stores: Iterable[Any]) -> tuple[TimedStore, ...]:
     """Return what goes by stream time of the stores that an actor lists."""
-    found = ((store, store.changes) for store in stores if isinstance(store, WindowStore))
-    return tuple(one for pair in found for one in pair if one is not None)
+    found = (
+        (store, store.changes, store.values and store.values.store)
+        for store in stores
+        if isinstance(store, WindowStore)
+    )
+    return tuple(one for parts in found for one in parts if one is not None)

@@ -27,7 +27,7 @@ from faust.utils.json import on_default
 from actors._core.logs import text_of
 from actors._core.unions import is_union
 from actors._core.values.key_forms import decimal_form, float_form, plain_form, typed_form
-from actors._core.values.read_back import difference, lost_field, no_text_key, unfit
+from actors._core.values.read_back import difference, is_told_by_equality, kept_test, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
@@ -43,6 +43,8 @@ _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 _Decode = Callable[[bytes], Any]
 _Encode = Callable[[Any], bytes]
+_ReadBack = tuple[_Decode, _Decode | None, Callable[[Any], bool] | None]
+"""A decoder, a quick one whose values are the same if they are equal, and a test that spares both."""
 
 
 class CodecError(ActorsError, ValueError):
@@ -109,11 +111,13 @@ def resolve(
     if plain is None and is_json:
         # Faust revives a model of what has its mark.
         quick = lambda raw: decode(raw) if b'"__faust"' in raw else orjson.loads(raw)  # noqa: E731
+    is_told = plain in _PLAIN_DATA or is_told_by_equality(plain)
+    reading = decode, quick if is_told else None, None if is_layered else kept_test(plain)
     if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
         raise ConfigurationError(reason)
     return Codec(
         _guard_decode(decode, label, refuse if is_json else None),
-        _guard_encode(encode, plain, label, None if is_exact or is_free else (quick, decode)),
+        _guard_encode(encode, plain, label, None if is_exact or is_free else reading),
         f"{label} as {name}",
         is_json,
         origin,
@@ -469,9 +473,9 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
     return guarded
 
 
-def _guard_encode(encode: _Encode, type_: Any, label: str, decoders: tuple[_Decode, _Decode] | None) -> _Encode:
-    """Return an encoder that raises `CodecError`, for what isn't read back too: the first decoder is a quick one."""
-    back, decode = decoders or (None, _identity)
+def _guard_encode(encode: _Encode, type_: Any, label: str, reading: _ReadBack | None) -> _Encode:
+    """Return an encoder that raises `CodecError`, for what isn't read back too."""
+    decode, quick, is_kept = reading or (None, None, None)
     expected = _classes(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
@@ -482,12 +486,14 @@ def _guard_encode(encode: _Encode, type_: Any, label: str, decoders: tuple[_Deco
             raise CodecError(f"expected {label}, got {type(value).__name__}")
         try:
             raw = encode(value)
-            if back is not None and back(raw) != value:
+            if decode is None or (is_kept is not None and is_kept(value)):
+                return raw
+            if quick is None or quick(raw) != value:
                 _check_same(value, decode(raw))
         except MemoryError:
             raise
         except Exception as error:
-            reason = None if back is None else unfit(value)
+            reason = None if decode is None else unfit(value)
             raise CodecError(f"can't encode {label}: {reason or text_of(error) or type(error).__name__}") from error
         return raw
 

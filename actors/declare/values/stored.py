@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from actors._core.aggregates import Aggregate, as_it_is
+from actors._core.aggregates import Aggregate, as_it_is, count_distinct
 from actors.declare.values.codecs import Codec, CodecError, is_record, resolve, resolve_key
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
@@ -48,6 +48,11 @@ def stored_values(
     if aggregate is not None:
         others = {"value_type": value_type, "value_serializer": serializer, "version": version, "upgrades": upgrades}
         check_aggregate(owner, aggregate, **others)
+        if aggregate is count_distinct():
+            raise ConfigurationError(
+                f"{owner}: aggregates.count_distinct() is for window stores, which have a row for each value: keep the "
+                "values as keys of a store, or give aggregates.approx_distinct()"
+            )
         return StoredValues(_codec(owner, aggregate), state_type(aggregate))
     refuse = refusal(version or 1, owner)
     plain = resolve(value_type, serializer, refuse=refuse)

@@ -19,7 +19,7 @@ from actors._core.logs import error_text, escaping
 from actors._core.outside import EXITS
 from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
-from actors.runtime.cancellation import is_cancelled
+from actors.runtime.cancellation import is_cancelled, is_closed, running_task
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import newer_in, newer_program
 from actors.runtime.message.internal_messages import InternalRecord
@@ -172,6 +172,7 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
     )
     ctx = Context(messages, internal_record, None, key)
     enter_message(ctx)
+    running = None if store.on_expire is None else running_task()
     try:
         messages.overlays[store].delete(key)
         if store.on_expire is not None:
@@ -182,7 +183,7 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
     except BaseException as error:
         scope.rollback(written)
         del messages.outputs[sent:]
-        if not _is_hooks(error):
+        if is_closed(error, running) or not _is_hooks(error):
             raise
         newer = newer_in(error)
         if newer is not None:

@@ -1,4 +1,4 @@
-"""Event time of a task that follows feeds: what it handled, what the worker's looks tell of, and what its commits say.
+"""Event time of a task that follows feeds: by the records that it handles and the worker's looks, for its commits.
 
 Stream time moves only between messages, so that one message sees one time.
 """
@@ -20,14 +20,16 @@ from actors.runtime.inputs.time_order import TimeOrder
 from actors.runtime.spec import Feeds
 
 COMMIT_S = 10.0
-"""How often stream time is committed at most where nothing else is, and no other task follows."""
+"""How long stream time may move without a commit, where nothing else is committed and no task downstream waits."""
+SLOW_MS_PER_S = 100.0
+"""Stream time that moves no faster counts as standing: a feed with times in seconds moves it by a thousandth."""
 
 
 class Follower(Protocol):
-    """What goes by stream time: windows, timers.
+    """Windows or timers, which go by stream time.
 
     Attributes:
-        stream_ms: stream time as it knows it, Unix milliseconds; -1 before the first record.
+        stream_ms: the stream time that it has been moved to, Unix milliseconds; -1 before the first record.
     """
 
     stream_ms: int
@@ -43,8 +45,8 @@ class TaskTime:
     """The feeds of one task, from a takeover to the next.
 
     Attributes:
-        saw: by input, called with the time of each record that was handled or given up, in order; returns whether a
-            timer by stream time may be due. None where no time follows from that.
+        saw: by input a function that takes the time of each record, in order, when it was handled or given up, and
+            returns whether a timer by stream time may be due. None for an input that isn't a source.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class TaskTime:
         self._monotonic = monotonic
         self._is_due = is_due
         self._looks: deque[Look] = deque(maxlen=1)
-        self._held: tuple[int, float] | None = None
+        self._held: tuple[int, float, float] | None = None
         self._sources = [
             None
             if one.source.topic in feeds.upstream
@@ -84,10 +86,10 @@ class TaskTime:
         self.saw = [
             None if source is None else partial(self._saw, index, source) for index, source in enumerate(self._sources)
         ]
-        # What was handled is committed with it; what looks told of may need a commit of its own.
+        # Times of handled records are committed with these; times from looks may need a commit of their own.
         self._told = False
         self._output_ms = inputs[0].times.output_ms
-        # What has no other memory of stream time has that of its marks.
+        # Without windows or timers, only the committed mark remembers stream time.
         known_ms = max((follower.stream_ms for follower in followers), default=self._output_ms)
         self._times = FeedTimes(sources, upstream, known_ms)
         self._committed_ms, self._committed_s = known_ms, monotonic()
@@ -100,19 +102,19 @@ class TaskTime:
 
     @property
     def holder(self) -> tuple[TopicPartition | None, int]:
-        """The feed that holds stream time, and its time; None for a feed that no look has told of yet."""
+        """The feed with the least time, and that time; None before the first look is believed."""
         return self._named(self._times.holder), self._times.least_ms
 
     @property
     def foremost(self) -> tuple[TopicPartition | None, int]:
-        """The feed that is ahead of all others, and its time; None while none has a time."""
+        """The feed that is furthest ahead, and its time; None while none has a time."""
         feed, time_ms = self._times.foremost
         return self._named(feed), time_ms
 
     @property
     def held_s(self) -> float:
-        """For how long stream time has stood while a feed is ahead, as looks found it; 0 where it moves."""
-        return 0.0 if self._held is None else self._monotonic() - self._held[1]
+        """For how many seconds stream time has stood while a feed is ahead; 0 while it moves."""
+        return 0.0 if self._held is None else self._monotonic() - self._held[2]
 
     def _named(self, feed: tuple[str, int] | int | None) -> TopicPartition | None:
         if isinstance(feed, int):
@@ -128,15 +130,15 @@ class TaskTime:
         return self._is_due()
 
     def finished(self, index: int, offset: int, at_ms: int) -> None:
-        """Note that a record was handled while others before it may not be."""
+        """Note a record that was handled, perhaps before others in front of it."""
         heappush(self._finished[index], (offset, at_ms))
 
     # --- looks -----------------------------------------------------------------------------------------------------
 
     def wants(self, counts: Mapping[str, int]) -> tuple[set[TopicPartition], set[TopicPartition], set[str]]:
-        """Return what the next look asks for: commits, ends, topics.
+        """Return for which commits, ends and topics the next look asks.
 
-        `counts` are the numbers of partitions as the last look saw them.
+        `counts` are the numbers of partitions by topic, as of the last look.
         """
         topics = {feed for feeds in self._feeds.upstream.values() for feed in feeds} | self._feeds.connected
         commits = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
@@ -153,18 +155,21 @@ class TaskTime:
         return len({source.time_ms for source in self._sources if source is not None}) > 1
 
     def look(self, look: Look) -> None:
-        """Take a look; it counts between two messages."""
+        """Keep a look until the next pause between two messages."""
+        now_s = self._monotonic()
         if self._times.foremost[1] <= self.stream_ms:
             self._held = None
-        elif self._held is None or self._held[0] != self.stream_ms:
-            self._held = self.stream_ms, self._monotonic()
+        else:
+            before_ms, before_s, since_s = self._held or (self.stream_ms, now_s, now_s)
+            moves = self.stream_ms - before_ms > SLOW_MS_PER_S * (now_s - before_s)
+            self._held = self.stream_ms, now_s, now_s if moves else since_s
         self._looks.append(look)
         self._inbox.wake()
 
     def release(self, times: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Go on without feeds until they have a later time than the one beside them; return those that are new.
+        """Go on without these feeds until each has a later time than its release; return the newly released ones.
 
-        It counts between two messages.
+        It takes effect between two messages.
         """
         places = {one.source: index for index, one in enumerate(self._inputs) if self._sources[index] is not None}
         upstream = {} if self._times.upstream is None else self._times.upstream.times
@@ -186,14 +191,18 @@ class TaskTime:
             if source is not None:
                 source.failed(now_s)
 
-    def follow(self) -> None:
-        """Move on by what looks told of and what was handled since."""
+    def see_finished(self) -> None:
+        """Count the records that are finished, and all before them."""
         for index, waiting in enumerate(self._finished):
             saw = self.saw[index]
             while waiting and waiting[0][0] < self._inputs[index].next_offset:
                 _, at_ms = heappop(waiting)
                 if saw is not None:
                     saw(at_ms)
+
+    def follow(self) -> None:
+        """Move stream time on, by looks and by what was handled since."""
+        self.see_finished()
         partition = self._inputs[0].source.partition
         upstream = self._times.upstream
         look = None
@@ -216,7 +225,7 @@ class TaskTime:
         self._rests(look)
 
     def _rests(self, look: Look | None) -> None:
-        """Have records at stream time itself handled if nothing came, and no feed moved, for as long as of idleness."""
+        """Release records at stream time itself when nothing came and no feed moved for `idle_after`."""
         order = self._order
         if look is None or order is None:
             return
@@ -228,7 +237,7 @@ class TaskTime:
             order.rest()
 
     def known(self) -> tuple[int, list[TimeMark], float]:
-        """Return stream time, what the next commit would say, and before which time records are handled."""
+        """Return stream time, the marks of the next commit, and the time before which records are handled."""
         return self.stream_ms, self._marks(), self._order.passed_ms if self._order else 0
 
     def _marks(self) -> list[TimeMark]:
@@ -241,7 +250,7 @@ class TaskTime:
         return max(marks, default=UNKNOWN_MS)
 
     def _handled(self, index: int) -> int:
-        """Return the offset up to which an input is handled, with markers and aborted transactions behind it."""
+        """Return the offset below which an input is handled, markers and aborted transactions included."""
         one, queue = self._inputs[index], self._inbox.queues[index]
         if queue.batches or one.next_offset < queue.delivered:
             return one.next_offset
@@ -256,9 +265,9 @@ class TaskTime:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a commit is worth while that says nothing but times.
+        """Whether a commit with nothing but times is due.
 
-        Tasks downstream wait for what they follow. For what has expired by a stream time, it may be later.
+        Tasks downstream wait for times, so it is made at once for them. Otherwise it only serves expiry, and may wait.
         """
         if not self._told:
             return False
@@ -270,7 +279,7 @@ class TaskTime:
         return not self._feeds.idle_after_s or self._monotonic() >= self._committed_s + COMMIT_S
 
     def before_commit(self) -> None:
-        """Put into the inputs what the commit says of event time."""
+        """Put the times into the inputs' marks for the commit."""
         self._told, self._output_ms = False, self._next_output_ms()
         self._committed_ms, self._committed_s = self.stream_ms, self._monotonic()
         for index, one in enumerate(self._inputs):

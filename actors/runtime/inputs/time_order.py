@@ -1,11 +1,11 @@
 """Records that wait until stream time has passed them, and are handled in the order of their times: `order="time"`.
 
-A record becomes a row when it is read, in the commit of its offset. It is handled as an internal message, whose commit
-removes the row: it is handled once, whoever owns the task then. Its context has the record's own offset, headers and
-time.
+A record becomes a row when it is read, in the commit of its offset. Later it is handled as an internal message, whose
+commit removes the row, so it is handled once, by the present owner of the task. The context has the record's own
+offset, headers and time.
 
-What else goes by stream time in the actor, windows and timers, follows the rows that are handled, not stream time
-itself: a window closes, and a timer fires, before the first record behind it is handled, and after all before it.
+The actor's windows and timers follow the rows that are handled, not stream time itself: a window closes, and a timer
+fires, after all records before it and before the first record behind it.
 
     t + time + input + offset    a record that waits: 8, 2 and 8 bytes, big-endian; MessagePack
     s                            stream time
@@ -42,7 +42,7 @@ _SOURCE = 2
 
 
 class Following(Protocol):
-    """What goes by the time of the records that are handled: windows, timers.
+    """Windows or timers, which go by the times of the records that are handled.
 
     Attributes:
         stream_ms: as of `actors.runtime.inputs.task_time.Follower`.
@@ -61,7 +61,7 @@ class Following(Protocol):
 
 
 class _Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """A record that waits, as it came; `tag` is in its id."""
+    """A waiting record as it was read; `tag` is a part of its id."""
 
     topic: str
     offset: int
@@ -76,7 +76,7 @@ _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(_Waiting).dec
 
 
 def in_order_of_time(handler: Handler, late: Any) -> Handler:
-    """Return a handler of records that waits for their turn; `late` is what becomes of those that come too late."""
+    """Return a handler that keeps records until their turn, and does with late ones what `late` says."""
 
     async def handle(ctx: Context, value: Any) -> Any:
         order = ctx._working("order").tools.order
@@ -97,18 +97,18 @@ def in_order_of_time(handler: Handler, late: Any) -> Handler:
 
 
 def waits_its_turn(record: InputRecord) -> bool:
-    """Tell whether a record is handled in the order of time: no internal message, question or command is."""
+    """Return whether a record is handled in the order of time: internal messages, questions and commands aren't."""
     if isinstance(record, InternalRecord):
         return False
     return not any(name in (ASK, CONTROL_HEADER) for name, _ in record.headers)
 
 
 class TimeOrder:
-    """The records of a task that wait, from a takeover to the next: a `Punctuator`, and what stream time is for.
+    """The waiting records of a task, from a takeover to the next: a `Punctuator`, and the follower of stream time.
 
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before it is known.
-        followers: what goes by the time of the records that are handled.
+        followers: windows and timers, which go by the records that are handled.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class TimeOrder:
         return late_record(ctx, ctx._working("late").actor, self._store.name, self.stream_ms)
 
     def lead(self, followers: Sequence[Following]) -> None:
-        """Have windows and timers follow; what is before their time already is late."""
+        """Take the actor's windows and timers as followers. Records before a time that they have reached are late."""
         self.followers = followers
         self.stream_ms = max([self.stream_ms, *(follower.stream_ms for follower in followers)])
         self._passed_ms = self.stream_ms
@@ -168,12 +168,12 @@ class TimeOrder:
     # --- stream time -----------------------------------------------------------------------------------------------
 
     def advance(self, to_ms: int) -> None:
-        """Move stream time on: what is before it is handled now."""
+        """Move stream time on: rows before it are due."""
         self.stream_ms = max(self.stream_ms, to_ms)
         self._pass(self.stream_ms)
 
     def rest(self) -> None:
-        """Have what is at stream time itself handled too: no feed moves any more."""
+        """Make rows at stream time itself due too: no feed moves any more."""
         self._pass(self.stream_ms + 1)
 
     def _pass(self, before_ms: int) -> None:
@@ -187,8 +187,9 @@ class TimeOrder:
 
     def earliest_output_ms(self) -> int:
         """Return the earliest time of what may still be sent for a record that waits, a window or a timer."""
-        waiting = (_time_of(row) for row in self._in_hand)
-        return int(min([self._next_ms, *waiting, *(one.earliest_output_ms() for one in self.followers)]))
+        in_hand = (_time_of(row) for row in self._in_hand)
+        followers = (follower.earliest_output_ms() for follower in self.followers)
+        return int(min([self.stream_ms, self._next_ms, *in_hand, *followers]))
 
     @property
     def has_waiting(self) -> bool:
@@ -213,7 +214,7 @@ class TimeOrder:
 
     @property
     def passed_ms(self) -> float:
-        """The time before which all records are handled, or due."""
+        """The time before which all records are handled or due."""
         return self._passed_ms
 
     def wait_s(self) -> float:
@@ -266,7 +267,7 @@ class TimeOrder:
         )
 
     def _in_turn(self, row: bytes, ctx: Context) -> bool:
-        """Take a record out, unless a window or a timer goes first: then it is taken again."""
+        """Take a row out; return False if a window or a timer goes first, and the row is taken again later."""
         if self._next < row:
             return False
         self._tell(min(_time_of(row), self.stream_ms))

@@ -254,7 +254,7 @@ class Context:
 
         Args:
             message: of a type that this actor takes.
-            after: how long from now.
+            after: how long from now; with `stream_time`, from the message's own time.
             at: when, a time with a time zone. One that has passed is due at once.
             every: how often, `after` or `at` saying when first; `every` from now when both are left out.
             name: a timer of this key that has the same name is replaced; a name is made up when left out.

@@ -73,8 +73,8 @@ def as_record_error(
     unanswered = error.__cause__ if isinstance(error, AskTimeoutError) else error
     if isinstance(unanswered, TaskError) and unanswered.missing:
         raise unanswered
-    is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, *EXITS))
-    if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
+    is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, GeneratorExit, *EXITS))
+    if not (is_handlers or (isinstance(error, asyncio.CancelledError | GeneratorExit) and not is_ending)):
         raise error
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"
@@ -167,7 +167,7 @@ def late_record(ctx: Any, actor: str, stores: str, stream_ms: int) -> RecordErro
     at_ms = ctx._record.timestamp
     reason = (
         f"it is too late for {stores} of actor {actor}: its time {utc_text(at_ms)} is {(stream_ms - at_ms) / 1000:g} s "
-        f'behind stream time {utc_text(stream_ms)}, its windows are closed, and the actor has late="stop"'
+        f'behind stream time {utc_text(stream_ms)}, and the actor has late="stop"'
     )
     return LateRecordError.about(ctx._record, ctx._source, reason)
 

@@ -27,6 +27,8 @@ class InternalRecord:
         tag: what its id has behind the topic's name if that is made of topic, partition and offset.
         what: what its handler is called by, for people; "" if its key says enough.
         is_input: whether it is an input record that waited: its timestamp is one of the input.
+        has_event_time: whether its timestamp is event time and not the clock's, as that of a close and of a timer by
+            stream time; those of input records are.
     """
 
     offset: int
@@ -39,6 +41,7 @@ class InternalRecord:
     tag: str = ""
     what: str = ""
     is_input: bool = False
+    has_event_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)

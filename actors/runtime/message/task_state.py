@@ -67,6 +67,9 @@ class Calling(Protocol):
     def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """See `Context.effect`."""
 
+    def call_in(self, running: Any) -> str | None:
+        """Return the id of the call that an asyncio task makes; None if it makes none."""
+
 
 class Asking(Protocol):
     """The requests of an actor."""
@@ -97,8 +100,23 @@ class Answering(Protocol):
         """See `Context.answer`."""
 
 
-class WindowTime(Protocol):
-    """The windows of a task: see `actors.runtime.windows.task_windows`. A `store` is a `WindowStore`."""
+class ReadTime(Protocol):
+    """What a read of windows has to know of time. A `store` is a `WindowStore`."""
+
+    @property
+    def stream_ms(self) -> int:
+        """Stream time, Unix milliseconds; -1 before it is known."""
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
+
+    def visible_ms(self, store: Any) -> int:
+        """Return the start (sessions: end) at or before which windows are past their retention."""
+
+
+class WindowTime(ReadTime, Protocol):
+    """The windows of a task: see `actors.runtime.windows.task_windows`."""
 
     stream_ms: int
     latest_ms: int
@@ -112,9 +130,6 @@ class WindowTime(Protocol):
 
     def handled(self, store: Any) -> bytes:
         """Return the row of the last aligned window that was closed, while a close is handled."""
-
-    def visible_ms(self, store: Any) -> int:
-        """Return the start (sessions: end) at or before which windows are past their retention."""
 
     def time_of(self, ctx: Any) -> int:
         """Return the time by which a message belongs to windows."""

@@ -35,8 +35,9 @@ import msgspec
 from actors._core.keys import place_of
 from actors._core.logs import error_text, escaping
 from actors._core.outside import EXITS
-from actors.errors import RecordTooLargeError, UsageError, show_bytes
+from actors.errors import RecordError, RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
+from actors.runtime.cancellation import is_closed, running_task
 from actors.runtime.commands import written_by
 from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
 from actors.runtime.message.context import Context
@@ -94,6 +95,7 @@ class Effects:
 
     Attributes:
         is_held: whether no call may begin now; calls that run go on.
+        held_up: by id, calls that held the event loop for longer than a session, again and again: see `PoisonTracking`.
     """
 
     def __init__(
@@ -122,13 +124,14 @@ class Effects:
         self._failure: BaseException | None = None
         self._touched: dict[bytes, None] = {}
         self._runs: dict[bytes, Run] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[Any], Run] = {}
         self._ended: deque[Run] = deque()
         self._most_unhandled = MOST_ENDED + spec.concurrency
         self._unhandled = 0
         self._lines = Lines(spec, state, committed, clock, is_held=self._runs.__contains__)
         self._meters = meters
         self.is_held: Callable[[], bool] = lambda: False
+        self.held_up: dict[Any, RecordError] = {}
         if state.scope.source_offset < 0:
             # Nothing is looked for before the first input, and nothing can be there.
             meters.parked_effects = 0
@@ -346,10 +349,20 @@ class Effects:
             missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: was it renamed or removed?"
             self._end(run, Outcome(error=missing, is_final=True))
             return
+        held_up = self.held_up.pop(head.record.id, None)
+        if held_up is not None:
+            # Nothing could be committed while it blocked, so this attempt stands for all of those.
+            self._end(run, Outcome(error=held_up.reason))
+            return
         running = asyncio.create_task(self._attempt(run, effect), name=f"effect {effect.name} {head.record.id}")
-        self._running.add(running)
+        self._running[running] = run
         # One that is cancelled before its first step never comes to its end.
-        running.add_done_callback(self._running.discard)
+        running.add_done_callback(lambda ended: self._running.pop(ended, None))
+
+    def call_in(self, running: asyncio.Task[Any]) -> str | None:
+        """Return the id of the call that an asyncio task makes; None if it makes none."""
+        run = self._running.get(running)
+        return None if run is None else run.head.record.id
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         run.outcome = outcome
@@ -357,16 +370,19 @@ class Effects:
         self._ended.append(run)
 
     async def _attempt(self, run: Run, effect: Effect) -> None:
-        running = asyncio.current_task()
+        running: Any = asyncio.current_task()
         try:
             tracing, attempt = self._spec.tracing, self._outcome(run, effect)
             outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
-            self._running.discard(running)
+            # Not at the task's end: that this call has ended leaves room for another.
+            self._running.pop(running, None)
             self._end(run, outcome)
             self._go_on()
         except EXITS:
             raise
         except BaseException as error:
+            if is_closed(error, running):
+                raise
             # The store's: nobody awaits this task, so the processor is told.
             self._failure = error
         finally:
@@ -378,7 +394,7 @@ class Effects:
         Raises:
             CancelledError: the processor ends.
         """
-        limit_s = effect.timeout.total_seconds()
+        limit_s, running = effect.timeout.total_seconds(), running_task()
         deadline = asyncio.timeout(limit_s)
         try:
             async with deadline:
@@ -390,16 +406,17 @@ class Effects:
         except TimeoutError as error:
             late = f"no end after {limit_s:g} s" if deadline.expired() else error_text(error)
             return Outcome(error=late, cause=error)
-        except (KeyboardInterrupt, SystemExit):
+        except EXITS:
             raise
         except BaseException as error:
-            # GeneratorExit too: a task that ended with it would leave its line standing still.
+            if is_closed(error, running):
+                raise
             return Outcome(error=error_text(error), cause=error)
         if result is None:
             return Outcome()
         try:
             return Outcome(*self._encode(result))
-        except (KeyboardInterrupt, SystemExit):
+        except EXITS:
             raise
         except BaseException as error:
             useless = f"it succeeded, but what it returned can't be a message to its actor: {error_text(error)}"

@@ -22,7 +22,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
-from actors.runtime.cancellation import end
+from actors.runtime.cancellation import end, is_closed, running_task
 from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
@@ -281,7 +281,7 @@ class TopicView(Generic[K, V]):
 
     async def _call_one(self, callback: Callback, partition: int, change: Change) -> None:
         raw_key, old, new = change
-        codecs = self._opened()
+        codecs, running = self._opened(), running_task()
         try:
             key = codecs.decode_key(raw_key)
             before, after = (None if raw is None else codecs.decode_value(raw[METADATA_BYTES:]) for raw in (old, new))
@@ -290,7 +290,9 @@ class TopicView(Generic[K, V]):
                 await result
         except (asyncio.CancelledError, *EXITS):
             raise
-        except BaseException:
+        except BaseException as error:
+            if is_closed(error, running):
+                raise
             logger.exception(
                 "%s[%d]: the callback for key %s failed; the view goes on", self.topic, partition, show_bytes(raw_key)
             )

@@ -21,6 +21,7 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.cancellation import running_task
 from actors.runtime.commands import is_command
 from actors.runtime.inputs.event_times import MistimedRecord
 from actors.runtime.inputs.misplaced import MisplacedRecord
@@ -55,8 +56,8 @@ class Handling:
 
     `parked` is None if the actor takes no commands. `poisoned` has by what `identity` gives why a message isn't handled
     again, `dropped` which internal messages an operator gave up; `internal_id` is the internal message that is handled
-    now. `timers` tell whether they can go by a record's time. `wait` lets so many seconds pass, with nothing of the
-    message held; it raises CancelledError if the task ends.
+    now, `runners` has the asyncio tasks in which handlers run. `timers` tell whether they can go by a record's time.
+    `wait` lets so many seconds pass, with nothing of the message held; it raises CancelledError if the task ends.
     """
 
     spec: ActorSpec
@@ -68,8 +69,10 @@ class Handling:
     timers: Timers | None = None
     inputs: dict[str, InputSpec] = field(init=False)
     internal_id: MessageId | None = None
+    runners: Container[Any] = ()
 
     def __post_init__(self) -> None:
+        self.runners = (running_task(),)
         self.inputs = {one.topic: one for one in self.spec.inputs}
 
     async def message(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
@@ -194,7 +197,9 @@ class Handling:
         if newer is not None and newer.offset == record.offset:
             # That of an earlier record stays: what its handler made of the error is held, and must not be committed.
             state.newer = None
-        failed = as_record_error(error, self.spec.name, state.source, record, is_ending=self.is_ending())
+        # A coroutine that somebody closes doesn't run: only a handler that does can have raised what ends it.
+        is_ending = running_task() not in self.runners if isinstance(error, GeneratorExit) else self.is_ending()
+        failed = as_record_error(error, self.spec.name, state.source, record, is_ending=is_ending)
         if newer is not None:
             raise newer
         if isinstance(failed, NewerProgramError) and not (failed.is_message and self.spec.on_error.then == "park"):

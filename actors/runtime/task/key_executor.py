@@ -89,6 +89,7 @@ class KeyExecutor:
         self._queues: dict[bytes, KeyQueue] = {}
         self._ready: deque[KeyQueue] = deque()
         self._running: dict[asyncio.Task[Any], InFlightRecord] = {}
+        handling.runners = self._running
         self._done: deque[tuple[InFlightRecord, TaskState]] = deque()
         self._holds = 0
         self._waiting = 0
@@ -158,6 +159,9 @@ class KeyExecutor:
         state = self._private_state(in_flight)
         try:
             await self._handling.message(state, in_flight.record, in_flight.internal)
+        except GeneratorExit:
+            # Somebody closes the coroutine: a handler that raises this has failed.
+            raise
         except BaseException as error:
             # Nothing of its key runs behind it.
             in_flight.error = error

@@ -8,7 +8,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
@@ -179,9 +178,9 @@ class KeyedProcessor(TaskProcessor):
         begun = ((one.source, one.completed.oldest) for one in self.inputs)
         return next(((source, offset) for source, offset in begun if offset is not None), None)
 
-    def message_in(self, running: asyncio.Task[Any]) -> MessageId | None:
-        """See `KeyExecutor.message_in`."""
-        return self._executor.message_in(running)
+    def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
+        """See `TaskProcessor.message_in`."""
+        return self._executor.message_in(running) or super().message_in(running, is_loop=False)
 
     def _sync(self) -> None:
         for one in self.inputs:
@@ -189,6 +188,9 @@ class KeyedProcessor(TaskProcessor):
 
     def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
         self._sync()
+        if self.time is not None:
+            # The commit has their offsets, and no other follows when nothing comes behind them.
+            self.time.see_finished()
         self._was_clean = True
         self._handled = self._executor.take_count()
         return super()._freeze()

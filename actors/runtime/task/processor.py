@@ -46,7 +46,7 @@ from actors.runtime.message.internal_messages import DueMessages
 from actors.runtime.message.store import Store
 from actors.runtime.state.restore import Restored
 from actors.runtime.state.stores import note_time, store_commit
-from actors.runtime.task.context import TaskContext
+from actors.runtime.task.context import MessageId, TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.tools import make_state, make_time, make_tools
 from actors.runtime.timers.backlog import Backlog
@@ -217,6 +217,13 @@ class TaskProcessor:
         """The oldest input record that isn't finished, with its offset; None if there is none."""
         at, offset = self._at, self._scope.source_offset
         return (at.source, offset) if offset >= at.next_offset else None
+
+    def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
+        """See `Task.message_in`; `is_loop`: it is the one that runs `work`."""
+        effects, in_hand = self._messages.tools.effects, self.in_hand
+        if not is_loop:
+            return None if effects is None else effects.call_in(running)
+        return self._handling.internal_id if in_hand is None else (in_hand[0].topic, in_hand[1])
 
     @property
     def reached(self) -> int:

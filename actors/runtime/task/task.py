@@ -292,16 +292,11 @@ class Task:
         return None if self._processor is None else self._processor.in_hand
 
     def message_in(self, running: asyncio.Task[Any] | None) -> MessageId | None:
-        """Return the message whose handler runs in an asyncio task; None if that handles no message of this task."""
+        """Return the message, or the call of an effect, that an asyncio task runs; None if it is none of this task."""
         processor = self._processor
         if processor is None or running is None:
             return None
-        if isinstance(processor, KeyedProcessor):
-            return processor.message_in(running)
-        if running is not self._run_task:
-            return None
-        in_hand = processor.in_hand
-        return processor._handling.internal_id if in_hand is None else (in_hand[0].topic, in_hand[1])
+        return processor.message_in(running, is_loop=running is self._run_task)
 
     @property
     def is_idle(self) -> bool:

@@ -328,11 +328,16 @@ class Timers:
         """Return the time by the clock of `index`, for what is due, or for the message of `ctx`."""
         if index is self._wall:
             return max(self._state.scope.now_ms, self._clock.wall_ms())
-        # An internal message's timestamp is no input record's: it counts only where there is nothing else to go by.
-        if ctx is None or (isinstance(ctx._record, InternalRecord) and self.stream_ms != _UNSEEN):
+        if ctx is None:
             return self.stream_ms
-        self._check(ctx._source, ctx._record)
-        return max(self.stream_ms, ctx.timestamp_ms)
+        record = ctx._record
+        is_by_clock = isinstance(record, InternalRecord) and not (record.is_input or record.has_event_time)
+        if is_by_clock and self.stream_ms != _UNSEEN:
+            # The clock's time counts only where there is nothing else to go by.
+            return self.stream_ms
+        self._check(ctx._source, record)
+        # Not stream time: how far that has come depends on what other inputs and partitions were read before.
+        return ctx.timestamp_ms
 
     def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:
         for key, _ in self._merged.items(index.start, index.end):
@@ -362,6 +367,7 @@ class Timers:
             headers=() if entry is None else entry.headers,
             id=f"{source.topic}-{source.partition}-timer-{digest}",
             timer=name,
+            has_event_time=index is self._stream,
         )
         due = _Due(index, key, raw, entry)
         return InternalMessage(
@@ -376,6 +382,9 @@ class Timers:
         state, entry = _reached(ctx), due.entry
         overlay = state.overlays[self._store]
         if overlay.get(_ENTRY + due.address) != due.raw:
+            return False
+        if due.index is self._stream and due.index.earliest_ms < _due_ms(due.key):
+            # One that was set since goes first, however far stream time has jumped: this one is taken again.
             return False
         overlay.delete(due.key)
         if entry is None:

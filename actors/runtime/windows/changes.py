@@ -36,6 +36,7 @@ from actors._core.windows.rows import (
 from actors.runtime.message.context import current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.windows.across import Feed
 from stores._core.overlay import Overlay
 from stores._core.windows import decode_progress
 
@@ -49,9 +50,11 @@ class ChangeStore:
         every_ms: how long an interval is; intervals begin at multiples of it.
         retention_ms, kept_ms, decode_key, result: as of the window store.
         on_close_function: called as `(ctx, window, value)` for each window that changed, when the interval is over.
+        feeds: as of the window store.
     """
 
     grace_ms = 0
+    is_part = True
     close_when_idle: timedelta | None = None
 
     def __init__(
@@ -70,6 +73,7 @@ class ChangeStore:
         self.decode_key = decode_key
         self.result = result
         self.on_close_function: Callable[..., Any] | None = None
+        self.feeds: list[Feed] = []
 
     def __repr__(self) -> str:
         return f"<ChangeStore {self.name}: every {timedelta(milliseconds=self.every_ms)}>"

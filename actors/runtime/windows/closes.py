@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from actors._core.windows.join_rows import UNMATCHED, unmatched_parts
+from actors._core.windows.join_rows import LEFT, UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window, goes_by_clock
 from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.windows.changes import ChangeStore
-from actors.runtime.windows.joins import JoinStore
+from actors.runtime.windows.joins import JoinStore, OneStore
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import Overlay
 from stores._core.windows import PROGRESS_KEY, Progress, decode_progress, encode_progress
@@ -65,6 +65,8 @@ class Closes(Protocol):
 
 def closes_of(store: TimedStore) -> Closes:
     """Return how what closes lies in a store."""
+    if isinstance(store, OneStore):
+        return _Ended(store)
     if isinstance(store, JoinStore):
         return _Unmatched(store)
     if isinstance(store, ChangeStore):
@@ -194,6 +196,21 @@ class _Unmatched:
             return ""
         found[:] = [(unmatched_parts(row).side, kept.value)]
         return f"the record of {kept.at_ms} without a match"
+
+
+class _Ended(_Unmatched):
+    """Records of a join of one with many that have come to their end. A `one` is handed out with that time."""
+
+    def __init__(self, store: OneStore) -> None:
+        super().__init__(store)
+        self._ones = store
+        self.output_lag_ms = store.grace_ms + self.idle_ms
+
+    def take(self, state: TaskState, row: bytes, found: Found) -> str:
+        found[:] = self._ones.close(state, row)
+        if not found:
+            return ""
+        return "a record without a match" if found[0][0] == LEFT else "records that waited for a match"
 
 
 class _Changed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors._core.windows.kinds import AlignedWindows, Session, Window
 from actors._core.windows.rows import aligned_key, close_key, close_parts, decode_list, list_key, time_of
-from actors.runtime.windows.store import WindowStore
+from actors.runtime.windows.store import Items, WindowStore
 from stores._core.reader import PartitionReader
 from stores._core.record import METADATA_BYTES
 from stores._core.windows import PROGRESS_KEY, Progress, decode_progress
@@ -34,7 +34,7 @@ class CommittedWindows:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTime:
-    """Time of a partition as it is committed: see `actors.runtime.windows.store.ReadTime`."""
+    """Time of a partition as it is committed: see `actors.runtime.message.task_state.ReadTime`."""
 
     stream_ms: int
     latest_ms: int
@@ -52,7 +52,13 @@ def committed_time(get: Callable[[bytes], bytes | None]) -> CommittedTime:
 
 
 def read_windows(
-    store: WindowStore[Any, Any], get: Callable[[bytes], bytes | None], raw_key: bytes, from_ms: int, to_ms: int
+    store: WindowStore[Any, Any],
+    get: Callable[[bytes], bytes | None],
+    raw_key: bytes,
+    from_ms: int,
+    to_ms: int,
+    *,
+    items: Items,
 ) -> CommittedWindows:
     """Return the windows of a key that begin in a span of time, both bounds included, or the first of them.
 
@@ -62,15 +68,18 @@ def read_windows(
         raw_key: the encoded key.
         from_ms: Unix milliseconds.
         to_ms: likewise.
+        items: returns (row, value) from a row up to another one; of the values nothing is read.
     """
     time = committed_time(get)
+    row_ms = store.first_ms(items) if time.stream_ms < 0 else 0
     next_ms = None
     if not isinstance(store.windows, Session):
         # Sessions have few places, whatever the retention; no window of others begins later than that.
-        first_ms, last_ms = max(0, from_ms, time.visible_ms(store) + 1), min(to_ms, time.latest_ms + 1)
+        first_ms, last_ms = max(from_ms, time.visible_ms(store) + 1, row_ms), min(to_ms, time.latest_ms + 1)
         next_ms = store.behind(first_ms, last_ms, MAX_PLACES)
     through_ms = to_ms if next_ms is None else next_ms - 1
-    return CommittedWindows(store.windows_between(get, raw_key, from_ms, through_ms, time), next_ms, time.stream_ms)
+    windows = store.windows_between(get, raw_key, from_ms, through_ms, time, first_ms=row_ms)
+    return CommittedWindows(windows, next_ms, time.stream_ms)
 
 
 def oldest_open_ms(store: WindowStore[Any, Any], held: PartitionReader) -> int | None:

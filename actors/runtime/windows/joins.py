@@ -18,14 +18,22 @@ from actors._core.windows.join_rows import (
     CHUNK_BYTES,
     CONTENT,
     LEFT,
+    ONES,
+    RIGHT,
     UNMATCHED,
     Chunk,
+    Early,
     Kept,
+    One,
     Unmatched,
     chunk_key,
     chunk_parts,
     decode_chunk,
+    decode_early,
+    decode_ones,
     encode_chunk,
+    encode_early,
+    encode_ones,
     segment_of,
     segment_row,
     unmatched_key,
@@ -35,6 +43,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import new_tuple
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, WindowTime
+from actors.runtime.windows.store import LAST_MS
 from stores._core.overlay import Overlay
 from stores._core.windows import SIDE_AT, decode_progress
 
@@ -66,6 +75,9 @@ class JoinStore:
     """
 
     close_when_idle: timedelta | None = None
+    is_part = False
+    # It has no stages across keys.
+    feeds = ()
 
     def __init__(
         self,
@@ -243,6 +255,187 @@ class JoinStore:
         if row[:1] != CHUNK or side >= len(decode):
             raise ValueError(f"not the row of a join's records: {row[:50]!r}")
         return [(one.at_ms, decode[side](one.value)) for one in decode_chunk(raw).records]
+
+
+class OneStore(JoinStore):
+    """The records of a join of one with many: `LEFT` is the one, `RIGHT` the many that wait for theirs.
+
+    A `one` is open from its own time to its end. What comes in between with its key replaces it; what comes later is
+    another one, so a key may have several. Each row is removed by itself, with a delete in the changelog: no retention
+    bounds how long a `one` is kept.
+    """
+
+    def __init__(
+        self,
+        rows: Store[bytes, bytes],
+        *,
+        how: How,
+        retention_ms: int,
+        grace_ms: int,
+        decode_key: Callable[[bytes], Any],
+    ) -> None:
+        super().__init__(rows, how=how, before_ms=retention_ms, after_ms=0, grace_ms=grace_ms, decode_key=decode_key)
+        self.waits_ms = retention_ms
+        # What waits is in one segment: looking for it takes as many gets as there are chunks, however far times are.
+        self._segment_ms = LAST_MS
+
+    @property
+    def layout(self) -> str:
+        """See `JoinStore.layout`."""
+        return f"a join of one with many, {self.how}, retention {timedelta(milliseconds=self.waits_ms)}"
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def put(self, ctx: Context, until_ms: int | None) -> list[Match] | None:
+        """Keep the `one` that is handled; return what waited for it, which is removed, in order of times.
+
+        Returns None if it is late.
+        """
+        _, overlay, state = self.rows._reach(ctx)
+        record, raw_key, time = ctx._record, ctx._raw_key, state.windows
+        at_ms = record.timestamp
+        one = One(at_ms, at_ms + self.waits_ms if until_ms is None else until_ms, record.value or b"")
+        if one.end_ms <= time.closed_ms(self):
+            return None
+        ones = self._ones(overlay, raw_key)
+        open_ones = self._open(ones, time)
+        if any(at_ms < other.at_ms <= one.end_ms for other in open_ones):
+            # It was replaced before it came.
+            return []
+        former = next((other for other in open_ones if other.at_ms <= at_ms <= other.end_ms), None)
+        if former is not None:
+            one.is_matched = former.is_matched
+            overlay.delete(_end_row(former, raw_key))
+            ones.remove(former)
+        early, others, open_ms = list[Match](), list[Match](), time.closed_ms(self) + 1
+        for match in self._between(overlay, raw_key, RIGHT, 0, LAST_MS - 1):
+            is_early = max(at_ms, open_ms) - self.waits_ms <= match.at_ms < one.until_ms
+            (early if is_early else others).append(match)
+        if early:
+            self._wait_again(overlay, state, raw_key, others)
+        one.is_matched = one.is_matched or bool(early)
+        self._write_ones(overlay, state, raw_key, sorted([*ones, one], key=lambda other: other.at_ms))
+        self._expect(overlay, state, _end_row(one, raw_key))
+        return early
+
+    def remove(self, ctx: Context) -> None:
+        """Remove the `one` of the message's key that is open at its time."""
+        _, overlay, state = self.rows._reach(ctx)
+        ones, at_ms = self._ones(overlay, ctx._raw_key), ctx._record.timestamp
+        for one in self._open(ones, state.windows):
+            if one.at_ms <= at_ms <= one.end_ms:
+                overlay.delete(_end_row(one, ctx._raw_key))
+                ones.remove(one)
+                self._write_ones(overlay, state, ctx._raw_key, ones)
+
+    def one_of(self, ctx: Context) -> One | bool:
+        """Return the `one` that a message of many matches.
+
+        Without one the message is kept, and waits: then returns True, or False if it is late.
+        """
+        _, overlay, state = self.rows._reach(ctx)
+        record, raw_key, time = ctx._record, ctx._raw_key, state.windows
+        at_ms = record.timestamp
+        ones = self._ones(overlay, raw_key)
+        for one in self._open(ones, time):
+            if one.at_ms - self.waits_ms <= at_ms < one.until_ms:
+                if self.reports[LEFT] and not one.is_matched:
+                    one.is_matched = True
+                    self._write_ones(overlay, state, raw_key, ones)
+                return one
+        if self.is_closed(RIGHT, at_ms, time):
+            return False
+        headers = [(name, bytes(data)) for name, data in record.headers]
+        early = encode_early(Early(record.offset, headers, record.value or b""))
+        self._keep(overlay, state, RIGHT, at_ms, raw_key, early)
+        # One row removes all that wait and whose times are close.
+        span_ms = self.waits_ms + 1
+        last_ms = (at_ms // span_ms + 1) * span_ms - 1
+        self._expect(overlay, state, unmatched_key(Unmatched(last_ms + self.waits_ms, RIGHT, 0, 0, raw_key)))
+        return True
+
+    def _ones(self, overlay: Overlay, raw_key: bytes) -> list[One]:
+        """Return the `one`s of a key, in order of their times, also those that wait for their close."""
+        raw = overlay.get(ONES + raw_key)
+        return [] if raw is None else decode_ones(raw)
+
+    def _open(self, ones: list[One], time: WindowTime) -> list[One]:
+        # A close that is due comes, however long it waits: what is final doesn't depend on commits.
+        closed_ms = time.closed_ms(self) if ones else 0
+        return [one for one in ones if one.end_ms > closed_ms]
+
+    def _write_ones(self, overlay: Overlay, state: TaskState, raw_key: bytes, ones: list[One]) -> None:
+        if ones:
+            self.rows._write(overlay, state, ONES + raw_key, encode_ones(ones), None)
+        else:
+            overlay.delete(ONES + raw_key)
+
+    def _wait_again(self, overlay: Overlay, state: TaskState, raw_key: bytes, waiting: Iterable[Match]) -> None:
+        """Put these in the place of all records of a key that wait."""
+        raw = overlay.get(chunk_key(0, RIGHT, 0, raw_key))
+        for number in range(0 if raw is None else decode_chunk(raw).last + 1):
+            overlay.delete(chunk_key(0, RIGHT, number, raw_key))
+        for match in waiting:
+            self._keep(overlay, state, RIGHT, match.at_ms, raw_key, match.value)
+
+    def _expect(self, overlay: Overlay, state: TaskState, row: bytes) -> None:
+        if overlay.get(row) is None:
+            self.rows._write(overlay, state, row, b"", None)
+        state.windows.expect(self, row)
+
+    # --- what closes -----------------------------------------------------------------------------------------------
+
+    def close(self, state: TaskState, row: bytes) -> list[tuple[int, bytes]]:
+        """Remove what a row says has ended; return its side with what there is to say of it, if there is anything.
+
+        That is the value of a `one` that matched none, if it is reported, or the chunk of those that waited in vain.
+        """
+        overlay, ended = state.overlays[self.rows], unmatched_parts(row)
+        overlay.delete(row)
+        if ended.side == RIGHT:
+            waiting = self._between(overlay, ended.raw_key, RIGHT, 0, LAST_MS - 1)
+            over = [match for match in waiting if match.at_ms + self.waits_ms <= ended.end_ms]
+            if over:
+                self._wait_again(overlay, state, ended.raw_key, waiting[len(over) :])
+            chunk = Chunk([Kept(match.at_ms, match.value) for match in over])
+            return [(RIGHT, encode_chunk(chunk))] if over else []
+        ones = self._ones(overlay, ended.raw_key)
+        over_ones = [one for one in ones if one.end_ms == ended.end_ms]
+        self._write_ones(overlay, state, ended.raw_key, [one for one in ones if one not in over_ones])
+        return [(LEFT, one.value) for one in over_ones if self.reports[LEFT] and not one.is_matched]
+
+    def time_of(self, row: bytes) -> int:
+        """Return the time of a call for what has ended: the last at which it could match."""
+        return unmatched_parts(row).end_ms
+
+    def expired_until(self, to_ms: int) -> bytes:
+        """Return no row: each is removed by itself."""
+        return b""
+
+    # --- for people ------------------------------------------------------------------------------------------------
+
+    def shown_key(self, row: bytes) -> Any:
+        """See `JoinStore.shown_key`; of what has an end, the time is that."""
+        return ("one", self.decode_key(row[1:])) if row[:1] == ONES else super().shown_key(row)
+
+    def shown_value(self, raw: bytes) -> Any:
+        """Return a row's value as people read it: times, or stream time."""
+        if raw[:1] == ONES:
+            return [(one.at_ms, one.until_ms) for one in decode_ones(raw)]
+        return super().shown_value(raw)
+
+    def shown_row(self, decode: Sequence[Callable[[bytes], Any]], row: bytes, raw: bytes) -> Any:
+        """See `JoinStore.shown_row`."""
+        if raw[:1] == ONES:
+            return [(one.at_ms, one.until_ms, decode[LEFT](one.value)) for one in decode_ones(raw)]
+        if raw[:1] == CONTENT:
+            return [(one.at_ms, decode[RIGHT](decode_early(one.value).value)) for one in decode_chunk(raw).records]
+        return self.shown_value(raw)
+
+
+def _end_row(one: One, raw_key: bytes) -> bytes:
+    """Return the row by which a `one` is closed."""
+    return unmatched_key(Unmatched(one.end_ms, LEFT, 0, 0, raw_key))
 
 
 def _time_of(one: Match) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import structs
 
@@ -36,7 +36,8 @@ from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.store import Store
 from actors.runtime.message.store_errors import no_ranges
-from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.task_state import ReadTime, TaskState
+from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
 from stores._core.overlay import Overlay
 from stores._core.windows import decode_progress
@@ -58,22 +59,7 @@ LAST_MS = (1 << 63) - 1
 _EXACT = frozenset((int, float, str, bytes))
 
 
-class ReadTime(Protocol):
-    """What a read has to know of time."""
-
-    @property
-    def stream_ms(self) -> int:
-        """Stream time, Unix milliseconds; -1 before the first record."""
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest time of a record, no earlier than stream time; of a close, the time that it is handled at."""
-
-    def visible_ms(self, store: Any) -> int:
-        """Return the start (sessions: end) at or before which windows are past their retention."""
-
-
-class WindowStore(Generic[K, V]):
+class WindowStore(AcrossKeys, Generic[K, V]):
     """A handle to windows by key, made by `app.window_store(...)` and used inside handlers of the actor that lists it.
 
     What a handler writes is committed with its message, as with `Store`. Times are Unix milliseconds.
@@ -86,6 +72,9 @@ class WindowStore(Generic[K, V]):
         rows: the store of its rows.
         on_close_function: called for each window that closes; None if nothing is.
         changes: the windows that changed, for `on_emit`; None without `emit=`.
+        values: the `DistinctValues` that an aggregate counts, None for others.
+        fed_by: of a stage across keys, what feeds it, for the layout.
+        is_part: whether it belongs to another store, by which late messages are counted.
         close_when_idle: how far behind the clock windows close while the inputs are at their ends; None if they don't.
         kept_ms: how far behind stream time a window's start (sessions: end) is past its retention.
 
@@ -125,17 +114,16 @@ class WindowStore(Generic[K, V]):
         self.grace_ms, self.retention_ms = grace_ms, retention_ms
         self.encode_key, self.decode_key = encode_key, decode_key
         self.encode_value, self.decode_value = encode_value, decode_value
-        self.aggregate = aggregate
+        self.aggregate, self.is_part = aggregate, False
         self._start: Any = None if aggregate is None else aggregate.starter()
         self.on_close_function: OnClose | None = None
         self.changes: ChangeStore | None = None
         self.close_when_idle: timedelta | None = None
+        self.feeds, self.fed_by = list[Feed](), ""
+        self.values: Any = None
         self._by_end = isinstance(windows, Session)
         self._aligned = windows if isinstance(windows, AlignedWindows) else None
-        if isinstance(windows, Session):
-            self._segment_ms = max(windows.gap_ms, -(-retention_ms // SEGMENTS))
-        else:
-            self._segment_ms = max(windows.longest_ms, 1)
+        self._segment_ms = max(windows.longest_ms, -(-retention_ms // SEGMENTS) if self._by_end else 1)
         # The last millisecond of sliding windows and sessions belongs to them, and a sliding window that is open may
         # begin a millisecond behind the record before it, whose own window tells of that record.
         self.kept_ms = retention_ms + (0 if self._aligned is not None else 1 if self._by_end else 2)
@@ -153,7 +141,7 @@ class WindowStore(Generic[K, V]):
         Raises:
             UsageError: the store has such a function already.
         """
-        if self.on_close_function is not None:
+        if self.on_close_function not in (None, only_feed):
             raise UsageError(f"window store {self.name}: on_close is set already")
         self.on_close_function = function
         return function
@@ -170,7 +158,7 @@ class WindowStore(Generic[K, V]):
         """
         if self.changes is None:
             raise UsageError(f"window store {self.name}: on_emit needs emit=…, as in emit=Every(seconds=10)")
-        if self.changes.on_close_function is not None:
+        if self.changes.on_close_function not in (None, only_feed):
             raise UsageError(f"window store {self.name}: on_emit is set already")
         self.changes.on_close_function = function
         return function
@@ -186,6 +174,9 @@ class WindowStore(Generic[K, V]):
         """
         aggregate = self._aggregate("add")
         add, start, decode = aggregate.add, self._start, self.decode_value
+        if self.values is not None:
+            counted: Changed[Any] = self.values.add(self, key, value)
+            return counted
         return self._change(key, lambda raw: add(start() if raw is None else decode(raw), value))
 
     def update(self, key: K, function: Callable[[Any], Any], *, initial: Any = None) -> Changed[V]:
@@ -243,10 +234,14 @@ class WindowStore(Generic[K, V]):
         row = aligned_key(own.start_ms, raw_key)
         if not state.windows.is_open(self, own) or row <= state.windows.handled(self):
             return False
+        self.write_row(overlay, state, row, value)
+        return True
+
+    def write_row(self, overlay: Overlay, state: TaskState, row: bytes, value: Any) -> None:
+        """Write the value, or the aggregate's state, of a tumbling or hopping window that is open."""
         rows = [(row, VALUE + self.encode_value(value))]
         self.rows.write_all(overlay, state, rows)
         self._note_aligned(state, rows)
-        return True
 
     def delete(self, key: K, window: Window | int | None = None) -> bool:
         """Remove a tumbling or hopping window that is open; tell whether it was there.
@@ -260,8 +255,12 @@ class WindowStore(Generic[K, V]):
         own = self._aligned.starting(self._start_of(window, state))
         if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
             return False
+        if self.values is not None:
+            self.values.forget(state, raw_key, own)
         if self.changes is not None:
             self.changes.forget(state, raw_key, own)
+            for feed in self.changes.feeds:
+                feed(current_message.get(), raw_key, own, None)
         return True
 
     def fetch(
@@ -269,22 +268,32 @@ class WindowStore(Generic[K, V]):
     ) -> Iterator[tuple[Window, Any]]:
         """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
         overlay, state, raw_key = self._place(key)
-        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows)
+        first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
+        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
         return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
 
     def windows_between(
-        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime
+        self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, *, first_ms: int = 0
     ) -> list[tuple[Window, bytes]]:
-        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order."""
+        """Return the windows of an encoded key that begin in a span of time, with their encoded values, in order.
+
+        `first_ms` is where the first row lies. It bounds the span while stream time, which does so else, is unknown.
+        """
         visible_ms = time.visible_ms(self)
         if self._aligned is not None:
-            starts = self._aligned.starts(max(from_ms, visible_ms + 1), min(to_ms, time.latest_ms))
+            starts = self._aligned.starts(max(from_ms, visible_ms + 1, first_ms), min(to_ms, time.latest_ms))
             rows = ((start_ms, get(aligned_key(start_ms, raw_key))) for start_ms in starts)
             return [(self._aligned.starting(start_ms), raw[1:]) for start_ms, raw in rows if raw is not None]
-        held = self._lists(get, raw_key, from_ms, LAST_MS if self._by_end else to_ms, time)
+        held = self._lists(get, raw_key, max(from_ms, first_ms), LAST_MS if self._by_end else to_ms, time)
         live = (one for one in held if not one.is_merged)
-        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms)
+        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms)
         return sorted((one.window, one.value) for one in shown)
+
+    def first_ms(self, items: Items) -> int:
+        """Return the time at which the first row lies; 0 if there is none."""
+        if self._aligned is not None:
+            return next((time_of(row) for row, _ in items(aligned_key(0, b""), b"x")), 0)
+        return next((time_of(row) * self._segment_ms for row, _ in items(list_key(0, b""), b"l")), 0)
 
     def behind(self, from_ms: int, to_ms: int, places: int) -> int | None:
         """Return the start behind so many places of a key's windows from a time on; None if the span has no more."""
@@ -323,7 +332,7 @@ class WindowStore(Generic[K, V]):
             return
         for row, raw in items(list_key(first_ms // self._segment_ms, b""), b"l", reverse=reverse):
             for one in sorted(decode_list(raw), key=lambda held: held.start_ms, reverse=reverse):
-                if from_ms <= one.start_ms <= to_ms and self._kept_ms(one) > visible_ms and not one.is_merged:
+                if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms and not one.is_merged:
                     yield key_of(row), one.window, one.value
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
@@ -342,7 +351,7 @@ class WindowStore(Generic[K, V]):
     @property
     def layout(self) -> str:
         """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
-        return f"{self.windows}" if self._aligned is not None else f"{self.windows}, {self._segment_ms} ms a list"
+        return f"{self.windows}{self.fed_by}" if self._aligned else f"{self.windows}, {self._segment_ms} ms a list"
 
     def first_entries(self, overlay: Overlay, stream_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Return the rows that lists need where closes are asked for: an entry for the next close of each.
@@ -351,7 +360,7 @@ class WindowStore(Generic[K, V]):
         """
         for row, raw in overlay.items(b"k", b"l"):
             held = decode_list(raw)
-            past = [one for one in held if not one.is_closed and self._kept_ms(one) <= stream_ms - self.kept_ms]
+            past = [one for one in held if not one.is_closed and self.counts_ms(one) <= stream_ms - self.kept_ms]
             for one in past:
                 one.is_closed = True
             if past:
@@ -409,11 +418,11 @@ class WindowStore(Generic[K, V]):
 
     def segment_of(self, held: Held) -> int:
         """Return the segment whose list has a window."""
-        return self._kept_ms(held) // self._segment_ms
+        return self.counts_ms(held) // self._segment_ms
 
-    def _kept_ms(self, held: Held) -> int:
+    def counts_ms(self, window: Held | Window) -> int:
         """Return the time of a window from which on its retention counts."""
-        return held.end_ms if self._by_end else held.start_ms
+        return window.end_ms if self._by_end else window.start_ms
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -443,7 +452,7 @@ class WindowStore(Generic[K, V]):
         time, kind = state.windows, self.windows
         at_ms = time.time_of(current_message.get())
         if isinstance(kind, AlignedWindows):
-            found = self._into_aligned(kind, overlay, state, raw_key, at_ms, change)
+            found = self._into_aligned(kind.holding(at_ms), overlay, state, raw_key, change)
         elif isinstance(kind, Sliding):
             fold = lambda raw: self.encode_value(change(raw))  # noqa: E731
             found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
@@ -460,7 +469,7 @@ class WindowStore(Generic[K, V]):
         return value if self.aggregate is None else self.aggregate.result(value)
 
     def _into_aligned(
-        self, kind: AlignedWindows, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
+        self, windows: Sequence[Window], overlay: Overlay, state: TaskState, raw_key: bytes, change: Change
     ) -> Changed[Any]:
         """Change a record's windows. Hot: a record of hopping windows has many, so each has few calls."""
         encode, shown, get, time = self.encode_value, self._result, overlay.get, state.windows
@@ -468,7 +477,8 @@ class WindowStore(Generic[K, V]):
         is_result = self.aggregate is None or self.aggregate.result is as_it_is
         found: Changed[Any] = []
         rows: list[tuple[bytes, bytes]] = []
-        for window in kind.holding(at_ms):
+        open_windows = [window for window in windows if time.is_open(self, window)] if time.is_closing else windows
+        for window in open_windows:
             row = aligned_prefix(window[0]) + raw_key
             if window[1] > closed_ms and row > handled:
                 raw = get(row)

@@ -204,8 +204,11 @@ class TaskWindows:
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Tell whether a window still takes records."""
-        closing_ms = store.windows.closes_ms(window, store.grace_ms)
-        return self._closings[store].by_former_grace(closing_ms) > self.stream_ms
+        closing, closing_ms = self._closings[store], store.windows.closes_ms(window, store.grace_ms)
+        if closing.by_former_grace(closing_ms) <= self.stream_ms:
+            return False
+        # A close is handled at its own time, and a longer grace may have put it off until other windows were removed.
+        return not self.is_closing or store.counts_ms(window) > store.expired_ms(closing.expired)
 
     def closed_ms(self, store: TimedStore) -> int:
         """Return the end at or before which windows are closed."""
@@ -257,7 +260,7 @@ class TaskWindows:
     def count_late(self, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that is too late for all window stores."""
         for store in self._closings:
-            if not isinstance(store, ChangeStore):
+            if not store.is_part:
                 self.was_late(store, ctx, is_warned=is_warned)
 
     def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
@@ -310,7 +313,13 @@ class TaskWindows:
             + (store.every_ms if isinstance(store, ChangeStore) else store.grace_ms)
             for store, closing in self._closings.items()
         )
-        return self.latest_ms + sum(spans)
+        return max(self.latest_ms, *map(self._last_close_ms, self._closings.values())) + sum(spans)
+
+    def _last_close_ms(self, closing: _Closing) -> int:
+        """Return the stream time at which the last of what is in a store closes, as far as it has entries; else -1."""
+        rows = self._state.overlays[closing.store.rows].items(closing.closes.prefix, closing.end, reverse=True)
+        last = next((row for row, _ in rows), None) if closing.has_entries else None
+        return -1 if last is None else closing.closing_ms(last)
 
     def is_due(self) -> bool:
         """Return whether something closes by stream time."""
@@ -525,6 +534,7 @@ class TaskWindows:
             key=raw_key,
             value=None,
             id=f"{home.topic}-{home.partition}-closed-{store.name}-{digest}",
+            has_event_time=not self._by_clock,
         )
         found: Found = []
         return InternalMessage(
@@ -566,6 +576,8 @@ class TaskWindows:
         self.stream_ms, self.is_closing = min(reached_ms, open_ms), True
         self.latest_ms = self.stream_ms
         try:
+            for feed in store.feeds:
+                feed(ctx, ctx._raw_key, window, raw)
             result = function(ctx, window, store.result(raw))
             if inspect.isawaitable(result):
                 await result

@@ -500,7 +500,7 @@ class FakeOwners:
     def __init__(self, topic: str, logs: FakeLogs) -> None:
         self.topic = topic
         self._logs = logs
-        self._pauses = Pauses()
+        self._pauses, self._end = Pauses(), 0
 
     def pause_of(self, actor: str, partition: int) -> Pause | None:
         """See `actors.ports.Owners.pause_of`."""
@@ -518,14 +518,17 @@ class FakeOwners:
         """See `actors.ports.Owners.latest`."""
         source = TopicPartition(self.topic, 0)
         bounds = await self._logs.bounds(source)
-        found = None
+        found, pauses = None, Pauses()
         wanted = _owner_key(actor, partition)
         async for records, _ in self._logs.read(source, bounds.start, bounds.end):
             for record in records:
                 if (record.key or b"").startswith(PREFIXES):
-                    self._pauses.take(record.key or b"", record.value)
+                    pauses.take(record.key or b"", record.value)
                 elif record.key == wanted and record.value is not None:
                     found = msgspec.json.decode(record.value, type=OwnerRecord)
+        if bounds.end >= self._end:
+            # Reads of several tasks run side by side.
+            self._pauses, self._end = pauses, bounds.end
         return found
 
     async def open_claims(self) -> Sequence[OwnerRecord] | None:

@@ -19,6 +19,7 @@ from prometheus_client import Counter
 
 from actors._core.logs import escaping
 from actors._core.outside import EXITS
+from actors.runtime.cancellation import is_closed, running_task
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections
 from actors.web.access.levels import NEEDED, SAFE_METHODS, Caller, Level
@@ -101,6 +102,7 @@ class Guard:
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            running = running_task()
             try:
                 with contextlib.ExitStack() as taken:
                     await self._enter(request, level, is_for_browsers, taken)
@@ -111,6 +113,8 @@ class Guard:
             except (asyncio.CancelledError, *EXITS):
                 raise
             except BaseException as error:
+                if is_closed(error, running):
+                    raise
                 return answer_to(error, request)
 
         return guard

@@ -90,7 +90,7 @@ async def answer(
         (task,) = await reader.hold(spec, (partition,))
         held = task.of(coding.store.name)
         with reader.pace.charged():
-            found = read_windows(coding.store, lambda row: read(held, row).value, key, *span)
+            found = read_windows(coding.store, lambda row: read(held, row).value, key, *span, items=held.store.scan)
         took(sum(_ROW_BYTES + len(raw) for _, raw in found.windows))
 
         def values() -> Iterator[WindowValue]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import actors.runtime.inputs.time_order as time_order
 import actors.runtime.looks as looks
+import actors.runtime.windows.closes as closes
 from actors._core.task import feed_times
 from actors._core.task.feed_times import FeedTimes, SourceTime, UpstreamTimes
 from actors.ports import Committed, LookAnswer, TopicPartition
 from actors.runtime.inputs.task_time import TaskTime
+from actors.runtime.inputs.time_order import TimeOrder
+from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.timers.timers import Timers
-from actors.runtime.windows.joins import JoinStore
-from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
 from actors.testing.fakes.ports import FakeGroupView
+from tests.sim.fakes.group import Group
 from tests.sim.planted import Patch, rewritten
 
 
@@ -26,7 +30,8 @@ def take_the_largest_time(patch: Patch) -> None:
 
 def take_the_largest_time_upstream(patch: Patch) -> None:
     """The time of what is upstream is that of the task that is ahead."""
-    patch.setattr(UpstreamTimes, "least", property(lambda self: _furthest(self._times)))
+    least = property(lambda self: _furthest(self._times), lambda self, value: None)
+    patch.setattr(UpstreamTimes, "least", least, raising=False)
 
 
 def _furthest(times: Mapping[tuple[str, int], int]) -> tuple[int, tuple[str, int] | None]:
@@ -137,19 +142,19 @@ def renew_a_waiting_time_alone(patch: Patch) -> None:
 
 def remember_partition_counts(patch: Patch) -> None:
     """The number of partitions upstream is that of the first look."""
-    known: dict[str, int] = {}
+    first: dict[tuple[asyncio.AbstractEventLoop, str], int] = {}
     count = looks._counts
 
     def counts(answer: LookAnswer) -> dict[str, int]:
-        return {name: known.setdefault(name, number) for name, number in count(answer).items()}
+        run = asyncio.get_running_loop()
+        return {name: first.setdefault((run, name), number) for name, number in count(answer).items()}
 
     patch.setattr(looks, "_counts", counts)
 
 
 def send_no_later_than_stream_time(patch: Patch) -> None:
     """The output time leaves out how far behind stream time a close is sent."""
-    for kind in (WindowStore, JoinStore):
-        patch.setattr(kind, "output_lag_ms", 0)
+    patch.setattr(TaskWindows, "earliest_output_ms", TaskWindows._handled_ms)
 
 
 def forget_closes_that_wait(patch: Patch) -> None:
@@ -183,3 +188,99 @@ def forget_output_time(patch: Patch) -> None:
         self._output_ms = -1
 
     patch.setattr(TaskTime, "__init__", begin)
+
+
+def forget_the_latest_time(patch: Patch) -> None:
+    """The latest time begins anew with each takeover, from stream time."""
+    original = TaskWindows.__init__
+
+    def begin(self: TaskWindows, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
+        self.latest_ms = self.stream_ms
+
+    patch.setattr(TaskWindows, "__init__", begin)
+
+
+def read_no_further_than_stream_time(patch: Patch) -> None:
+    """Reads, matches and clamps end at stream time."""
+    latest = property(lambda self: self.stream_ms, lambda self, value: None)
+    patch.setattr(TaskWindows, "latest_ms", latest, raising=False)
+
+
+def keep_the_newest_look_alone(patch: Patch) -> None:
+    """A look that waits gives way to the next one."""
+    edit = ("if len(self._waiting) >= MOST_LOOKS:\n        self._waiting.pop()", "self._waiting.clear()")
+    patch.setattr(UpstreamTimes, "looked", rewritten(UpstreamTimes.looked, edit))
+
+
+def let_zombies_commit(patch: Patch) -> None:
+    """The group takes the commits of members that it has put out."""
+    patch.setattr(Group, "check_member", lambda *_: None)
+
+
+def follow_without_a_cap(patch: Patch) -> None:
+    """A silent source follows the others ahead of the clock."""
+    edit = (
+        "wall_ms = look.wall_ms - int(self._idle_after_s * 1000) if self._idle_after_s else known_ms",
+        "wall_ms = known_ms",
+    )
+    patch.setattr(SourceTime, "looked", rewritten(SourceTime.looked, edit))
+
+
+def follow_up_to_the_clock(patch: Patch) -> None:
+    """A silent source follows the others up to the clock itself."""
+    edit = ("look.wall_ms - int(self._idle_after_s * 1000) if", "look.wall_ms if")
+    patch.setattr(SourceTime, "looked", rewritten(SourceTime.looked, edit))
+
+
+def send_sessions_without_their_gap(patch: Patch) -> None:
+    """The output time leaves out how long after its end a session is closed."""
+    edit = ("store.grace_ms + self.idle_ms if", "store.grace_ms if")
+    patch.setattr(closes._Windows, "__init__", rewritten(closes._Windows.__init__, edit))
+
+
+def believe_what_a_failed_look_left(patch: Patch) -> None:
+    """A failed look ends no silence."""
+    patch.setattr(SourceTime, "failed", lambda self, now_s: None)
+
+
+def send_before_records_in_order(patch: Patch) -> None:
+    """The output time leaves out records that wait for their turn."""
+    patch.setattr(TimeOrder, "earliest_output_ms", lambda self: self.stream_ms)
+
+
+def close_windows_before_records_in_order(patch: Patch) -> None:
+    """Windows and timers follow stream time, and not the records that wait for their turn."""
+
+    def passed(self: TimeOrder, before_ms: float) -> None:
+        self._passed_ms = max(self._passed_ms, before_ms)
+        self._tell(self.stream_ms)
+
+    patch.setattr(TimeOrder, "_pass", passed)
+
+
+def handle_in_the_order_of_arrival(patch: Patch) -> None:
+    """Records are handled as they come."""
+    patch.setattr(time_order, "waits_its_turn", lambda record: False)
+
+
+def take_times_of_another_topic(patch: Patch) -> None:
+    """A time counts that was committed for a topic of that name."""
+    edit = ("mark.times if mark.topics.input_id == topic.topic_id else NO_TIMES", "mark.times")
+    patch.setattr(looks, "_marks", rewritten(looks._marks, edit))
+
+
+def count_side_by_side_after_the_commit(patch: Patch) -> None:
+    """The times of records that are handled side by side are counted behind the commit of their offsets."""
+    original = KeyedProcessor._freeze
+
+    def freeze(self: KeyedProcessor) -> Any:
+        if self.time is None:
+            return original(self)
+        finished, self.time._finished = self.time._finished, []
+        try:
+            return original(self)
+        finally:
+            self.time._finished = finished
+
+    patch.setattr(KeyedProcessor, "_freeze", freeze)

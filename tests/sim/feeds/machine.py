@@ -20,7 +20,7 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.driving import SimTopics
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import CompactedLog, SimKafka
 from tests.sim.fakes.disk import Disk
@@ -92,6 +92,11 @@ class FeedWorld:
     features: frozenset[str] = frozenset()
     is_exactly_once: bool = True
     has_zombies: bool = True
+    is_failing: bool = False
+
+    def fails(self, number: int) -> bool:
+        """Return whether the first stage raises now for a record of this id."""
+        return self.is_failing and number % 3 == 0
 
     def set_clock(self, clock: MachineClock, offset_ms: int) -> None:
         """Set a machine's clock."""
@@ -144,7 +149,7 @@ class Machine(Node):
 
     async def _main(self, process: Process, clock: MachineClock) -> None:
         world = self._feeds
-        setup, topics = Setup(make_app(world.shape)), SimTopics(world.cluster)
+        setup, topics = Setup(make_app(world.shape, world.fails)), SimTopics(world.cluster)
         specs, outputs = await self._specs(setup, topics)
         logs, sink = FakeLogs(world.cluster, world.network, chunk_records=20), LateSource()
         view = FakeGroupView(world.cluster, world.network)
@@ -155,7 +160,7 @@ class Machine(Node):
             policy=CommitPolicy(interval_s=world.commit_interval_s, max_bytes=1_000_000),
             queue_records=world.queue_records,
             checkpoint_refresh_s=1_000.0,
-            transactional_id=self.disk.transactional_id,
+            transactional_id=self.disk.transactional_id if world.is_exactly_once else "",
         )
 
         def failed(error: BaseException) -> None:
@@ -211,12 +216,14 @@ class Machine(Node):
         is_forwarder = bool(spec.feeds and not spec.feeds.upstream)
         return replace(spec, handler=handle, concurrency=self._feeds.shape.concurrency if is_forwarder else 1)
 
-    def _committing(self) -> FakeWriter:
-        world = self._feeds
+    def _committing(self) -> FakeWriter | FakeOrderedWriter:
+        world, name = self._feeds, self.disk.transactional_id
+        if not world.is_exactly_once:
+            return FakeOrderedWriter(world.cluster, world.network, name=name, commit_deadline_s=world.commit_deadline_s)
         return FakeWriter(
             world.cluster,
             world.network,
-            transactional_id=self.disk.transactional_id,
+            transactional_id=name,
             transaction_timeout_s=world.commit_deadline_s + 7.0,
             commit_deadline_s=world.commit_deadline_s,
         )
@@ -230,7 +237,8 @@ class Machine(Node):
                 self.name,
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
-                transactional_id=self.disk.transactional_id,
+                transactional_id=self.disk.transactional_id if world.is_exactly_once else "",
+                reads_committed=world.is_exactly_once,
                 max_poll_records=world.max_poll_records,
             ),
             actors=world.topics,

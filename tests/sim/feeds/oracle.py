@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 
-from tests.sim.feeds.program import DIRECT, Shape
+from tests.sim.feeds.program import CLICKS, DIRECT, ONE_MANY, Event, Shape
 
 Result = tuple[str, int, int, tuple[int, ...]]
 """User, from, to, ids: a window, a pair or a fired timer."""
@@ -45,6 +45,10 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
         return [(user, record.at_ms + span_ms, 0, (record.id,)) for record in records]
     if shape.kind == "join":
         return _pairs(user, records, span_ms)
+    if shape.kind == ONE_MANY:
+        return _ones(shape, user, records)
+    if shape.kind == "history":
+        return [_history(user, record, records) for record in records]
     if shape.kind == "session":
         spans = _sessions(records, span_ms)
     elif shape.kind == "sliding":
@@ -60,6 +64,11 @@ def _results(shape: Shape, user: str, records: list[Read]) -> list[Result]:
         if ids:
             found.append((user, start, end, tuple(sorted(ids))))
     return found
+
+
+def _history(user: str, record: Read, records: list[Read]) -> Result:
+    former = sorted(other.id for other in records if other.at_ms < record.at_ms)
+    return user, record.at_ms, len(former), (record.id, *former[-8:])
 
 
 def _sessions(records: list[Read], gap_ms: int) -> list[tuple[int, int]]:
@@ -81,6 +90,32 @@ def _pairs(user: str, records: list[Read], within_ms: int) -> list[Result]:
     return found
 
 
+def _ones(shape: Shape, user: str, records: list[Read]) -> list[Result]:
+    found = list[Result]()
+    for one in records:
+        if one.topic == DIRECT:
+            matches = [many.id for many in records if many.topic != DIRECT and _is_of(shape, one, many)]
+            found += [(user, 0, 0, (one.id, match)) for match in matches] or [(user, 0, 0, (one.id,))]
+    return found
+
+
+def _is_of(shape: Shape, one: Read, many: Read) -> bool:
+    return one.at_ms - 2 * shape.span_ms <= many.at_ms < _end_ms(shape, one)
+
+
+def _end_ms(shape: Shape, one: Read) -> int:
+    end_ms = shape.end_ms(Event(one.id, "", one.at_ms))
+    return one.at_ms + 2 * shape.span_ms if end_ms is None else end_ms
+
+
+def waits_in_vain(shape: Shape, many: Read, records: Iterable[Read]) -> bool:
+    """Whether a record of many has no one, so that it is late in the end."""
+    if shape.kind != ONE_MANY or many.topic != CLICKS:
+        return False
+    own = (one for one in records if one.topic == DIRECT and one.user == many.user)
+    return not any(_is_of(shape, one, many) for one in own)
+
+
 def second_stage(shape: Shape, inputs: Iterable[tuple[str, int, list[int]]]) -> dict[tuple[str, int], list[list[int]]]:
     """Return the windows of the second stage by group and start, from (group, time, entry) of its inputs."""
     windows: defaultdict[tuple[str, int], list[list[int]]] = defaultdict(list)
@@ -91,6 +126,8 @@ def second_stage(shape: Shape, inputs: Iterable[tuple[str, int, list[int]]]) -> 
 
 class Promise:
     """Says which records may be late: by (a) an earlier record of their own source, or (b) a silence of it.
+
+    With `clock_s`, which returns when the clock came to a time, a silence that lasts until then makes late, too.
 
     Attributes:
         records: of all sources.
@@ -103,12 +140,14 @@ class Promise:
         reached: list[tuple[float, int]],
         *,
         idle_after_s: float = 1.0,
+        clock_s: Callable[[int], float] | None = None,
     ) -> None:
         """Take all records, when each offset of a source was written, and from when on a time had been committed."""
         self.records = list(records)
         self._written_s = written_s
         self._reached = reached
         self._idle_after_s = idle_after_s
+        self._clock_s = clock_s
         self._earlier_ms: dict[tuple[str, int, int], int] = {}
         tops: defaultdict[tuple[str, int], int] = defaultdict(lambda: -1)
         for record in sorted(self.records, key=lambda read: read.offset):
@@ -118,7 +157,9 @@ class Promise:
 
     def allows(self, record: Read, behind_ms: int) -> bool:
         """Return whether a record may find stream time later than `behind_ms`."""
-        return self._is_late_by_itself(record, behind_ms) or self._followed_silence(record, behind_ms)
+        if self._is_late_by_itself(record, behind_ms) or self._followed_silence(record, behind_ms):
+            return True
+        return self._clock_s is not None and self._followed_clock(record, self._clock_s(behind_ms))
 
     def _is_late_by_itself(self, record: Read, behind_ms: int) -> bool:
         return self._earlier_ms[record.topic, record.partition, record.offset] > behind_ms
@@ -133,3 +174,9 @@ class Promise:
         before_s = times_s[first - 1] if first else 0.0
         times_s = [max(before_s, reached_s), *times_s[first : record.offset + 1]]
         return any(after_s - before_s >= self._idle_after_s for before_s, after_s in pairwise(times_s))
+
+    def _followed_clock(self, record: Read, reached_s: float) -> bool:
+        times_s = [0.0, *self._written_s[record.topic, record.partition][: record.offset + 1]]
+        return any(
+            after_s - before_s >= self._idle_after_s and after_s > reached_s for before_s, after_s in pairwise(times_s)
+        )

@@ -64,6 +64,31 @@ class Cash(Money):
     drawer: int = 1
 
 
+class Owner(msgspec.Struct, rename="camel", frozen=True):
+    full_name: str
+    age: int | None = None
+
+
+class Plain(msgspec.Struct):
+    """Has fields of which their classes say that JSON returns them as they are."""
+
+    count: int
+    rate: float
+    name: str | int | None
+    is_paid: bool = False
+    raw: bytes = b""
+    price: Decimal = Decimal(0)
+    id: UUID | None = None
+    owner: Owner | None = None
+
+
+class Rounded(msgspec.Struct):
+    cents: int
+
+    def __post_init__(self) -> None:
+        self.cents //= 100
+
+
 class Opened(msgspec.Struct, tag="opened"):
     at: datetime
     by: dict[int, float]
@@ -158,6 +183,18 @@ TYPES: dict[Any, st.SearchStrategy[Any]] = {
         | st.builds(Closed, DELTAS, st.sets(st.sampled_from(Color)))
     ),
     list[Money]: st.lists(MONEY, max_size=2),
+    Plain: st.builds(
+        Plain,
+        INTS | st.booleans() | FLOATS,
+        FLOATS | INTS,
+        TEXT | INTS | st.none() | st.booleans(),
+        st.booleans() | st.integers(0, 1),
+        st.binary(max_size=4) | st.builds(bytearray),
+        st.decimals() | st.integers(),
+        st.none() | st.uuids() | TEXT,
+        st.none() | st.builds(Owner, TEXT, st.none() | INTS | st.booleans()) | st.builds(Money, st.integers()),
+    ),
+    Rounded: st.builds(Rounded, st.integers(0, 1000)),
     Reading: st.builds(
         Reading, st.uuids(), st.decimals() | st.floats(), st.none() | st.dates(), st.none() | st.times()
     ),

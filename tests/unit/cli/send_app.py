@@ -47,6 +47,9 @@ class Log(Actor[int]):
         """Keep a number."""
 
 
+told = app.topic("told", key_type=str, value_type=str, writers=["count"])
+
+
 @app.actor(words)
 async def count(ctx: Context, value: str) -> None:
     """Count words."""

@@ -83,6 +83,12 @@ def test_a_class_actors_messages_are_checked_before_they_are_sent(
         assert error in done.output
 
 
+def test_a_record_in_the_place_of_a_topics_writers_is_refused() -> None:
+    done = run("send", "told", "--key", "ada", "--value", "text")
+    assert (done.exit_code, done.output.count("\n")) == (1, 1), done.output
+    assert "Error: topic told is declared with writers= count" in done.output
+
+
 @pytest.mark.parametrize("scheme", ["http", "redis", "kafkaa"])
 def test_another_scheme_than_kafkas_is_refused(scheme: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"broker: {scheme}://127.0.0.1:9092: .*kafka://127.0.0.1:9092"):

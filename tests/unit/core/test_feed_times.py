@@ -55,7 +55,7 @@ def test_a_source_at_its_end_follows_the_others_as_they_were_before_its_silence(
 def test_silence_lasts_from_an_answer_to_a_question() -> None:
     source = SourceTime(IDLE_S)
     looked(source, 0.0, took_s=0.5)
-    assert looked(source, 1.4) == UNKNOWN_MS
+    assert looked(source, 1.4, took_s=0.5) == UNKNOWN_MS
     assert looked(source, 1.5) == 700
 
 

@@ -2,12 +2,15 @@
 
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from actors import AskRejectedError, EffectCall
 from actors.testing import ActorTestDriver
+from examples.auction_bids import Auction, Bid, auctions, bids, collect_bids, offers, unsold
+from examples.auction_bids import app as auction_app
 from examples.bank_accounts import Account, Balance, Deposit, Show, Transfer, Withdraw, outcomes, transfers
 from examples.bank_accounts import app as bank
 from examples.cart_reminders import Checkout, Put, Shopper, reminders
@@ -35,6 +38,8 @@ from examples.sales_per_minute import Sale, Total, count_sale, late_sales, minut
 from examples.sales_per_minute import app as sales_app
 from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
+from examples.top_pages import Top, View, Views, count_view, tops, views
+from examples.top_pages import app as pages_app
 from examples.unpaid_orders import Order as PlacedOrder
 from examples.unpaid_orders import Payment, check_payment, orders, paid_orders, payments, unpaid_orders
 from examples.unpaid_orders import app as unpaid_app
@@ -241,6 +246,24 @@ def test_sales_per_minute_are_sent_once_and_late_ones_go_elsewhere():
         assert [sent.value for sent in driver.outputs(totals)] == [Total(NOON_MS + MINUTE_MS, 7)]
 
 
+@pytest.mark.parametrize("order", range(3))
+def test_the_most_viewed_pages_are_those_of_all_partitions(order: int) -> None:
+    chosen = random.Random(order)
+    records = [
+        (f"visitor-{number % 7}", View(f"page-{chosen.choice('aabbbcdef')}"), NOON_MS + number * 1_000)
+        for number in range(150)
+    ]
+    with ActorTestDriver(pages_app, partitions=3) as driver:
+        driver.backlog({views: records}, order=order)
+        driver.close_windows()
+        assert driver.late(count_view) == {"page-minutes": 0}
+        counts = [Counter(view.page for _, view, at_ms in records[at : at + 60]) for at in (0, 60, 120)]
+        best = [sorted((Views(count, page) for page, count in one.items()), reverse=True)[:3] for one in counts]
+        assert [sent.value for sent in driver.outputs(tops)] == [
+            Top(NOON_MS + number * MINUTE_MS, pages) for number, pages in enumerate(best)
+        ]
+
+
 def test_orders_are_joined_with_payments_and_unpaid_ones_are_sent_once():
     with ActorTestDriver(unpaid_app, partitions=2) as driver:
 
@@ -264,6 +287,49 @@ def test_orders_are_joined_with_payments_and_unpaid_ones_are_sent_once():
         assert [(one.key, one.value, one.timestamp_ms) for one in driver.outputs(unpaid_orders)] == [
             ("unpaid", PlacedOrder(500, at(0)), at(0))
         ]
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(500, id="500"), pytest.param(20_000, id="20000", marks=pytest.mark.nightly)]
+)
+def test_all_orders_of_a_backlog_are_paid(count: int):
+    keys = {f"order-{number}": NOON_MS + number * 1000 for number in range(count)}
+    with ActorTestDriver(unpaid_app) as driver:
+        driver.backlog(
+            {
+                orders: [(key, PlacedOrder(500, at_ms), at_ms) for key, at_ms in keys.items()],
+                payments: [
+                    (f"payment-{key}", Payment(key, 500, at_ms + MINUTE_MS), at_ms + MINUTE_MS)
+                    for key, at_ms in keys.items()
+                ],
+            },
+            order=1,
+        )
+        driver.close_windows()
+        paid = Counter(one.key for one in driver.outputs(paid_orders))
+        assert paid == Counter(keys.keys())
+        assert driver.outputs(unpaid_orders) == []
+        assert driver.late(check_payment) == {"check_payment": 0}
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_bids_of_a_backlog_find_their_auctions(order: int):
+    """Every third auction has no bid, and each other one a bid before it, one in its time and one at its end."""
+    count, ends_ms = 100, 10 * MINUTE_MS
+    lots, offered = [], []
+    for number in range(count):
+        at_ms = NOON_MS + number * MINUTE_MS
+        lots.append((f"a{number}", Auction(f"item {number}", at_ms, at_ms + ends_ms), at_ms))
+        for cents, after_ms in [] if number % 3 == 0 else [(1, -MINUTE_MS), (2, ends_ms - 1), (3, ends_ms)]:
+            offered.append((f"bidder{cents}", Bid(f"a{number}", cents, at_ms + after_ms), at_ms + after_ms))
+    offered.sort(key=lambda row: row[2])
+    with ActorTestDriver(auction_app, partitions=4) as driver:
+        driver.backlog({bids: offered, auctions: lots}, order=order)
+        driver.close_windows()
+        sent = [(one.value.item, one.value.cents) for one in driver.outputs(offers)]
+        assert sorted(sent) == sorted((f"item {n}", cents) for n in range(count) if n % 3 for cents in (1, 2))
+        assert sorted(one.key for one in driver.outputs(unsold)) == sorted(f"a{n}" for n in range(0, count, 3))
+        assert driver.late(collect_bids) == {"collect_bids": count - len(range(0, count, 3))}
 
 
 def test_click_sessions_merge_and_are_sent_once():

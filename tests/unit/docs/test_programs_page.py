@@ -11,6 +11,7 @@ PROGRAMS = {
     "click_sessions": block("docs/how-to/windows-and-joins.md", "Sessions of clicks"),
     "unpaid_orders": block("docs/how-to/windows-and-joins.md", "Orders with payments"),
     "enriched_orders": block("docs/how-to/windows-and-joins.md", "Orders with customers"),
+    "top_pages": block("docs/how-to/windows-and-joins.md", "The most viewed pages"),
     "failed_logins": block("docs/how-to/windows-and-joins.md", "Failed logins"),
 }
 PAGE = "docs/how-to/windows-and-joins.md"

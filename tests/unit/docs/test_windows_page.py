@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-from actors import App, Context, Session, aggregates
+from actors import App, Context, Session, Tumbling, aggregates
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.cluster import EPOCH_MS
 from tests.documents import block
@@ -26,6 +26,19 @@ def test_the_first_example_sends_each_minute_once() -> None:
             (NOON_MS, NOON_MS + 60_000): 103,
             (NOON_MS + 60_000, NOON_MS + 120_000): 21,
         }
+
+
+def test_a_second_stage_has_all_of_the_first_in_any_order_of_a_backlog() -> None:
+    names = block("docs/reference/windows.md", "Topics between actors").run({})
+    times = range(NOON_MS, NOON_MS + 300_000, 100)
+    backlog = [(f"customer-{number}", f"shop-{number % 7}", at_ms) for number, at_ms in enumerate(times)]
+    for order in (1, 2):
+        with ActorTestDriver(names["app"]) as driver:
+            driver.backlog({names["sales"]: backlog}, order=order)
+            driver.close_windows()
+            minutes = {sent.timestamp_ms - NOON_MS: sent.value for sent in driver.outputs(names["busiest"])}
+            assert minutes == {end * 60_000 - 1: 86 for end in range(1, 6)}
+            assert driver.late(names["compare"]) == {"largest": 0}
 
 
 def test_an_aggregate_of_ones_own_merges() -> None:
@@ -54,6 +67,23 @@ def test_changes_are_handed_out_once_per_interval_of_stream_time() -> None:
         driver.crash(keep_disk=False)
         driver.advance_stream_time(names["count_sale"], NOON_MS + 300_000)
         assert [sent.value for sent in driver.outputs(totals)] == [124]
+
+
+def test_the_hottest_auction_is_that_of_all_keys() -> None:
+    names = block("docs/reference/windows.md", "Windows over keys").run({})
+    bids, bid = names["bids"], names["Bid"]
+    with ActorTestDriver(names["app"]) as driver:
+        records = [(f"b{number}", bid("xyzzy"[number], 1), NOON_MS + number * 60_000) for number in range(5)]
+        driver.backlog({bids: records})
+        driver.close_windows()
+        sent = {one.timestamp_ms + 1: (one.value.auction, one.value.count) for one in driver.outputs(names["hot"])}
+        assert sent[NOON_MS + 300_000] == sent[NOON_MS + 600_000] == ("z", 2)
+        assert sent[NOON_MS + 60_000] == ("x", 1)
+        assert len(sent) == 14
+        assert {store: late for actor in ("count_bid", "hottest") for store, late in driver.late(actor).items()} == {
+            "per-auction": 0,
+            "hottest": 0,
+        }
 
 
 def test_changes_are_sent_at_most_once_per_interval_each_with_its_latest_total() -> None:
@@ -90,3 +120,23 @@ def test_changes_are_sent_at_most_once_per_interval_each_with_its_latest_total()
         sell(1, 40_000, "oslo")
         driver.advance(10)
         assert sent() == [("berlin", total(noon_ms + 60_000, 26)), ("oslo", total(noon_ms + 39_960_000, 1))]
+
+
+def test_the_clock_of_the_driver_counts_for_idle_inputs() -> None:
+    app = App("shops", broker="kafka://127.0.0.1:1")
+    events = app.topic("events", key_type=str, value_type=int)
+    store = app.window_store(
+        "sums", Tumbling(minutes=1), aggregate=aggregates.sum(), close_when_idle=timedelta(seconds=10)
+    )
+
+    @app.actor(events, stores=[store])
+    async def add(ctx: Context, value: int) -> None:
+        store.add(ctx.key, value)
+
+    noon = datetime.fromtimestamp(NOON_MS / 1000, UTC)
+    for now, sums in ((noon + timedelta(hours=1), []), (noon, [3])):
+        with ActorTestDriver(app, now=now, partitions=1) as driver:
+            for value in (1, 2):
+                driver.send(events, key="a", value=value, timestamp_ms=NOON_MS + value)
+            assert list(driver.windows(store, "a").values()) == sums
+            assert driver.late(add) == {"sums": 0}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context, HandlerFailedError
+from actors import App, Context, EffectCall, HandlerFailedError
 from actors.runtime import blocking
 from actors.runtime.blocking import LoopWatch
 from actors.testing import ActorTestDriver
@@ -83,9 +83,7 @@ def test_a_message_that_holds_up_the_loop_twice_stops_its_partition(way: str, co
     world = World(way, concurrency=concurrency)
     with world.run() as driver:
         driver.post(world.topic, key="bob", value="bad")
-        with pytest.raises(
-            HandlerFailedError, match=r"in\[0\] offset 0 key 'bob': the handler of actor a held the event"
-        ):
+        with pytest.raises(HandlerFailedError, match=r"in\[0\] offset 0 key 'bob': code of actor a held the event"):
             driver.settle()
         assert world.calls == 2
 
@@ -100,6 +98,75 @@ def test_a_timer_that_holds_up_the_loop_twice_is_given_up(way: str, concurrency:
         driver.send(world.topic, key="ada", value="1")
         assert (world.calls, world.values()) == (2, ["1"])
         assert driver.items(world.app.actors["a"].timers) == {}
+
+
+class EffectWorld(World):
+    """An app whose effect holds up the event loop at `bad`, in its coroutine or in what its function returns."""
+
+    def __init__(self, way: str, *, concurrency: int, attempts: int, bad_calls: int = 1_000) -> None:
+        self.app = app = App("held", broker="kafka://127.0.0.1:1")
+        self.topic = app.topic("in", key_type=str, value_type=str)
+        self.way, self.attempts = way, list[int]()
+        self.ended: list[str] = []
+
+        async def awaited(call: EffectCall, value: str) -> None:
+            if value == "bad" and bad_calls_left.pop() >= 0:
+                self.attempts.append(call.attempt)
+                if way == "after an await":
+                    await asyncio.sleep(0.1)
+                self.hold_up()
+                if way == "before an await":
+                    await asyncio.sleep(0.1)
+            self.ended.append(value)
+
+        def plain(call: EffectCall, value: str) -> Any:
+            return awaited(call, value)
+
+        bad_calls_left = [-1, *range(bad_calls)]
+        function = plain if way == "in what it returns" else awaited
+        self.effect = app.effect(attempts=attempts, name="charge")(function)
+        self.function = function
+
+        @app.actor(self.topic, name="a", effects=[self.effect], concurrency=concurrency)
+        async def take(ctx: Context, value: str) -> None:
+            ctx.effect(self.effect, value)
+
+    def run(self) -> ActorTestDriver:
+        self.driver = ActorTestDriver(self.app, partitions=1, effects={self.effect: self.function})
+        return self.driver
+
+
+EFFECT_WAYS = pytest.mark.parametrize(
+    "way", ["without an await", "after an await", "before an await", "in what it returns"]
+)
+
+
+@EFFECT_WAYS
+@CONCURRENCY
+def test_an_effect_that_holds_up_the_loop_twice_has_failed(way: str, concurrency: int) -> None:
+    world = EffectWorld(way, concurrency=concurrency, attempts=1)
+    with world.run() as driver:
+        for key, value in (("ada", "1"), ("bob", "bad"), ("cem", "3")):
+            driver.post(world.topic, key=key, value=value)
+        driver.settle()
+        assert world.attempts == [1, 1]
+        assert {"1", "3"} <= set(world.ended)
+        (parked,) = driver.parked("a")
+        assert parked.key == "bob"
+        assert "actor a held the event loop for longer than broker_session_timeout=6 s, 2 times" in parked.error
+        driver.retry_parked("a", key="bob")
+        assert world.attempts == [1, 1, 1]
+        assert [parked.key for parked in driver.parked("a")] == ["bob"]
+
+
+def test_an_effect_that_no_longer_holds_up_the_loop_succeeds_in_its_next_attempt() -> None:
+    world = EffectWorld("without an await", concurrency=1, attempts=3, bad_calls=2)
+    with world.run() as driver:
+        driver.post(world.topic, key="bob", value="bad")
+        driver.settle()
+        assert world.attempts == [1, 1]
+        driver.advance(60)
+        assert (world.attempts, world.ended[-1], driver.parked("a")) == ([1, 1], "bad", [])
 
 
 async def watched(block: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:

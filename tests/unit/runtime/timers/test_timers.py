@@ -315,10 +315,10 @@ def test_stream_time_is_written_only_where_a_timer_went_by_it_and_only_when_it_m
     assert task.scope.undo == []
 
 
-def test_a_late_message_and_a_turn_measure_from_stream_time():
+def test_a_message_measures_from_its_own_time_and_a_turn_by_the_clock_from_stream_time():
     task = Task()
     task.timers.saw(50_000)
-    task.timers.schedule(task.ctx(timestamp_ms=10_000), "late", after=10 * SECOND, stream_time=True)
+    task.timers.schedule(task.ctx(timestamp_ms=45_000), "late", after=15 * SECOND, stream_time=True)
     internal = Context(task.state, InternalRecord(1, START_MS, b"a", b"m"), "a", b"a")
     task.timers.schedule(internal, "of a turn", after=20 * SECOND, name="t", stream_time=True)
     task.timers.saw(59_999)

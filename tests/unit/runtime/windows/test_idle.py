@@ -65,6 +65,19 @@ def test_it_stays_open_by_default() -> None:
     assert world.results == []
 
 
+def test_a_stage_across_keys_closes_with_the_windows_before_it() -> None:
+    world, totals = World(), []
+    across = world.counts.across(key=lambda key: "all", aggregate=aggregates.sum())
+    across.on_close(lambda ctx, window, number: totals.append((window.start_ms - NOON_MS, number)))
+    with world.driver() as driver:
+        for key in "abcde":
+            world.send(driver, key, 10)
+        driver.advance(80)
+        assert totals == []
+        driver.advance(28)
+        assert totals == [(0, 5)]
+
+
 def test_it_closes_behind_a_hop() -> None:
     world = World(by=lambda value: value)
     with world.driver() as driver:
@@ -87,11 +100,15 @@ def test_what_it_makes_late_is_counted_apart(by: Any) -> None:
     assert world.results[0] == ("a", 0, 1)
 
 
-def test_a_join_hands_out_what_has_no_match() -> None:
+@pytest.mark.parametrize("is_one", [False, True])
+def test_a_join_hands_out_what_has_no_match(is_one: bool) -> None:
     app, pairs = App("shop", broker="kafka://127.0.0.1:1"), []
     orders, payments = (app.topic(name, key_type=str, value_type=str) for name in ("orders", "payments"))
 
-    @app.join(orders, payments, within=timedelta(minutes=1), how="left", close_when_idle=IDLE)
+    within: dict[str, Any] = {"left": orders, "right": payments, "within": timedelta(minutes=1)}
+    until: dict[str, Any] = {"one": orders, "many": payments, "until": lambda _: NOON_MS + 60_000}
+
+    @app.join(**until if is_one else within, how="left", close_when_idle=IDLE)
     async def pay(ctx: Context, order: str, payment: str | None) -> None:
         pairs.append((order, payment))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context, HandlerFailedError, Tumbling, aggregates
+from actors import App, Context, HandlerFailedError, Tumbling, Window, aggregates
 from actors.errors import ConfigurationError
 from actors.testing import ActorTestDriver
 
@@ -172,6 +172,58 @@ def test_a_window_closes_between_the_records_before_and_behind_it() -> None:
     assert steps[5:] == ["1 until 2000", "2500", "1 until 3000", "3100", "1 until 4000", "5000"]
 
 
+def test_tasks_downstream_follow_an_actor_in_which_nothing_waits() -> None:
+    world = World()
+    told = world.app.topic("told", key_type=str, value_type=str, writers=[world.work])
+    minutes = world.app.window_store("minutes", Tumbling(minutes=1), aggregate=aggregates.count())
+    counts: list[int] = []
+
+    @world.app.on(world.work, world.right)
+    async def tell(ctx: Context, value: str) -> None:
+        ctx.send(told, key=ctx.key, value=value)
+
+    @world.app.actor(told, stores=[minutes])
+    async def count(ctx: Context, value: str) -> None:
+        minutes.add(ctx.key, value)
+
+    @minutes.on_close
+    async def note(ctx: Context, window: Window, value: int) -> None:
+        counts.append(value)
+
+    with world.driver() as driver:
+        for at_ms in (0, 30_000, 90_000):
+            world.post(driver, world.left, "price", at_ms)
+            world.post(driver, world.right, "order", at_ms)
+        driver.close_windows()
+    assert counts == [2, 1]
+
+
 def test_concurrency_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="order="):
         World(concurrency=4)
+
+
+def test_windows_behind_records_in_order_close() -> None:
+    app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
+    topic = app.topic("in", key_type=str, value_type=str)
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.collect(100, str))
+
+    @app.actor(topic, order="time")
+    async def forward(ctx: Context, value: str) -> None:
+        ctx.send(moved, key="all", value=value)
+
+    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
+
+    @app.actor(moved, stores=[tens])
+    async def count(ctx: Context, value: str) -> None:
+        tens.add(ctx.key, value)
+
+    @tens.on_close
+    def close(ctx: Context, window: Any, values: list[str]) -> None:
+        closed.append(values)
+
+    with ActorTestDriver(app, now=NOON) as driver:
+        for seconds in (1, 3, 5, 11, 25):
+            driver.post(topic, key="a", value=str(seconds), timestamp_ms=NOON_MS + seconds * 1_000)
+        driver.settle()
+    assert closed == [["1", "3", "5"], ["11"]]

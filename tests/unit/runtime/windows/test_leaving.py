@@ -34,7 +34,7 @@ class Shop:
         self.orders, self.payments = (app.topic(name, key_type=str, value_type=int) for name in ("orders", "payments"))
         self.called = 0
         self.finals = app.topic("finals", key_type=str, value_type=str)
-        (self._join if kind == "join" else self._windows)(kind)
+        {"join": self._join, "one and many": self._one_many}.get(kind, self._windows)(kind)
 
     async def _final(self, ctx, window, _):
         await asyncio.sleep(CLOSE_S)
@@ -57,6 +57,11 @@ class Shop:
         async def joined(ctx, left, right):
             await self._final(ctx, left, right)
 
+    def _one_many(self, _):
+        @self.app.join(one=self.orders, many=self.payments, retention=MINUTE, how="left")
+        async def joined(ctx, one, many):
+            await self._final(ctx, one, many)
+
     def fill(self, driver):
         """Let all that is to be closed be due, and much later, so that all of it is past its retention."""
         for number in range(KEYS):
@@ -67,7 +72,7 @@ class Shop:
 
 
 @pytest.mark.parametrize("keep_disk", [True, False])
-@pytest.mark.parametrize("kind", [*WINDOWS, "join"])
+@pytest.mark.parametrize("kind", [*WINDOWS, "join", "one and many"])
 def test_no_close_is_lost_or_doubled_where_workers_leave_with_closes_in_hand(kind, keep_disk):
     shop = Shop(kind)
     with ActorTestDriver(shop.app, partitions=1) as driver:

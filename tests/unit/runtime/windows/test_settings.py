@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from actors import App, Session, Sliding, Tumbling, aggregates
+from actors import App, HandlerFailedError, Session, Sliding, Tumbling, aggregates
 from actors.testing import ActorTestDriver
 from tests.unit.runtime.windows.test_changes import BEGIN_MS, SECOND, Shop
 
@@ -36,14 +36,16 @@ def test_each_window_closes_once_with_all_of_it_when_grace_and_retention_become_
 class Rollups:
     """Visits, whose closes add to hours, with settings that a restart may change."""
 
-    def __init__(self, kind, *, grace, hours_grace=None):
+    def __init__(self, kind, *, grace, hours_grace=None, fails_at="", **hours_options):
         self.app = app = App("rollups", broker="kafka://127.0.0.1:1")
         self.orders = orders = app.topic("orders", key_type=str, value_type=int)
         self.finals = finals = app.topic("finals", key_type=str, value_type=list)
-        self.rolled_up = []
+        self.rolled_up, self.added = [], {}
         visits = app.window_store("visits", kind, grace=grace, aggregate=aggregates.sum())
         hours_grace = grace + 10 * SECOND if hours_grace is None else hours_grace
-        hours = app.window_store("hours", Tumbling(hours=1), grace=hours_grace, aggregate=aggregates.sum())
+        hours = app.window_store(
+            "hours", Tumbling(hours=1), grace=hours_grace, aggregate=aggregates.sum(), **hours_options
+        )
 
         @app.actor(orders, stores=[visits, hours])
         async def count(ctx, amount):
@@ -52,8 +54,10 @@ class Rollups:
         @visits.on_close
         async def roll_up(ctx, window, total):
             await asyncio.sleep(0.001)
+            if ctx.key == fails_at:
+                raise ValueError("it fails here")
             self.rolled_up.append(ctx.key)
-            hours.add(ctx.key, total)
+            self.added[ctx.key] = bool(hours.add(ctx.key, total))
 
         @hours.on_close
         async def tell(ctx, window, total):
@@ -101,6 +105,32 @@ def test_an_hour_has_what_closes_in_hand_add_though_the_grace_becomes_longer(kin
         after.order(driver, 1, 4 * HOUR_S, key="end")
         assert after.rolled_up[0] != "0"
         assert after.sent(driver) == [(0, 5)]
+
+
+@pytest.mark.parametrize("hours_grace", [timedelta(0), 1010 * SECOND], ids=str)
+@pytest.mark.parametrize("keep_disk", [True, False])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_close_adds_nothing_to_what_is_past_its_retention_when_grace_and_retention_become_shorter(
+    kind, keep_disk, hours_grace
+):
+    """An hour that a close adds to is there for its own close, also if the worker ends between the two."""
+    shorter = {"grace": timedelta(0), "hours_grace": timedelta(0), "retention": HOUR_S * SECOND}
+    before = Rollups(kind, grace=1000 * SECOND, hours_grace=hours_grace, retention=HOUR_S * SECOND + hours_grace)
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        for number in range(20):
+            before.order(driver, 1, HOUR_S - 15, key=f"{number:02}", settle=False)
+        before.order(driver, 7, HOUR_S + 500, key="end")
+        stopping, after = Rollups(kind, fails_at="10", **shorter), Rollups(kind, **shorter)
+        with pytest.raises(HandlerFailedError, match="it fails here"):
+            driver.restart(stopping.app)
+        assert len(stopping.rolled_up) == 10
+        driver.restart(after.app)
+        driver.crash(keep_disk=keep_disk)
+        after.order(driver, 1, 3 * HOUR_S, key="end")
+        added = {key for key, was_open in (stopping.added | after.added).items() if was_open}
+        sent = [(one.key, *one.value) for one in driver.outputs(after.finals)]
+        assert sorted(sent) == [*((key, 0, 1) for key in sorted(added - {"end"})), ("end", HOUR_S, 7)]
+        assert ("00" in added) is (hours_grace > timedelta(0))
 
 
 class Late:

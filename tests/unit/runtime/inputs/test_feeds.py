@@ -1,0 +1,67 @@
+"""Event time through hops, on the test driver."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from actors import App, Context, Tumbling, aggregates
+from actors.testing import ActorTestDriver
+
+NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_the_last_record_of_a_forwarder_moves_its_readers_time(concurrency: int) -> None:
+    app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+
+    @app.actor(clicks, concurrency=concurrency)
+    async def forward(ctx: Context, value: str) -> None:
+        ctx.send(moved, key="all", value=value)
+
+    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+    @app.actor(moved, stores=[tens])
+    async def count(ctx: Context, _: str) -> None:
+        tens.add(ctx.key, 1)
+
+    @tens.on_close
+    def close(ctx: Context, window: object, number: int) -> None:
+        closed.append(number)
+
+    with ActorTestDriver(app, now=NOON, partitions=1) as driver:
+        for seconds in (1, 2, 12, 13, 31):
+            driver.send(clicks, key=f"k{seconds}", value="", timestamp_ms=NOON_MS + seconds * 1_000)
+    assert closed == [2, 2]
+
+
+@pytest.mark.parametrize("order", range(6))
+def test_when_a_timer_fires_depends_on_no_order_of_arrival(order: int) -> None:
+    app, fired = App("shop", broker="kafka://127.0.0.1:1"), []
+    left, right = (app.topic(name, key_type=str, value_type=str) for name in ("left", "right"))
+
+    @app.actor(left, right, timers=True, by={right: str})
+    async def remind(ctx: Context, value: str) -> None:
+        if ctx.timer is None:
+            # A message that is behind others of its source, and one behind that of another source.
+            ctx.schedule(value, after=timedelta(seconds=20), stream_time=True)
+        elif ctx.timer != "again":
+            fired.append((value, ctx.timestamp_ms - NOON_MS))
+            ctx.schedule(value, name="again", after=timedelta(seconds=7), stream_time=True)
+        else:
+            fired.append((f"{value} again", ctx.timestamp_ms - NOON_MS))
+
+    with ActorTestDriver(app, now=NOON) as driver:
+        records = {
+            left: [("a", "a", 50_000), ("b", "b", 45_000), ("a", "a", 200_000)],
+            right: [("x", "a", 10_000), ("y", "b", 300_000)],
+        }
+        rows = {topic: [(key, value, NOON_MS + at_ms) for key, value, at_ms in rows] for topic, rows in records.items()}
+        driver.backlog(rows, order=order)
+    assert ("b", 65_000) in fired
+    assert ("a", 30_000) in fired
+    assert ("a again", 37_000) in fired
