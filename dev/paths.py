@@ -90,10 +90,10 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("spark_replay/cli/validate.py", "validate _require_one_side _compare _show"),
         (
             "spark_replay/comparison/validate.py",
-            "validate_exports require_comparable _judged summarise_judged _require_read",
+            "validate_exports require_comparable _compare _judged _summarised _require_read",
         ),
         ("spark_replay/comparison/exports.py", "open_side kind_of find_exports _read _choose read_exports"),
-        ("spark_replay/comparison/judging.py", "held_point judge judge_both"),
+        ("spark_replay/comparison/judging.py", "held_point judge _judge_both"),
         ("spark_replay/fold/settled.py", "settle"),
         ("spark_replay/fold/fold.py", "last_writes live"),
         ("spark_replay/comparison/report.py", "report"),

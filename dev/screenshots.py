@@ -28,7 +28,7 @@ from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import build
 from spark_replay.report.html import render_report
 from tests.browser.statuses import busy
-from tests.spark.report.pages import MADE, make_profile, make_report
+from tests.spark.report.pages import MADE, make_report
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -80,7 +80,7 @@ def _last_minutes() -> Series:
 def report() -> str:
     """Return a report of a validation that found something."""
     causes = {"record_without_metadata": 1, "stale_owner": 4, "never_committed": 13}
-    return render_report(make_report(12, causes=causes, findings=True), made=MADE, profile=make_profile(12))
+    return render_report(make_report(12, causes=causes, findings=True), made=MADE)
 
 
 def command_line(shown: str, words: Sequence[str]) -> str:

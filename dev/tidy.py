@@ -1,7 +1,7 @@
 """Checks what ruff, mypy and import-linter don't: sizes, names and comments.
 
-Functions, files and folders have a size that a reader can hold, module names say what is in the module, comments tell
-no history, and no file names a host to install from.
+Functions, files and folders have a size that a reader can hold, module names say what is in the module, locals are
+nouns, comments tell no history, and no file names a host to install from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ MAX_MODULES = 12
 """In one folder of the product, without its rooms and its `__init__`."""
 LARGER_FOLDERS: dict[str, int] = {}
 """The limits of folders that may hold more. A limit that isn't needed any more is a finding."""
+MAX_PARTICIPLES = 921
+"""How many locals of the product may still be named by one of `_PARTICIPLES`. This number only falls."""
+_PARTICIPLES = frozenset(("found", "given", "held", "known", "made", "one"))
 _PRODUCT = ("actors", "stores", "spark_replay")
+_PLAIN_ROOMS = (Path("actors/admin"), Path("spark_replay"))
+"""Folders in which every docstring begins with an imperative verb or a noun phrase."""
+_NO_BEGINNING = re.compile(r"(Who|What|Whether|See|Tells?|Gives?)\b")
 _MODULE_NAME = re.compile(r"_?[a-z][a-z0-9]*(_[a-z0-9]+){0,2}")
 _EMPTY_NAMES = frozenset(("common", "helper", "helpers", "misc", "stuff", "util", "utils"))
 _HISTORY = re.compile(r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE)
@@ -31,7 +37,11 @@ _PINS = ("constraints.txt", "pyproject.toml")
 def main() -> int:
     """Print every finding, and return 1 if there is one."""
     files = _files()
-    findings = [*look_at_folders(files), *(finding for path in files for finding in _look_at(path))]
+    findings = [
+        *look_at_folders(files),
+        *look_at_locals(path for path in files if path.suffix == ".py" and path.parts[0] in _PRODUCT),
+        *(finding for path in files for finding in _look_at(path)),
+    ]
     for finding in findings:
         print(finding)
     return 1 if findings else 0
@@ -63,6 +73,29 @@ def look_at_folders(files: Iterable[Path]) -> Iterator[str]:
             yield f"dev/tidy.py: {folder} has {sizes[folder]} modules: it needs no larger limit"
 
 
+def look_at_locals(files: Iterable[Path]) -> Iterator[str]:
+    """Yield a finding unless as many locals as `MAX_PARTICIPLES` are named by a participle instead of a noun."""
+    counts = {path.as_posix(): count_participles(path.read_text()) for path in files}
+    total = sum(counts.values())
+    if total > MAX_PARTICIPLES:
+        most = ", ".join(f"{path} {count}" for path, count in Counter(counts).most_common(3))
+        names = ", ".join(sorted(_PARTICIPLES))
+        yield (
+            f"{total} locals are named {names}, more than {MAX_PARTICIPLES}: name the new ones after the thing they "
+            f"hold (most are in {most})"
+        )
+    if total < MAX_PARTICIPLES:
+        yield f"dev/tidy.py: MAX_PARTICIPLES falls to {total}: write that number"
+
+
+def count_participles(text: str) -> int:
+    """Return how many times a source binds a local with such a name, in assignments, loops and comprehensions."""
+    nodes = ast.walk(ast.parse(text))
+    return sum(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in _PARTICIPLES for node in nodes
+    )
+
+
 def _look_at(path: Path) -> Iterator[str]:
     try:
         text = path.read_text()
@@ -81,7 +114,10 @@ def _look_at_code(path: Path, text: str) -> Iterator[str]:
     lines = text.count("\n")
     if lines > MAX_FILE_LINES:
         yield f"{path}: {lines} lines, more than {MAX_FILE_LINES}: give it a second file"
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    if any(path.is_relative_to(room) for room in _PLAIN_ROOMS):
+        yield from _look_at_docstrings(path, tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
@@ -91,6 +127,14 @@ def _look_at_code(path: Path, text: str) -> Iterator[str]:
                 yield f"{path}:{line}: the text of an error of any type may raise: actors._core.logs.text_of makes it"
         if isinstance(node, ast.Assert) and path.parts[0] in _PRODUCT:
             yield f"{path}:{node.lineno}: a bare assert disappears under python -O: raise"
+
+
+def _look_at_docstrings(path: Path, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = _NO_BEGINNING.match(ast.get_docstring(node) or "")
+            if text:
+                yield f"{path}:{node.body[0].lineno}: a docstring begins with a verb or a noun, not with {text[0]}"
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:

@@ -41,16 +41,15 @@ if TYPE_CHECKING:
     from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.comparison.diff import compare, validate_states
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
-    from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Example, Report
-    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports
+    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports, validate_live
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.recompute.plan import Recompute, plan_recompute
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
-    from spark_replay.report.profile import Profile, profile_log
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
     from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
@@ -74,7 +73,6 @@ __all__ = [
     "LogTooShortError",
     "PlacementError",
     "PointError",
-    "Profile",
     "ReadError",
     "Rebuilt",
     "Recompute",
@@ -100,7 +98,6 @@ __all__ = [
     "kafka",
     "murmur2",
     "plan_recompute",
-    "profile_log",
     "publish_state",
     "read_changelog",
     "read_rebuild",
@@ -121,16 +118,15 @@ _NAMES = {
     "archiving": "Archived Wanted archive_topics",
     "comparison.diff": "compare validate_states",
     "comparison.invariants": "Asked Finding find_violations",
-    "comparison.live": "Workers validate_live",
+    "comparison.live": "Workers",
     "comparison.report": "Example Report",
-    "comparison.validate": "compare_exports explain_exports validate_exports",
+    "comparison.validate": "compare_exports explain_exports validate_exports validate_live",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
     "fold.rebuild": "Rebuilt read_rebuild rebuild_state unknown_keys write_rebuild",
     "recompute.plan": "Recompute plan_recompute",
     "recompute.recompute": "recompute_actor recompute_keys",
     "recompute.report": "Recomputed",
-    "report.profile": "Profile profile_log",
     "session": "spark_session",
     "snapshot.publish": "publish_state",
     "snapshot.snapshot": "WrittenSnapshot write_snapshot",

@@ -6,7 +6,7 @@ An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)`
     actor, topics, group    names; several topics are inputs in the order of their declaration
     changelogs, others      by store, the changelog: of what follows from the input, of what also follows from time
     follows_time            whether something happens to its state without a message
-    timed                   the topics whose values say their time by a field
+    timed                   the topics whose values have their time in a field
     event_times(count)      the function that gives a record's time, called as (place of the input, record)
     topics_of(metadata)     of the topics that the commit of an offset was about: `input_id`, `changelog_id(store)`, and
                             `is_recreated`, `since`: the first epoch of the input if that replaced another topic
@@ -35,7 +35,7 @@ def load_replayer(module: str, actor: str | None, *, where: str = HERE) -> Any:
         where: for the error, where the module was looked for, and what to do.
 
     Raises:
-        AppError: There is no such module, app or actor; the text says which there are.
+        AppError: There is no such module, app or actor; the text lists those that exist.
     """
     app = load_app(module, where=where)
     names = sorted(app.actors)
@@ -52,7 +52,7 @@ def load_app(module: str, *, where: str = HERE) -> Any:
     """Import an app; else as `load_replayer`.
 
     Raises:
-        AppError: There is no such module or app; the text says which there are.
+        AppError: There is no such module or app; the text lists those that exist.
     """
     name, _, attribute = module.partition(":")
     try:
@@ -69,10 +69,10 @@ def load_app(module: str, *, where: str = HERE) -> Any:
         return app
     if _is_app(getattr(loaded, "app", None)):
         return loaded.app
-    found = {key: value for key, value in vars(loaded).items() if _is_app(value)}
-    if len({id(app) for app in found.values()}) != 1:
-        raise AppError(f"module {name!r} has {_listed(found)}: name the app as in --app {name}:app")
-    return next(iter(found.values()))
+    apps = {key: value for key, value in vars(loaded).items() if _is_app(value)}
+    if len({id(app) for app in apps.values()}) != 1:
+        raise AppError(f"module {name!r} has {_listed(apps)}: name the app as in --app {name}:app")
+    return next(iter(apps.values()))
 
 
 def _is_app(value: Any) -> bool:

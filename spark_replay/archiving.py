@@ -60,7 +60,7 @@ _STOP_TIMEOUT = "10s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to archive.
+    """The topics to archive, and how.
 
     Attributes:
         brokers: `host:port,…`.
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What a run added to an archive.
+    """The topics and records that a run added to an archive.
 
     Attributes:
         topics: What it holds now, by topic the end of each partition.
@@ -115,7 +115,7 @@ def archive_topics(
         every_ms: Goes on, with a batch in so many milliseconds, until `stop` is set. If left out, ends when all that
             was committed at the start is in.
         stop: Ends the run within 10 s; a batch that is cut off is re-created by the next run.
-        tell: Is given a line for each batch.
+        tell: Called with a line for each batch.
 
     Raises:
         TargetError: The folder holds something else, is in use, archives topics that aren't wanted now, or is a URI of
@@ -131,13 +131,13 @@ def archive_topics(
     to = local_folder(to).absolute()
     folder = Folder(spark, to)
     started = time.monotonic()
-    require_archive(folder)
+    _require_archive(folder)
     stop = threading.Event() if stop is None else stop
     with _alone(to):
         books = Books(spark, wanted, folder, is_once=every_ms is None)
         books.settle()
-        topics = wanted_topics(spark, wanted)
-        require_following(topics, books.ledgers, folder)
+        topics = _wanted_topics(spark, wanted)
+        _require_following(topics, books.ledgers, folder)
         require_checkpoint(books.ledgers, folder)
         for line in _doubts(spark, wanted, topics, books.ledgers):
             tell(line)
@@ -151,13 +151,13 @@ def archive_topics(
     )
 
 
-def require_archive(folder: Folder) -> None:
+def _require_archive(folder: Folder) -> None:
     """Check that a folder is an archive, empty, or not there; `TargetError` if it holds something else."""
     if folder.local is not None and folder.local.exists() and not folder.local.is_dir():
         raise TargetError(f"{folder} is no folder: choose another")
     names = [name for name in folder.names() if not name.startswith(".")]
     if names and not {CHECKPOINT, LEDGERS, FILES} & set(names):
-        raise TargetError(f"{folder} holds something that is no archive: not written to, choose another folder")
+        raise TargetError(f"{folder} has files that are no archive: nothing was written, choose another folder")
     if FILES in names and CHECKPOINT not in names:
         raise TargetError(
             f"the archive {folder} has lost its {CHECKPOINT}, without which a run would copy everything again: "
@@ -165,7 +165,7 @@ def require_archive(folder: Folder) -> None:
         )
 
 
-def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
+def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     """Describe the topics that are wanted.
 
     Raises:
@@ -182,7 +182,7 @@ def wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     return {name: describe_topic(spark, wanted.brokers, name, wanted.options) for name in names}
 
 
-def read_ledgers(folder: Folder) -> dict[str, Ledger]:
+def _read_ledgers(folder: Folder) -> dict[str, Ledger]:
     """Return what an archive covers by topic; nothing if there is none.
 
     Raises:
@@ -192,7 +192,7 @@ def read_ledgers(folder: Folder) -> dict[str, Ledger]:
     return {name: read_ledger(folder, name) for name in sorted(names)}
 
 
-def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:
+def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:
     """Check that the topics go on where the archive ends.
 
     Raises:
@@ -231,11 +231,11 @@ def require_checkpoint(ledgers: Mapping[str, Ledger], folder: Folder) -> None:
     """
     listed = (int(name.removesuffix(".compact")) for name in folder.names(FILES) if name[:1].isdigit())
     planned = max((int(name) for name in folder.names(f"{CHECKPOINT}/offsets") if name.isdigit()), default=-1)
-    known = max([*listed, *(ledger.batch for ledger in ledgers.values())], default=-1)
-    if planned < known:
+    last = max([*listed, *(ledger.batch for ledger in ledgers.values())], default=-1)
+    if planned < last:
         raise TargetError(
             f"the {CHECKPOINT} of the archive {folder} is older than its list of files: it ends with batch {planned} "
-            f"and the list with {known}, so that a run would leave out records. Restore both from one backup, or begin "
+            f"and the list with {last}, so that a run would leave out records. Restore both from one backup, or begin "
             "another archive"
         )
     for name, ledger in ledgers.items():
@@ -264,7 +264,7 @@ class Books:
     """Keeps an archive's ledgers up to date with its checkpoint."""
 
     def __init__(self, spark: SparkSession, wanted: Wanted, folder: Folder, *, is_once: bool) -> None:
-        self.ledgers = read_ledgers(folder)
+        self.ledgers = _read_ledgers(folder)
         self._spark = spark
         self._wanted = wanted
         self._folder = folder
@@ -276,9 +276,9 @@ class Books:
 
     def settle(self) -> None:
         """Write down the finished batches that aren't yet."""
-        known = min((ledger.batch for ledger in self.ledgers.values()), default=-1)
+        last = min((ledger.batch for ledger in self.ledgers.values()), default=-1)
         finished = (int(name) for name in self._folder.names(f"{CHECKPOINT}/commits") if name.isdigit())
-        batches = sorted(batch for batch in finished if batch > known)
+        batches = sorted(batch for batch in finished if batch > last)
         if not batches:
             return
         planned = {batch: _read_planned(self._folder, batch) for batch in batches}
@@ -340,7 +340,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What the checkpoint says of a batch: up to where it reads, by topic, and when that was decided."""
+    """A batch in the checkpoint: its end offsets by topic, and when these were decided."""
 
     planned_ms: int
     ends: Mapping[str, tuple[int, ...]]
@@ -423,7 +423,7 @@ def _archived(records: DataFrame) -> DataFrame:
 
 
 def _run(query: StreamingQuery, books: Books, stop: threading.Event, tell: Callable[[str], None]) -> dict[int, int]:
-    """Follow a stream until it ends or is stopped; give the records of each batch that it finished."""
+    """Follow a stream until it ends or is stopped; return the records of each batch that it finished."""
     counts: dict[int, int] = {}
     try:
         while query.isActive and not stop.wait(_POLL_S):
@@ -435,7 +435,7 @@ def _run(query: StreamingQuery, books: Books, stop: threading.Event, tell: Calla
             _follow(query, books, counts, tell)
     except Exception:
         if stop.is_set():
-            # whoever ended us may have ended Spark too; what is finished is in the checkpoint
+            # a signal to the process group ends Spark too; finished batches are in the checkpoint
             return counts
         query.stop()
         raise

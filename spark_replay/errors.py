@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ReplayError(Exception):
-    """Something a person has to put right; the text says what, where and how."""
+    """An error that a person has to correct; its text names what, where and how."""
 
 
 class ToolMissingError(ReplayError):
@@ -47,7 +47,7 @@ class LiveError(ReplayError):
 
 
 class LogTooShortError(ReplayError):
-    """What is asked for lies outside the log as it is now."""
+    """The requested offsets or time lie outside the log as it is now."""
 
 
 class PointError(ReplayError):
@@ -59,7 +59,7 @@ class TargetError(ReplayError):
 
 
 class AppError(ReplayError):
-    """The user's app can't be used: its module, the app in it, or the store or actor isn't there."""
+    """The user's app can't be used: its module, the app in it, or the store or actor is missing."""
 
 
 class InputError(ReplayError):

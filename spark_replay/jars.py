@@ -52,8 +52,7 @@ def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
     import pyspark
 
     version = pyspark.__version__
-    given = os.environ.get(JARS_VARIABLE)
-    folder = Path(given or _CACHE / f"spark-kafka-{version}").expanduser().absolute()
+    folder = Path(os.environ.get(JARS_VARIABLE) or _CACHE / f"spark-kafka-{version}").expanduser().absolute()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
@@ -80,10 +79,10 @@ def require_match(jar: str, spark_version: str) -> None:
     Raises:
         ToolMissingError: It is of another one.
     """
-    found, wanted = _VERSION.search(jar), minor_release(spark_version)
-    if found and found[1] != wanted:
+    match, wanted = _VERSION.search(jar), minor_release(spark_version)
+    if match and match[1] != wanted:
         raise ToolMissingError(
-            f"{jar} is for Spark {found[1]}, and this is Spark {spark_version}: give the jars of {_ARTIFACT} of any "
+            f"{jar} is for Spark {match[1]}, and this is Spark {spark_version}: give the jars of {_ARTIFACT} of any "
             f"{wanted} release, or unset {JARS_VARIABLE}, and they are fetched"
         )
 
@@ -92,7 +91,7 @@ def require_java() -> str:
     """Return the Java that Spark will find.
 
     Raises:
-        ToolMissingError: There is none; the text says what to install.
+        ToolMissingError: There is none; the text names what to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
@@ -109,13 +108,13 @@ def require_newer_java() -> None:
     """Refuse a Java that is too old for Spark. It starts one, so it is called when Spark hasn't started.
 
     Raises:
-        ToolMissingError: It is, or it doesn't tell its version.
+        ToolMissingError: It is, or its version is unknown.
     """
     java = require_java()
     said = _run([java, "-version"]).stdout
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    if found is None or int(found[1]) < _LEAST_JAVA:
-        has = "doesn't tell its version" if found is None else f"has version {found[1]}"
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if match is None or int(match[1]) < _LEAST_JAVA:
+        has = "doesn't tell its version" if match is None else f"has version {match[1]}"
         raise ToolMissingError(
             f"Spark needs Java {_LEAST_JAVA} or later, and {java} {has}: apt-get install "
             f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
@@ -126,14 +125,14 @@ def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:
     # renamed when complete, so that a fetch cut off never looks like a full one
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        made = temporary / "jars"
+        target = temporary / "jars"
         for wanted in _no_newer(version):
             command = [require_java(), f"-Dconnector.version={wanted}", "-cp", str(_ivy()), "org.apache.ivy.Main"]
             command += ["-ivy", str(_MODULE), "-cache", f"{temporary}/cache", "-types", "jar"]
             command += ["-settings", ivy_settings] if ivy_settings else []
-            command += ["-retrieve", f"{made}/[artifact]-[revision].[ext]"]
+            command += ["-retrieve", f"{target}/[artifact]-[revision].[ext]"]
             done = _run(command)
-            is_complete = done.returncode == 0 and made.is_dir()
+            is_complete = done.returncode == 0 and target.is_dir()
             if is_complete or not _lacks(done.stdout, wanted):
                 break
         if not is_complete:
@@ -142,8 +141,8 @@ def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:
                 f"Spark's Ivy could not fetch {_ARTIFACT}:{tried}: {_reason(done.stdout)}; without network, copy the "
                 f"four jars of any {minor_release(version)} release from another machine into {folder}"
             )
-        made.chmod(0o755)
-        made.rename(folder)
+        target.chmod(0o755)
+        target.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -185,10 +184,10 @@ def _ivy() -> Path:
     import pyspark
 
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-    found = sorted(jars.glob("ivy-*.jar"))
-    if not found:
+    files = sorted(jars.glob("ivy-*.jar"))
+    if not files:
         raise ToolMissingError(f"this Spark has no Ivy to fetch its Kafka connector with: no ivy-*.jar in {jars}")
-    return found[-1]
+    return files[-1]
 
 
 def _reason(said: str) -> str:

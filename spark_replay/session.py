@@ -99,7 +99,7 @@ def require_pyspark() -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that says something."""
+    """Return the first line of an error's text that isn't empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 

@@ -27,7 +27,7 @@ async def adopt(setup: Setup, store: str, actor: str, source: str, report: Calla
     """Copy all committed records of `source` into the changelog of `store`; return their number.
 
     Raises:
-        ConfigurationError: a worker runs; `source` isn't there or has other partitions; the changelog isn't empty.
+        ConfigurationError: a worker runs; `source` is missing or has other partitions; the changelog isn't empty.
         ActorsError: a worker took a partition over meanwhile, or the broker is away.
     """
     target = setup.changelog_topic(store)
@@ -42,8 +42,8 @@ async def adopt(setup: Setup, store: str, actor: str, source: str, report: Calla
         topics, logs = setup.topics(control), KafkaLogs(setup.connection, control)
         inputs = await setup.check_topics(topics)
         partitions = inputs[setup.app.actors[actor].topic_name].partitions
-        found = (await topics.existing([source])).get(source)
-        _check_source(source, found, partitions)
+        description = (await topics.existing([source])).get(source)
+        _check_source(source, description, partitions)
         await topics.ensure_compacted({target: partitions}, setup.changelog_settings)
         for partition in range(partitions):
             bounds = await logs.bounds(TopicPartition(target, partition))
@@ -91,18 +91,22 @@ async def _copy(setup: Setup, logs: KafkaLogs, actor: str, source: TopicPartitio
 
 async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, source: str, target: str) -> None:
     """Keep what is recorded of a store's values when `target`, with a copy of `source`, becomes its changelog."""
-    found = await topics.existing([setup.owners_topic, source, target])
-    if setup.owners_topic not in found:
+    descriptions = await topics.existing([setup.owners_topic, source, target])
+    if setup.owners_topic not in descriptions:
         return
-    held = (await KafkaOwners(setup.owners_topic, logs).stores()).get(store)
-    if held is None or held.changelog != source or str(found[source].topic_id) not in (held.topic_id, held.last_id):
+    record = (await KafkaOwners(setup.owners_topic, logs).stores()).get(store)
+    if (
+        record is None
+        or record.changelog != source
+        or str(descriptions[source].topic_id) not in (record.topic_id, record.last_id)
+    ):
         return
     # A claim, so that the next start looks whether another app uses the topic.
     moved = msgspec.structs.replace(
-        held,
+        record,
         changelog=target,
         topic_id="",
-        last_id=str(found[target].topic_id),
-        copied_id=str(found[source].topic_id),
+        last_id=str(descriptions[target].topic_id),
+        copied_id=str(descriptions[source].topic_id),
     )
     await write_stores(setup.connection, setup.owners_topic, {store: moved})

@@ -83,8 +83,8 @@ class Backfill:
             changelogs = await topics.existing(setup.compacted(inputs))
             if missing := setup.compacted(inputs).keys() - changelogs.keys():
                 raise ConfigurationError(
-                    f"topic {min(missing)} isn't on the broker: a worker makes it when it starts, and nothing is there "
-                    "to be published before"
+                    f"topic {min(missing)} isn't on the broker: a worker creates it when it starts, and there is "
+                    "nothing to publish before that"
                 )
             await ensure_published(setup, topics, inputs)
             await setup.outputs(topics)
@@ -102,7 +102,7 @@ class Backfill:
         return self._changelog.partition_count
 
     async def check_stopped(self) -> None:
-        """See that no worker runs.
+        """Check that no worker runs.
 
         Raises:
             ConfigurationError: one does.

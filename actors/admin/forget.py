@@ -1,4 +1,4 @@
-"""Gives up what an app's registry has of a store or an actor, so that a program without it may start."""
+"""Removes a store or an actor from an app's registry, so that a program without it may start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.errors import ConfigurationError
 
 
 async def forget(setup: Setup, name: str) -> list[str]:
-    """Give up the store `name`, and the actor `name` with the stores of its options; return their changelogs.
+    """Forget the store `name`, and the actor `name` with the stores of its options; return their changelogs.
 
     A store's record stays, marked: a worker of the former program may still start. Topics are left as they are.
 

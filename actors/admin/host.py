@@ -1,4 +1,4 @@
-"""What admin commands need of the app's settings."""
+"""The app's settings as admin commands need them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Setup(AppTopics, Protocol):
 
 
 async def require_stopped(setup: Setup, advice: str = "") -> None:
-    """See that no worker of the app runs.
+    """Check that no worker of the app runs.
 
     Raises:
         ConfigurationError: one does; `advice` ends its text.

@@ -26,7 +26,7 @@ WRITE_S = 20.0
 async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_paused: bool, by: str) -> int:
     """Pause or resume all partitions of an actor, or one; return how many partitions that is about.
 
-    Workers follow within about a second. `by` says who asked for it.
+    Workers follow within about a second. `by` names the client that asked for it.
 
     Raises:
         ConfigurationError: the app has no such actor, the actor no such partition, or the app has never run.
@@ -43,15 +43,15 @@ async def set_pause(setup: Setup, actor: str, partition: int | None, *, is_pause
     topic, registry = definition.topic_name, setup.owners_topic
     try:
         async with asyncio.timeout(WRITE_S), ControlPlane.connect(setup.connection, setup.group) as control:
-            found = await _topics(setup, control, topic)
-            count = found[topic].partitions
+            topics = await _topics(setup, control, topic)
+            count = topics[topic].partitions
             if partition is not None:
-                check_partition(actor, TopicPartition(topic, partition), found)
+                check_partition(actor, TopicPartition(topic, partition), topics)
             await write_pause(setup.connection, registry, pause)
     except TimeoutError:
         raise BrokerUnavailableError(
-            f"writing into {registry}: no answer within {WRITE_S:g} s, so it isn't known whether actor {actor} is "
-            f"{'paused' if is_paused else 'resumed'}; the same command may be given again"
+            f"the broker didn't confirm the write to {registry} within {WRITE_S:g} s, so it is unknown whether actor "
+            f"{actor} is {'paused' if is_paused else 'resumed'}: run the same command again"
         ) from None
     return count if partition is None else 1
 
@@ -70,9 +70,9 @@ async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: st
     if feeds is None:
         raise ConfigurationError(f"actor {actor} has one input, and its event time is that of its own records")
     upstream = {topic for topics in feeds.upstream.values() for topic in topics}
-    known = sorted(upstream | (set(definition.topic_names) - feeds.upstream.keys()))
-    if feed.topic not in known:
-        raise ConfigurationError(f"{say_unknown('feed', [feed.topic], known)}. Those of {actor}: {', '.join(known)}")
+    names = sorted(upstream | (set(definition.topic_names) - feeds.upstream.keys()))
+    if feed.topic not in names:
+        raise ConfigurationError(f"{say_unknown('feed', [feed.topic], names)}. Those of {actor}: {', '.join(names)}")
     try:
         async with asyncio.timeout(WRITE_S), ControlPlane.connect(setup.connection, setup.group) as control:
             check_partition(actor, feed, await _topics(setup, control, feed.topic))
@@ -91,8 +91,8 @@ async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: st
             await write_pause(setup.connection, setup.owners_topic, release)
     except TimeoutError:
         raise BrokerUnavailableError(
-            f"writing into {setup.owners_topic}: no answer within {WRITE_S:g} s, so it isn't known whether {feed} is "
-            "released; the same command may be given again"
+            f"the broker didn't confirm the write to {setup.owners_topic} within {WRITE_S:g} s, so it is unknown "
+            f"whether {feed} is released: run the same command again"
         ) from None
     return time_ms
 
@@ -100,8 +100,8 @@ async def release_feed(setup: Setup, actor: str, feed: TopicPartition, *, by: st
 def _definition(setup: Setup, actor: str) -> Any:
     definition = setup.app.actors.get(actor)
     if definition is None:
-        known = ", ".join(sorted(setup.app.actors)) or "none"
-        raise ConfigurationError(f"{say_unknown('actor', [actor], setup.app.actors)}. The app's actors: {known}")
+        names = ", ".join(sorted(setup.app.actors)) or "none"
+        raise ConfigurationError(f"{say_unknown('actor', [actor], setup.app.actors)}. The app's actors: {names}")
     return definition
 
 
@@ -111,14 +111,14 @@ async def _topics(setup: Setup, control: ControlPlane, topic: str) -> Mapping[st
     Raises:
         ConfigurationError: one isn't on the broker.
     """
-    found = await control.topics([topic, setup.owners_topic])
+    topics = await control.topics([topic, setup.owners_topic])
     for name in (topic, setup.owners_topic):
-        if name not in found:
+        if name not in topics:
             raise ConfigurationError(
                 f"topic {name} isn't on the broker: start a worker of app {setup.app.conf.id} once, which checks and "
-                "makes the app's topics"
+                "creates the app's topics"
             )
-    return found
+    return topics
 
 
 def check_partition(actor: str, source: TopicPartition, found: Mapping[str, TopicInfo]) -> None:

@@ -6,7 +6,6 @@ import click
 
 from spark_replay.cli.archive import archive
 from spark_replay.cli.check import check
-from spark_replay.cli.profile import profile
 from spark_replay.cli.rebuild import rebuild
 from spark_replay.cli.recompute import recompute
 from spark_replay.cli.snapshot import snapshot
@@ -19,12 +18,12 @@ def main() -> None:
 
     `archive` keeps the history that compaction removes. `rebuild` writes the state at a point in the log. `validate`
     compares the workers' state with the changelog. `check` checks the invariants of the log. `recompute` runs the
-    app's handlers over the input and compares the result with the changelog. `profile` shows size, skew and age of a
-    changelog. `snapshot` writes files from which workers start. Each command has --dry-run.
+    app's handlers over the input and compares the result with the changelog. `snapshot` writes files from which
+    workers start.
 
     Exit codes: 0 no mismatch, 1 mismatches, 2 the command failed.
     """
 
 
-for command in (archive, check, profile, rebuild, recompute, snapshot, validate):
+for command in (archive, check, rebuild, recompute, snapshot, validate):
     main.add_command(command)

@@ -11,25 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spark_replay.cli.options import (
     Given,
     LocalFolder,
-    dry_run_option,
     running,
-    say_plan,
     spark_options,
 )
 from spark_replay.printing import say
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_replay.archiving import Wanted
-    from spark_replay.report.plans import Plan
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SHORT_MS = 10_000
@@ -43,10 +35,10 @@ class Interval(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read number and unit."""
-        found = re.fullmatch(r"(\d+)(ms|s|m|h)", str(value))
-        if found is None or int(found[1]) == 0:
+        match = re.fullmatch(r"(\d+)(ms|s|m|h)", str(value))
+        if match is None or int(match[1]) == 0:
             self.fail(f"{value!r} isn't a time such as 60s, 5m, 1h or 500ms", param, ctx)
-        return int(found[1]) * _UNITS_MS[found[2]]
+        return int(match[1]) * _UNITS_MS[match[2]]
 
 
 class Pattern(click.ParamType):
@@ -69,11 +61,13 @@ class Pattern(click.ParamType):
     "--topic-pattern",
     type=Pattern(),
     metavar="REGEX",
-    help="Archive all topics whose whole name matches, also those that are made later.",
+    help="Archive all topics whose whole name matches, also those that are created later.",
 )
 @click.option("--to", required=True, type=LocalFolder(), metavar="DIR", help="The archive: a folder.")
-@click.option("--once", is_flag=True, help="End when everything is in that was committed at the start.")
-@click.option("--every", "every_ms", type=Interval(), metavar="TIME", help="Go on, with a batch every 60s, 5m, 1h.")
+@click.option("--once", is_flag=True, help="Exit when everything is archived that was committed at the start.")
+@click.option(
+    "--every", "every_ms", type=Interval(), metavar="TIME", help="Keep running, with a batch every 60s, 5m or 1h."
+)
 @click.option(
     "--max-offsets-per-trigger",
     type=click.IntRange(min=1),
@@ -81,7 +75,6 @@ class Pattern(click.ParamType):
     help="A batch takes about N offsets at most, of all topics together: bounds the memory and time of the first one.",
 )
 @spark_options
-@dry_run_option
 def archive(
     topics: tuple[str, ...],
     topic_pattern: re.Pattern[str] | None,
@@ -89,7 +82,6 @@ def archive(
     once: bool,
     every_ms: int | None,
     max_offsets_per_trigger: int | None,
-    dry_run: bool,
     **options: Any,
 ) -> None:
     """Copy topics to Parquet, so that their history outlives compaction and retention.
@@ -126,9 +118,6 @@ def archive(
             options=run.given.client(run.spark),
             max_offsets_per_trigger=max_offsets_per_trigger,
         )
-        if dry_run:
-            say_plan(_plan(run.spark, wanted, to), run.console)
-            return
         if every_ms is not None and every_ms < _SHORT_MS:
             run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
         with _stopping() as stop:
@@ -142,21 +131,8 @@ def archive(
             )
     click.echo(json.dumps(asdict(done)))
     if once and not done.complete:
-        run.console.print("stopped before everything was in: run it again")
+        run.console.print("stopped before everything was archived: run it again")
         sys.exit(2)
-
-
-def _plan(spark: SparkSession, wanted: Wanted, to: Path) -> Plan:
-    from spark_replay.archiving import read_ledgers, require_archive, require_following, wanted_topics
-    from spark_replay.report.plans import plan_archive
-    from spark_replay.sources.archives.folders import Folder
-
-    folder = Folder(spark, to)
-    require_archive(folder)
-    topics, ledgers = wanted_topics(spark, wanted), read_ledgers(folder)
-    require_following(topics, ledgers, folder)
-    covered = {name: ledger.ends for name, ledger in ledgers.items()}
-    return plan_archive(tuple(topics.values()), covered, brokers=wanted.brokers, writes=str(to))
 
 
 @contextmanager

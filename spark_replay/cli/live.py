@@ -1,4 +1,4 @@
-"""How `--live` gets into workers that want to know who asks."""
+"""The credentials of `--live`, for workers that authenticate their clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What the options name; the files are read when the workers are asked."""
+    """The files that the options name; they are read when the workers are asked."""
 
     token_file: Path | None
     ca: Path | None
@@ -27,19 +27,19 @@ class Live:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Live:
-        """Take them out of a command's options.
+        """Make it from a command's options.
 
         Raises:
-            click.UsageError: They don't go together.
+            click.UsageError: The options don't go together.
         """
-        found = cls(options["live_token_file"], options["live_ca"], options["live_certificate"], options["live_key"])
-        if found.key is not None and found.certificate is None:
+        live = cls(options["live_token_file"], options["live_ca"], options["live_certificate"], options["live_key"])
+        if live.key is not None and live.certificate is None:
             raise click.UsageError("--live-key goes with --live-certificate")
-        return found
+        return live
 
     @property
     def is_given(self) -> bool:
-        """Whether there is any."""
+        """True if at least one file is given."""
         return any(file is not None for file in (self.token_file, self.ca, self.certificate))
 
     def token(self) -> str | None:
@@ -72,8 +72,8 @@ def live_options(command: Command) -> Command:
     """Add the options."""
     for option in (
         click.option("--live-key", type=_FILE, help="The key of --live-certificate, if it isn't in the same file."),
-        click.option("--live-certificate", type=_FILE, help="A certificate of ours, for workers that ask for one."),
-        click.option("--live-ca", type=_FILE, help="Who signs the certificates of workers with https."),
+        click.option("--live-certificate", type=_FILE, help="A client certificate, for workers that require one."),
+        click.option("--live-ca", type=_FILE, help="The CA that signs the certificates of workers with https."),
         click.option("--live-token-file", type=_FILE, help="A file with one of the workers' query_tokens."),
     ):
         command = option(command)

@@ -1,4 +1,4 @@
-"""What the commands share: options, the source they stand for, the Spark session, and how failures are told."""
+"""The parts that all commands share: options, the source that they name, the Spark session, and errors in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from stores._files import open_private
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_replay.report.plans import Plan
     from spark_replay.sources.base import Source
 
 _FILE_WIDTH = 120
@@ -39,7 +38,7 @@ class LocalFolder(click.ParamType):
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return its path."""
+        """Return the path of a folder."""
         try:
             return local_folder(value)
         except ReplayError as error:
@@ -53,8 +52,8 @@ class Pair(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         """Split at the first `=`."""
-        key, found, text = str(value).partition("=")
-        if not found or not key:
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
             self.fail(f"{value!r} isn't name=value", param, ctx)
         return key, text
 
@@ -73,8 +72,8 @@ class Given:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Given:
-        """Take them out of what click gives a command."""
-        given = cls(
+        """Make it from the options that click passes to a command."""
+        shared = cls(
             brokers=options.get("brokers"),
             kafka_options=dict(options["kafka_option"]),
             kafka_properties=options["kafka_properties"],
@@ -83,9 +82,9 @@ class Given:
             archive=options.get("archive"),
             changelog=options.get("changelog", ""),
         )
-        if given.brokers is None and given.archive is None:
-            raise click.UsageError("say where the log is: --brokers, or --archive, or both")
-        return given
+        if shared.brokers is None and shared.archive is None:
+            raise click.UsageError("give the place of the log: --brokers, or --archive, or both")
+        return shared
 
     def client(self, spark: SparkSession) -> dict[str, str]:
         """Return the Kafka client's settings; those of `--kafka-option` go before those of the file."""
@@ -161,32 +160,25 @@ def log_options(command: _Command) -> _Command:
     )
 
 
-def dry_run_option(command: _Command) -> _Command:
-    """Add `--dry-run`."""
-    text = "Say what would be read and where it would be written, and do nothing."
-    return click.option("--dry-run", is_flag=True, help=text)(command)
-
-
 def json_option(command: _Command) -> _Command:
     """Add `--json`."""
     kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("--json", "json_file", type=kind, help="Write what was found here.")(command)
+    return click.option("--json", "json_file", type=kind, help="Write the result to this file.")(command)
 
 
 def html_option(command: _Command) -> _Command:
     """Add `--html`."""
-    text = "Write a page with charts here: one file, for any browser, without network. An earlier page is replaced."
+    text = "Write the report as a page here: one file, for any browser, without network. An earlier page is replaced."
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("--html", "html_file", type=kind, metavar="FILE", help=text)(command)
 
 
 def require_writable(html_file: Path | None) -> None:
-    """Check before a long run that its page can be made and written; tells errors as `failing` does."""
+    """Check before a long run that its page can be made and written; errors are printed as by `failing`."""
     if html_file is not None:
         with failing():
-            from spark_replay.report.html import require_html, require_page
+            from spark_replay.report.html import require_page
 
-            require_html()
             require_page(html_file)
 
 
@@ -200,7 +192,7 @@ def command_line(context: click.Context) -> str:
         elif value is True:
             words.append(flag)
         elif value not in (None, False, (), param.default):
-            words += [f"{flag} {shlex.quote(str(one))}" for one in (value if isinstance(value, tuple) else (value,))]
+            words += [f"{flag} {shlex.quote(str(word))}" for word in (value if isinstance(value, tuple) else (value,))]
     return " ".join(words)
 
 
@@ -211,14 +203,14 @@ def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Comma
 
 
 class Failure(click.ClickException):
-    """An error of ours, told in one line."""
+    """An error of this package, printed in one line."""
 
     exit_code = 2
 
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Tell our errors and a full disk in one line, and end with 2."""
+    """Print errors of this package and a full disk in one line, and exit with 2."""
     try:
         yield
     except ReplayError as error:
@@ -248,14 +240,6 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
         raise ReplayError(f"the report can't be written to {file}: {error}") from error
 
 
-def say_plan(plan: Plan, console: Console) -> None:
-    """Show what would be done: a table on standard error, one line of JSON on standard output."""
-    from spark_replay.report.plans import show_plan
-
-    show_plan(plan, console)
-    click.echo(json.dumps(plan.as_json))
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """A command under way: its options, where it shows what it does, and its session."""
@@ -277,7 +261,7 @@ class Run:
 
 @contextmanager
 def running(given: Given) -> Iterator[Run]:
-    """Start a session that ends with the block, unless it was there before, and tell our errors as `failing` does."""
+    """Start a session that ends with the block, unless it was there before, and print errors as `failing` does."""
     with failing(), _session(given, make_console()) as run:
         yield run
 

@@ -11,10 +11,8 @@ import click
 from spark_replay.cli.options import (
     Given,
     LocalFolder,
-    dry_run_option,
     failing,
     running,
-    say_plan,
     source_options,
 )
 from spark_replay.printing import say
@@ -50,11 +48,8 @@ if TYPE_CHECKING:
     help="The app whose changelog this is: its codecs add the columns key_json and value_json.",
 )
 @click.option("--format", "file_format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
-@click.option("--overwrite", is_flag=True, help="Replace a rebuild that is there.")
-@dry_run_option
-def rebuild(
-    to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, dry_run: bool, **options: Any
-) -> None:
+@click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
+def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, **options: Any) -> None:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -70,22 +65,18 @@ def rebuild(
     python -m spark_replay rebuild --archive archive --changelog shop-spent-changelog \\
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    given = Given.of(options)
+    shared = Given.of(options)
     with failing():
         require_pyspark()
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
-    with running(given.with_delta() if file_format == "delta" else given) as run:
+    with running(shared.with_delta() if file_format == "delta" else shared) as run:
         from spark_replay.fold.rebuild import SUMMARY, write_rebuild
-        from spark_replay.report.plans import plan_rebuild
         from spark_replay.sources.staging import require_replaceable
 
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         source = run.source()
-        if dry_run:
-            say_plan(plan_rebuild(source, point, writes=str(to)), run.console)
-            return
         with run.progress(f"rebuild {source.topic}"):
             done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format)
     _tell(done, run.console)
@@ -102,8 +93,8 @@ def _tell(done: Rebuilt, console: Console) -> None:
         lines.append(f"{done.undecodable} keys or values don't decode: their key_json or value_json is null")
     if done.unknown:
         lines.append(
-            f"{done.unknown} keys were written again after the point, and compaction may have taken what they were at "
-            "it: left out; an archive that was made before it would know (--archive)"
+            f"{done.unknown} keys were written again after the point, and compaction may have removed their value at "
+            "the point: they are left out. An archive that was made before the point has them (--archive)"
         )
         lines += [
             f"    unknown: partition {key.partition} key {key.key}, written again at offset {key.later_offset}"

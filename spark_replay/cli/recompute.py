@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, dry_run_option, failing, json_option, running, spark_options, write_json
+from spark_replay.cli.options import Given, failing, json_option, running, spark_options, write_json
 from spark_replay.printing import say
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @click.option(
     "--app", "module", required=True, metavar="MODULE[:NAME]", help="The app's module, as `faust -A` takes it."
 )
-@click.option("--actor", metavar="NAME", help="Whose input is replayed. May be left out if the app has one actor.")
+@click.option(
+    "--actor", metavar="NAME", help="The actor whose input is replayed. May be left out if the app has one actor."
+)
 @click.option("--store", metavar="NAME", help="Compare this store only.")
 @click.option(
     "--from-state",
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Begin with the rebuilds in this folder: one of each of the actor's stores, made at the same point.",
 )
-@click.option("--accept-missing-input", is_flag=True, help="Go on although inputs to begin with are deleted.")
+@click.option("--accept-missing-input", is_flag=True, help="Run although the first inputs are deleted.")
 @json_option
 @click.option(
     "--py-files",
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A .py, .zip or .egg with the app, for executors that don't have it. May be repeated.",
 )
-@dry_run_option
+@click.option("--dry-run", is_flag=True, help="Print which offsets would be replayed, and do nothing else.")
 def recompute(
     module: str,
     actor: str | None,
@@ -86,15 +88,15 @@ def recompute(
             click.echo(json.dumps(plan.summary))
             return
         with run.progress(f"recompute {plan.input}"):
-            found = recompute_actor(run.spark, plan)
+            result = recompute_actor(run.spark, plan)
     from spark_replay.recompute.report import show
 
-    show(found, run.console)
+    show(result, run.console)
     if json_file is not None:
         with failing():
-            write_json(json_file, asdict(found) | {"totals": found.totals})
-    click.echo(json.dumps(found.totals))
-    sys.exit(1 if found.mismatches else 0)
+            write_json(json_file, asdict(result) | {"totals": result.totals})
+    click.echo(json.dumps(result.totals))
+    sys.exit(1 if result.mismatches else 0)
 
 
 def _show_plan(plan: Recompute, console: Console) -> None:

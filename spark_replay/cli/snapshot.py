@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,8 @@ from spark_replay.cli.options import (
     Given,
     LocalFolder,
     Pair,
-    dry_run_option,
     log_options,
     running,
-    say_plan,
 )
 from spark_replay.errors import ReadError
 from spark_replay.printing import say
@@ -35,12 +33,16 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The snapshot is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a snapshot of the store that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing snapshot of the store.")
 @click.option(
     "--publish", metavar="TOPIC", help="Write the state to this new changelog first, and make the snapshot of it."
 )
-@click.option("--publish-brokers", metavar="HOST:PORT,…", help="Where TOPIC is to be. Default: --brokers.")
-@click.option("--publish-partitions", type=click.IntRange(1), help="How many TOPIC is to have. Default: as many.")
+@click.option("--publish-brokers", metavar="HOST:PORT,…", help="The cluster of TOPIC. Default: --brokers.")
+@click.option(
+    "--publish-partitions",
+    type=click.IntRange(1),
+    help="The number of partitions of TOPIC. Default: as many as the changelog.",
+)
 @click.option(
     "--publish-kafka-option",
     multiple=True,
@@ -50,10 +52,9 @@ if TYPE_CHECKING:
 @click.option(
     "--placed-by-key",
     is_flag=True,
-    help="Say that the store isn't one with placement=\"task\": of a single partition it can't be seen.",
+    help="Confirm that the store doesn't have placement=\"task\": a changelog of one partition doesn't show it.",
 )
-@dry_run_option
-def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
+def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options: Any) -> None:
     """Write a snapshot of a store's state, so that a worker with an empty disk reads only the changelog's tail.
 
     Set `state_snapshot`, or STATE_SNAPSHOT in the environment, to DIR on the workers. A snapshot is valid for as long
@@ -70,22 +71,17 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
     STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if options["brokers"] is None:
-        raise click.UsageError("a snapshot is made of what the brokers hold: say --brokers")
-    given = Given.of(options)
-    with running(given) as run:
-        from spark_replay.report.plans import plan_reading
+        raise click.UsageError("a snapshot is made from the brokers' log: give --brokers")
+    shared = Given.of(options)
+    with running(shared) as run:
         from spark_replay.snapshot.snapshot import require_store, write_snapshot
         from spark_replay.sources.kafka import kafka
         from spark_replay.sources.staging import require_replaceable
         from stores._core.snapshot import SNAPSHOT_MANIFEST
 
-        source = kafka(run.spark, options["brokers"], given.changelog, given.client(run.spark))
+        source = kafka(run.spark, options["brokers"], shared.changelog, shared.client(run.spark))
         store = require_store(publish or source.topic, app)
         require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
-        if dry_run:
-            also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
-            say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), run.console)
-            return
         keys = None
         if publish is not None:
             with run.progress(f"publish {source.topic} to {publish}"):

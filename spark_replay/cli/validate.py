@@ -15,12 +15,10 @@ from spark_replay.cli.options import (
     Failure,
     Given,
     command_line,
-    dry_run_option,
     html_option,
     json_option,
     require_writable,
     running,
-    say_plan,
     source_options,
     write_json,
 )
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spark_replay.comparison.report import Report
-    from spark_replay.report.plans import Plan
     from spark_replay.sources.base import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
@@ -62,7 +59,7 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     type=click.Choice(["key", "task"]),
     default="key",
     show_default=True,
-    help="Where keys live, if it isn't an export, which tells: where murmur2 puts them, or in any partition.",
+    help="Partitions of keys: those that murmur2 gives them, or any. Exports state their own.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option(
@@ -75,13 +72,10 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
 )
 @json_option
 @html_option
-@dry_run_option
-def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_keys: int, **options: Any) -> None:
+def validate(json_file: Path | None, html_file: Path | None, min_keys: int, **options: Any) -> None:
     """Compare the workers' state with its changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
-
-    --html also profiles the log for the page's charts, which reads the log two more times.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
     codes: 0 equal, 1 mismatches, or records that no owner can have written, 2 the command failed, fewer keys than
@@ -100,28 +94,24 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
     require_writable(html_file)
     with running(Given.of(options)) as run:
         source = run.source()
-        if dry_run:
-            say_plan(_plan(source, options), run.console)
-            return
         with run.progress(f"validate {source.topic}"):
-            found = _compare(source, run.given, options)
-        _show(found, run.console, json_file)
+            report = _compare(source, run.given, options)
+        _show(report, run.console, json_file)
         if html_file is not None:
-            with run.progress(f"profile {source.topic}"):
-                _write_page(html_file, found, source)
-    click.echo(json.dumps(found.totals))
-    if found.is_clean and found.unanswered:
-        numbers = ", ".join(map(str, sorted(found.unanswered)))
+            _write_page(html_file, report, source)
+    click.echo(json.dumps(report.totals))
+    if report.is_clean and report.unanswered:
+        numbers = ", ".join(map(str, sorted(report.unanswered)))
         raise Failure(
-            f"the state of {len(found.unanswered)} of {len(found.ends)} partitions of {found.changelog} couldn't be "
+            f"the state of {len(report.unanswered)} of {len(report.ends)} partitions of {report.changelog} couldn't be "
             f"read and isn't compared: {numbers}. The others are equal"
         )
-    if found.is_clean and found.compared < min_keys:
+    if report.is_clean and report.compared < min_keys:
         raise Failure(
-            f"{found.compared} keys of {found.changelog} were compared with {found.against}, fewer than --min-keys "
-            f"{min_keys}: is it the right store, point and folder? With --min-keys {found.compared} this is no failure"
+            f"{report.compared} keys of {report.changelog} were compared with {report.against}, fewer than --min-keys "
+            f"{min_keys}: is it the right store, point and folder? With --min-keys {report.compared} this is no failure"
         )
-    sys.exit(0 if found.is_clean else 1)
+    sys.exit(0 if report.is_clean else 1)
 
 
 def _require_one_side(options: dict[str, Any]) -> None:
@@ -133,9 +123,11 @@ def _require_one_side(options: dict[str, Any]) -> None:
             "--against-changelog, --against-as-of"
         )
     if not is_log and (options["as_of"] != "latest" or options["metadata"]):
-        raise click.UsageError("--as-of and --metadata go with another log: a folder or worker tells its own point")
+        raise click.UsageError(
+            "--as-of and --metadata go with another log: a folder or a worker has a point of its own"
+        )
     if options["against"] is None and options["invariants"]:
-        raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
+        raise click.UsageError("--invariants goes with --against DIR; `check` checks a log alone")
     if Live.of(options).is_given and not urls:
         raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
     if bool(urls) != has_store or (options["sample"] is not None and not urls):
@@ -160,7 +152,8 @@ def _compare(source: Source, given: Given, options: dict[str, Any]) -> Report:
 
 
 def _compare_live(source: Source, options: dict[str, Any]) -> Report:
-    from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.live import Workers
+    from spark_replay.comparison.validate import validate_live
 
     live = Live.of(options)
     workers = Workers(_urls(options), token=live.token(), ssl=live.context())
@@ -199,31 +192,6 @@ def _show(found: Report, console: Console, json_file: Path | None) -> None:
 
 def _write_page(file: Path, found: Report, source: Source) -> None:
     from spark_replay.report.html import Made, render_report, write_page
-    from spark_replay.report.profile import profile_log
 
-    made = Made(command=command_line(click.get_current_context()), source=str(source))
-    write_page(file, render_report(found, made=made, profile=profile_log(source)))
-
-
-def _plan(source: Source, options: dict[str, Any]) -> Plan:
-    from spark_replay.report.plans import plan_reading
-
-    return plan_reading("validate", source, also=_planned(source, options))
-
-
-def _planned(source: Source, options: dict[str, Any]) -> str:
-    from spark_replay.comparison.exports import EXPORTS, find_exports, kind_of
-
-    folder, sample = options["against"], options["sample"]
-    if options["live"]:
-        count = "all keys" if sample is None else f"{sample:,} keys"
-        return f"would ask {', '.join(_urls(options))} for {count}"
-    if folder is None:
-        where, point = options["against_brokers"] or "the same brokers", options["against_as_of"] or "latest"
-        return f"would compare with {options['against_changelog'] or source.topic} of {where} at {point}"
-    kind = kind_of(folder)
-    if kind != EXPORTS:
-        return f"would read the {kind} in {folder}"
-    files = [copy.file for copy in find_exports(folder, source.topic).chosen]
-    size = sum(file.stat().st_size for file in files)
-    return f"would read {len(files)} exported files of {size:,} bytes in {folder}"
+    origin = Made(command=command_line(click.get_current_context()), source=str(source))
+    write_page(file, render_report(found, made=origin))

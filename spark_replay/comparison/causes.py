@@ -1,4 +1,4 @@
-"""Why a key isn't as the log says: one cause for each mismatch, from what the log has of it.
+"""The cause of each mismatch, decided from the records that the log has of the key.
 
 The causes are in `CAUSES`; docs/how-to/replay.md has the table for operators. Each is decided by facts, and the
 first that applies is the one, so that they exclude each other. The facts come from a second pass over the log, which
@@ -34,15 +34,15 @@ CAUSES = {
     "held_twice": "the key is held more than once",
     "partition_not_held": "nobody holds the partition",
     "overlapping_owners": "two owners wrote to the partition at the same time",
-    "aborted_write": "what is held was never committed: its transaction was aborted, or is open",
-    "ahead_of_position": "what is held was committed behind the position that the holder states",
-    "stale_owner": "what is held was written by an owner that had been replaced",
-    "different_value": "what is held has the metadata of a committed write, and another value or expiry",
-    "expired_key_held": "the key expired and was removed from the log, and is held still",
+    "aborted_write": "the held value was never committed: its transaction was aborted, or is open",
+    "ahead_of_position": "the held value was committed behind the position that the holder states",
+    "stale_owner": "the held value was written by an owner that had been replaced",
+    "different_value": "the held value has the metadata of a committed write, and another value or expiry",
+    "expired_key_held": "the key expired and was removed from the log, and is still held",
     "deleted_key_back": "the key was deleted, and an older write of it is held",
-    "committed_write_missing": "the last committed write isn't held",
-    "never_committed": "what is held is nowhere in the log, and compaction can't have taken it",
-    "unknown": "compaction took what would tell",
+    "committed_write_missing": "the held state lacks the last committed write",
+    "never_committed": "the held value is nowhere in the log, and compaction can't have removed it",
+    "unknown": "compaction removed the records that would show the cause",
 }
 """Each cause and what it means, in the order in which they are tried."""
 DIFFERENCES = {
@@ -58,11 +58,11 @@ NOT_JUDGED = "superseded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of the partitions, each by its index.
+    """Facts about the partitions, each by its index.
 
     Attributes:
         complete: Whether the log has every record that was ever committed.
-        contested: Partitions of which two copies say that they are the owner's.
+        contested: Partitions of which two copies claim to be the owner's.
     """
 
     complete: tuple[bool, ...]
@@ -70,7 +70,7 @@ class Known:
 
     @classmethod
     def of(cls, topic: Topic, contested: Collection[int] = ()) -> Known:
-        """Put together what a topic and the copies of its partitions say."""
+        """Derive the facts from a topic and the copies of its partitions."""
         spans = topic.spans or ((),) * topic.partition_count
         return cls(
             complete=tuple(
@@ -104,12 +104,12 @@ def name_causes(
         `epoch`, `first_offset`, `first_source`, `input`, `has_inputs`, null if there is none).
     """
     asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
-    found = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
+    facts = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
     if everything is None:
-        found = found.withColumn("aborted_at", F.lit(None).cast("bigint"))
+        facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
     else:
-        found = found.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
-    found = found.join(F.broadcast(_epochs(rows)), on="partition", how="left")
+        facts = facts.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
+    facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     has_inputs = _true(F.exists("epochs", lambda owner: owner["has_inputs"]))
     # an export of an earlier release doesn't say which of several inputs a write came from
@@ -127,7 +127,7 @@ def name_causes(
         lambda owner: (owner["epoch"] > F.col("log.epoch")) & (owner["first_offset"] < F.col("log.offset")),
     )
     return (
-        found.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
+        facts.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
         .withColumn("cause", _cause(known, has_inputs))
         .drop("epochs")
     )
@@ -201,7 +201,7 @@ def _cause(known: Known, has_inputs: Column) -> Column:
     is_older = _true(held_at < log["offset"]) | _true(seems_older)
     is_newer = (is_comparable & (export["source_offset"] > log["source_offset"])) | (export["epoch"] > log["epoch"])
     is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
-    found = {
+    causes = {
         "record_without_metadata": kind == "without_metadata",
         NOT_JUDGED: kind == "superseded",
         "wrong_partition": kind == "wrong_partition",
@@ -221,7 +221,7 @@ def _cause(known: Known, has_inputs: Column) -> Column:
         "overlapping_owners": F.col("partition").isin(*known.contested),
         "never_committed": is_certain,
     }
-    names = [F.when(_true(condition), name) for name, condition in (*found.items(), *rest.items())]
+    names = [F.when(_true(condition), name) for name, condition in (*causes.items(), *rest.items())]
     return F.coalesce(*names, F.lit("unknown"))
 
 

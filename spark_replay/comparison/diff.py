@@ -35,7 +35,7 @@ def validate_states(
     """Compare the states that two logs, or one at two points, stand for.
 
     Keys are compared by value and expiry: offsets of a mirror are others. Where both topics have the same number of
-    partitions a key has to be in the same one. Keys whose state at a point isn't known (see `spark_replay.fold.points`)
+    partitions a key has to be in the same one. Keys whose state at a point is unknown (see `spark_replay.fold.points`)
     count as `superseded`.
 
     Args:
@@ -125,7 +125,7 @@ def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
 
 
 def summarise_states(compared: DataFrame) -> tuple[list[Row], list[Row]]:
-    """Count what `compare` gives, and name up to 10 keys of each cause.
+    """Count what `compare` returns, and name up to 10 keys of each cause.
 
     Returns:
         Rows of `partition`, `kind`, `cause`, `count`, `live` (of the left side); and compared rows with `cause`, whose
@@ -154,7 +154,7 @@ def report_states(
     seconds: float,
     has_windows: bool = False,
 ) -> Report:
-    """Make a report of what `summarise_states` gives."""
+    """Make a report of what `summarise_states` returns."""
     kinds: dict[int, Counter[str]] = {}
     causes: dict[int, Counter[str]] = {}
     keys = 0

@@ -1,7 +1,12 @@
-"""What is held in a folder: exports of workers, their data folders, or a rebuild."""
+"""The state in a folder: exports of workers, their data folders, or a rebuild.
+
+Data folders are exported into a folder that goes away, as `state export` does it without the app. Nothing in them is
+changed, and a worker may be using them. Each partition is read as of one moment of its own, on this machine.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,10 +20,12 @@ import pyarrow.parquet
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.workers import export_workers, find_workers
-from spark_replay.errors import ExportError
+from spark_replay.errors import ExportError, ToolMissingError
+from spark_replay.fold.points import now_ms
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
+from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.changelog import store_of
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 
 if TYPE_CHECKING:
@@ -37,12 +44,15 @@ _COLUMNS = {
     "expires_at_ms": pyarrow.int64(),
     "input": pyarrow.int32(),
 }
+_ABOUT = "worker.json"
+_DEPTHS = ("", "*/", "*/*/", "*/*/*/", "*/*/*/*/")
+"""What `-D` was given has the file two folders deeper, and several workers' folders may lie in one."""
 _NEWER_COLUMNS = ("input",)
 """Those that files of earlier releases lack."""
 
 
 def kind_of(folder: Path) -> str:
-    """Return what a folder holds; `ExportError` if it isn't there, or holds none of the three."""
+    """Return what a folder holds; `ExportError` if it is missing, or holds none of the three."""
     if not folder.is_dir():
         raise ExportError(
             f"no folder {folder}: --against takes what `state export --to` wrote, a worker's data folder, or a rebuild"
@@ -51,7 +61,7 @@ def kind_of(folder: Path) -> str:
         return REBUILD
     if any(folder.glob(MANIFEST)) or any(folder.glob(f"*/{MANIFEST}")):
         return EXPORTS
-    if find_workers(folder):
+    if find_folders(folder):
         return WORKERS
     raise ExportError(
         f"no {MANIFEST} in {folder} or right below it, no worker.json and no {SUMMARY}: --against takes what `state "
@@ -66,7 +76,7 @@ def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator
     Args:
         folder: The folder.
         topic: The changelog.
-        placement: Where a data folder's keys live, `key` or `task`: exports say it themselves.
+        placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
@@ -80,8 +90,8 @@ def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator
         yield held_rebuild(folder, topic, placement=placement)
     else:
         with tempfile.TemporaryDirectory(prefix="spark-replay-") as copy:
-            export_workers(
-                find_workers(folder),
+            export_folders(
+                find_folders(folder),
                 Path(copy),
                 changelog=topic.name,
                 placement=placement,
@@ -236,6 +246,67 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
     return reduce(lambda left, right: left.unionAll(right), frames)
 
 
+def find_folders(folder: Path) -> list[Path]:
+    """Return the data folders in a folder, by the file that each has."""
+    return sorted({path.parent for depth in _DEPTHS for path in folder.glob(f"{depth}{_ABOUT}")})
+
+
+def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: str, partition_count: int) -> int:
+    """Export what data folders hold of a changelog's store; return how many of them hold something.
+
+    Raises:
+        ToolMissingError: rocksdict isn't installed.
+        ExportError: A folder can't be read, or none holds the store.
+    """
+    try:
+        from stores.export import export_store
+    except ImportError as error:
+        raise ToolMissingError(
+            f"RocksDB folders can't be read here ({first_line(error)}): pip install faust-actors, or hand over what "
+            "`state export` wrote on the worker's machine"
+        ) from error
+    from stores.errors import StoreError, UnknownStoreError
+    from stores.folder import DataFolder
+
+    refused = []
+    count = 0
+    for folder in folders:
+        try:
+            app = DataFolder.inspect(folder).app
+            store = store_of(changelog, app)
+            if store is None:
+                refused.append(f"{folder} belongs to the app {app}")
+                continue
+            export_store(
+                folder,
+                store,
+                to,
+                app=app,
+                changelog=changelog,
+                placement=placement,
+                partition_count=partition_count,
+                worker=worker_name(folder),
+                now_ms=now_ms(),
+            )
+        except UnknownStoreError as error:
+            refused.append(str(error))
+        except StoreError as error:
+            raise ExportError(f"the data folder {folder} can't be read: {first_line(error)}") from error
+        else:
+            count += 1
+    if not count:
+        raise ExportError(f"no data folder holds the store of {changelog}: {'; '.join(refused)}")
+    return count
+
+
+def worker_name(folder: Path) -> str:
+    """Return a name for a data folder: always the same for one folder, never the same for two."""
+    parts = [part for part in folder.absolute().parts if part not in ("/", "actors")]
+    mark = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:6]
+    name = "-".join(parts[-2:])
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name) + f"-{mark}"
+
+
 def _part(copy: Copy) -> Part:
     position = copy.part.position
     return Part(
@@ -292,9 +363,9 @@ def _check_file(copy: Copy) -> None:
     for name, kind in _COLUMNS.items():
         if name in _NEWER_COLUMNS and name not in schema.names:
             continue
-        found = schema.field(name).type if name in schema.names else "missing"
-        if found != kind:
-            raise ExportError(f"{copy.file}: column {name} is {found}, expected {kind}")
+        column = schema.field(name).type if name in schema.names else "missing"
+        if column != kind:
+            raise ExportError(f"{copy.file}: column {name} is {column}, expected {kind}")
     if metadata.num_rows != copy.part.keys:
         raise ExportError(
             f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"

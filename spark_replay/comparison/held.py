@@ -1,9 +1,9 @@
-"""What is compared with a changelog: the state that somebody holds, and the position that it belongs to."""
+"""The state that is compared with a changelog, and the position that it belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ class Part:
         partition: The partition.
         changelog_offset: It stands for the records below this offset.
         as_of_ms: Unix milliseconds at which its keys count as expired.
-        epoch: The owner's, None where nobody owns it.
-        topic_id: The changelog's id, empty if it isn't known.
+        epoch: The owner's, None if it has no owner.
+        topic_id: The changelog's id, empty if unknown.
         where: The file or folder, for errors.
         owner: Who holds it.
-        rows: How many rows its file has, None if nothing says so.
+        rows: How many rows its file has, None if unknown.
         transaction: The number of the owner's commit that it took last, 0 if that is unknown.
     """
 
@@ -37,25 +37,29 @@ class Part:
     transaction: int = 0
 
     def __str__(self) -> str:
-        """Say who holds what."""
+        """Return partition, owner, epoch and position."""
         return f"partition {self.partition} of {self.owner} (epoch {self.epoch}, position {self.changelog_offset})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The state that somebody holds of one store.
+    """The state of one store that workers, a folder or a rebuild hold.
 
     Attributes:
         kind: `exports`, `data folders`, `rebuild`, or `live workers`.
         where: The folder, or the addresses.
-        app: The app, empty if it isn't known.
-        store: The store, empty if it isn't known.
+        app: The app, empty if unknown.
+        store: The store, empty if unknown.
         placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
         partition_count: How many partitions the store has.
         parts: At most one copy a partition, by partition.
         stale: The copies that another one goes before.
-        read: Gives `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
-            `epoch`, `expires_at_ms` bigint, `input` int (null where it isn't known, or the actor has one).
+        read: Returns `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
+            `epoch`, `expires_at_ms` bigint, `input` int (null where it is unknown, or the actor has one).
+        is_sampled: Only the keys in it are compared, each at a position of its own. `read` then also returns
+            `position` and `asked_ms` bigint; a null `value` means that the key is missing, and there is no write
+            metadata.
+        unanswered: Partitions whose state couldn't be read, with the reason; they aren't compared.
     """
 
     kind: str
@@ -67,6 +71,8 @@ class Held:
     parts: tuple[Part, ...]
     stale: tuple[Part, ...]
     read: Callable[[SparkSession], DataFrame]
+    is_sampled: bool = False
+    unanswered: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def positions(self) -> dict[int, int]:

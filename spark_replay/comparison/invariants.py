@@ -1,4 +1,4 @@
-"""What holds of every changelog, whatever the app does; checked on the log alone.
+"""The invariants of every changelog, whatever the app does, checked on the log alone.
 
 * `epochs`: in the order of offsets the epoch of a partition's owner never goes back. If it does, an owner wrote that
   had been replaced.
@@ -58,7 +58,7 @@ _SHOWN_BYTES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What to check of a log.
+    """The checks to make of a log.
 
     Attributes:
         placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
@@ -75,7 +75,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         check: Its name, of `CHECKS`.
@@ -99,7 +99,7 @@ def find_violations(source: Source, topic: Topic, asked: Asked) -> tuple[Finding
 
     Args:
         source: The changelog.
-        topic: What it said of itself.
+        topic: Its description.
         asked: What to check.
 
     Returns:
@@ -110,12 +110,12 @@ def find_violations(source: Source, topic: Topic, asked: Asked) -> tuple[Finding
         ReplayError: What `Source.describe` of outputs and inputs raises.
     """
     with reading(str(source)):
-        found = _in_order(read_rows(source, topic), topic, asked, newest_windows(source, topic))
+        findings = _in_order(read_rows(source, topic), topic, asked, newest_windows(source, topic))
         if asked.put_if_absent:
-            found.append(_put_if_absent(read_rows(source, topic), topic))
+            findings.append(_put_if_absent(read_rows(source, topic), topic))
     if asked.outputs:
-        found += [_outputs(outputs, asked.inputs) for outputs in asked.outputs]
-    return tuple(found)
+        findings += [_outputs(outputs, asked.inputs) for outputs in asked.outputs]
+    return tuple(findings)
 
 
 def flagged_rows(
@@ -124,10 +124,10 @@ def flagged_rows(
     """Mark the records that are against an invariant.
 
     Args:
-        rows: The log, as `spark_replay.sources.changelog.read_rows` gives it.
-        topic: What it said of itself.
+        rows: The log, as `spark_replay.sources.changelog.read_rows` returns it.
+        topic: Its description.
         placement: `key` or `task`.
-        windows: What the log says of windows.
+        windows: The window facts of the log.
 
     Returns:
         `partition`, `offset`, `key`, `epoch`, `source_offset`, `epoch_before` and `source_before` (the highest before),
@@ -202,7 +202,7 @@ def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: in
     """Return the outputs of whose key there is no input, or only a younger one.
 
     Args:
-        outputs: Records, as `Source.records` gives them.
+        outputs: Records, as `Source.records` returns them.
         inputs: The same.
         since_ms: Outputs of before this time aren't judged.
 
@@ -224,14 +224,14 @@ def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -
     counts = [F.count_if(f"is_{check}").alias(check) for check in checks]
     firsts = [F.min(F.when(F.col(f"is_{check}"), row)).alias(f"first_{check}") for check in checks]
     flagged = flagged_rows(rows, topic, placement=asked.placement, windows=windows)
-    found = sorted(flagged.groupBy("partition").agg(*counts, *firsts).collect(), key=lambda row: row["partition"])
+    partitions = sorted(flagged.groupBy("partition").agg(*counts, *firsts).collect(), key=lambda row: row["partition"])
     compacted = not all(_exact(topic))
     notes = {"source_offsets": ("the log is compacted: steps back within a second aren't seen",)} if compacted else {}
     return [
         finding(
             check,
-            {row["partition"]: row[check] for row in found},
-            (_told(check, row["partition"], row[f"first_{check}"]) for row in found if row[check]),
+            {row["partition"]: row[check] for row in partitions},
+            (_told(check, row["partition"], row[f"first_{check}"]) for row in partitions if row[check]),
             notes.get(check, ()),
         )
         for check in checks
@@ -239,14 +239,14 @@ def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -
 
 
 def _put_if_absent(rows: DataFrame, topic: Topic) -> Finding:
-    found = _firsts(changed_keys(rows))
-    notes = [] if all(_exact(topic)) else ["the log is compacted: values that were written over are gone from it"]
+    firsts = _firsts(changed_keys(rows))
+    notes = [] if all(_exact(topic)) else ["the log is compacted: overwritten values are gone from it"]
     examples = (
         f"{_place(row['partition'], row['first'])} has another value than the record at offset "
         f"{row['first']['offset_before']}"
-        for row in found
+        for row in firsts
     )
-    return finding("put_if_absent", {row["partition"]: row["count"] for row in found}, examples, notes)
+    return finding("put_if_absent", {row["partition"]: row["count"] for row in firsts}, examples, notes)
 
 
 def _outputs(outputs: Source, inputs: Sequence[Source]) -> Finding:
@@ -260,13 +260,13 @@ def _outputs(outputs: Source, inputs: Sequence[Source]) -> Finding:
             since_ms = records.agg(F.min(F.unix_millis("timestamp")).alias("since")).collect()[0]["since"]
             notes.append("the input doesn't reach back to its beginning: older outputs weren't judged")
         judged = outputs_without_input(outputs.records(outputs.describe()), records, since_ms=since_ms)
-        found = _firsts(judged)
+        firsts = _firsts(judged)
     examples = (
         f"{outputs.topic}: {_place(row['partition'], row['first'])} has "
         + ("no input" if row["first"]["first_ms"] is None else "inputs that are younger only")
-        for row in found
+        for row in firsts
     )
-    return finding("outputs", {row["partition"]: row["count"] for row in found}, examples, notes)
+    return finding("outputs", {row["partition"]: row["count"] for row in firsts}, examples, notes)
 
 
 def finding(check: str, by_partition: Mapping[int, int], examples: Iterable[str], notes: Sequence[str] = ()) -> Finding:
@@ -290,8 +290,8 @@ def writers(foreign: Foreign) -> Finding:
 def _firsts(rows: DataFrame) -> list[Row]:
     others = [name for name in rows.columns if name not in ("partition", "offset")]
     first = F.min(F.struct("offset", *others)).alias("first")
-    found = rows.groupBy("partition").agg(F.count(F.lit(1)).alias("count"), first).collect()
-    return sorted(found, key=lambda row: row["partition"])
+    partitions = rows.groupBy("partition").agg(F.count(F.lit(1)).alias("count"), first).collect()
+    return sorted(partitions, key=lambda row: row["partition"])
 
 
 def _told(check: str, partition: int, row: Row) -> str:

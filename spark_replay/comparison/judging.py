@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 CONTENT = ("value", "expires_at_ms")
 CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms", "input")
 FINE = ("equal", "absent")
+_CLOCKS_MS = 60_000
+"""By how much the clocks of a worker and of this machine may differ."""
 
 
 def held_point(topic: Topic, held: Held) -> Point:
@@ -40,25 +42,31 @@ def judge(
     """Judge every key; the shape is that of `spark_replay.compare_exports`.
 
     Args:
-        folded: The log at `point`, as `spark_replay.fold.fold.last_writes` gives it.
+        folded: The log at `point`, as `spark_replay.fold.fold.last_writes` returns it.
         point: What `held_point` returns.
         held: What is known of the held state.
-        kept: Its rows, as `Held.read` gives them.
+        kept: Its rows, as `Held.read` returns them.
         windows: Of a window store, which rows are past their retention.
     """
-    both = (
-        logged(folded)
-        .join(_kept(kept), on=["partition", "key"], how="full_outer")
-        .withColumn("position", by_partition(point.before))
-    )
+    keys = ["partition", "key"]
+    if held.is_sampled:
+        both = _asked(kept).join(logged(folded), on=keys, how="left")
+        # the worker's clock decided whether the key had expired
+        as_of = F.col("asked_ms") + F.when(F.col("export").isNull(), _CLOCKS_MS).otherwise(-_CLOCKS_MS)
+    else:
+        both = logged(folded).join(_kept(kept), on=keys, how="full_outer")
+        both = both.withColumn("position", by_partition(point.before))
+        as_of = by_partition(point.times_ms)
     home = windows.home(held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
-    as_of = by_partition(point.times_ms)
-    return judge_both(both, home=home, as_of_ms=as_of, compared=CONTENT_AND_METADATA, past=windows.past())
+    return _judge_both(both, home=home, as_of_ms=as_of, compared=compared_fields(held), past=windows.past())
 
 
-def judge_both(
-    both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str], past: Column | None = None
-) -> DataFrame:
+def compared_fields(held: Held) -> Sequence[str]:
+    """Return the fields that have to be equal."""
+    return CONTENT if held.is_sampled else CONTENT_AND_METADATA
+
+
+def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str], past: Column) -> DataFrame:
     """Judge rows that have both sides.
 
     Args:
@@ -67,15 +75,14 @@ def judge_both(
         home: The partition that the key belongs in, null if any will do.
         as_of_ms: Unix milliseconds at which the key counts as expired.
         compared: The fields that have to be equal.
-        past: Whether a row is past its retention, and need not be there; None: none is.
+        past: Whether a row is past its retention, and need not be there.
     """
-    is_past = F.lit(False) if past is None else past
     sided = both.withColumns(
         {
             "home": home,
-            "past": is_past,
-            "live": is_live(F.col("log"), as_of_ms) & ~is_past,
-            "held": is_live(F.col("export"), as_of_ms) & ~is_past,
+            "past": past,
+            "live": is_live(F.col("log"), as_of_ms) & ~past,
+            "held": is_live(F.col("export"), as_of_ms) & ~past,
             "differs": differences("log", "export", compared),
         }
     )
@@ -86,12 +93,12 @@ def judge_both(
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
     """Return the names of the fields in which two structs differ."""
-    found = [F.when(~is_same(F.col(f"{left}.{name}"), F.col(f"{right}.{name}"), name), name) for name in names]
-    return F.filter(F.array(*found), lambda name: name.isNotNull())
+    columns = [F.when(~is_same(F.col(f"{left}.{name}"), F.col(f"{right}.{name}"), name), name) for name in names]
+    return F.filter(F.array(*columns), lambda name: name.isNotNull())
 
 
 def is_same(left: Column, right: Column, name: str) -> Column:
-    """Tell whether a field is the same on both sides.
+    """Return whether a field is the same on both sides.
 
     An input counts where both sides say it: exports and rebuilds of earlier releases don't, and within an epoch either
     all write metadata says it or none.
@@ -111,6 +118,19 @@ def logged(folded: DataFrame) -> DataFrame:
         "records",
         "damaged",
         "damaged_offset",
+    )
+
+
+def _asked(rows: DataFrame) -> DataFrame:
+    """Return the answers for keys, one row each."""
+    return rows.select(
+        "partition",
+        "key",
+        F.when(F.col("value").isNotNull(), F.struct(*CONTENT_AND_METADATA)).alias("export"),
+        "claimed",
+        F.lit(1).alias("export_rows"),
+        "position",
+        "asked_ms",
     )
 
 

@@ -1,4 +1,4 @@
-"""Running workers, asked through their query API, against their changelog.
+"""The state that running workers hold, asked for through their query API.
 
 The protocol, of which any worker answers for any key:
 
@@ -10,9 +10,9 @@ The protocol, of which any worker answers for any key:
          "positions": {"0": {"changelog_offset": 42, "epoch": 3, "source_offset": 17}, …},
          "next": null, or how many results there are if they aren't of all keys}
 
-Keys and values are the stored bytes. A result is what its partition held at the position told for it: each is compared
-with the log at that very position, so that a key which is written meanwhile is no mismatch. 503 means that a partition
-is moving, and is asked again, after the time in `Retry-After` if it has one; other answers are errors, with `title` and
+Keys and values are the stored bytes. A result belongs to the position in the answer, and is compared with the log at
+that position, so that a key which is written meanwhile is no mismatch. 503 means that a partition is moving: the
+question is repeated, after the time in `Retry-After` if the answer has one. Other answers are errors, with `title` and
 `detail` (RFC 9457).
 
 Write metadata isn't served: values and expiries are compared, and causes decided by these alone.
@@ -26,7 +26,8 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
@@ -37,14 +38,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.causes import Known
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.judging import CONTENT, judge_both, logged
-from spark_replay.comparison.report import Report, report
-from spark_replay.comparison.validate import explain_rows, summarise_judged
 from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError
-from spark_replay.fold.points import now_ms, point_at
-from spark_replay.fold.settled import settle
+from spark_replay.fold.points import now_ms
 from spark_replay.session import first_line
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
@@ -53,7 +49,7 @@ from spark_replay.sources.reading import reading
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 KEYS_AT_ONCE = 500
 _UNAVAILABLE = 503
@@ -63,7 +59,6 @@ _BACKOFF_S = 0.2
 _LONGEST_BACKOFF_S = 5.0
 _CATCH_UP_S = 30.0
 _CATCH_UP_POLL_S = 0.2
-_CLOCKS_MS = 60_000
 _SCHEMA = pa.schema(
     [
         ("partition", pa.int32()),
@@ -79,11 +74,11 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a worker said of one key.
+    """A worker's answer for one key.
 
     Attributes:
         key: The key.
-        value: Its value, None if it isn't there.
+        value: Its value, None if it is missing.
         expires_at_ms: Unix milliseconds, 0 for never.
         partition: Where the worker has it.
         changelog_offset: The position that this is of.
@@ -151,13 +146,13 @@ class Workers:
         Raises:
             LiveError: No worker answers, or not as it should.
         """
-        found: list[Answer] = []
-        while len(found) < len(keys):
-            found += self._first_of(store, keys[len(found) :], partition)
-        return found
+        answers: list[Answer] = []
+        while len(answers) < len(keys):
+            answers += self._first_of(store, keys[len(answers) :], partition)
+        return answers
 
     def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:
-        """Ask for keys, and give what one answer holds: all, or the first of them."""
+        """Ask for keys, and return what one answer holds: all, or the first of them."""
         asked = [base64.b64encode(key).decode() for key in keys]
         where = {} if partition is None else {"partition": partition}
         body = json.dumps({"encoding": "base64", "raw": True, "keys": asked, **where}).encode()
@@ -183,50 +178,23 @@ class Workers:
         raise LiveError(f"no worker answers: {'; '.join(failures)}")
 
     def close(self) -> None:
-        """Let go of the connections. May be called twice."""
+        """Close the connections. May be called twice."""
         self._pool.clear()
 
 
-def validate_live(
-    source: Source,
-    workers: Workers,
-    *,
-    store: str,
-    sample: int | None = None,
-    placement: str = "key",
-) -> Report:
-    """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
-
-    Keys that the log says are deleted are asked for too.
-
-    Args:
-        source: The changelog.
-        workers: Whom to ask.
-        store: The store's name.
-        sample: How many keys to ask for, of the same log always the same; None: all.
-        placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
+@contextmanager
+def open_live(
+    source: Source, workers: Workers, *, store: str, sample: int | None, placement: str
+) -> Iterator[tuple[Held, Topic]]:
+    """Ask running workers for the keys of a log; arguments and errors are those of `spark_replay.validate_live`.
 
     Returns:
-        The report; `unanswered` names the partitions whose state couldn't be read, which aren't compared.
-
-    Raises:
-        LiveError: Workers don't answer, or not in the protocol.
-        LogTooShortError: A position that is told lies beyond the log.
-        ReadError: Spark couldn't read the log.
-        ReplayError: What `Source.describe` raises.
+        The answers, and the log, which reaches their positions.
     """
-    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
-        file = Path(folder) / "answers.parquet"
-        told = _ask(_batches(source, sample, placement), workers, store, to=file)
+        told = _ask(_batches(source, sample, placement), workers, store, to=Path(folder) / "answers.parquet")
         topic = _caught_up(source, told.positions)
-        with reading(f"{source} or the workers' answers"):
-            judged, topic = _judge(source, topic, source.spark.read.parquet(f"file://{told.file}"))
-            summary = summarise_judged(
-                judged, lambda: explain_rows(judged, source, topic, Known.of(topic), compared=CONTENT)
-            )
-    held, seconds = _held(workers, store, topic, told), time.monotonic() - started
-    return replace(report(summary, topic=topic, held=held, seconds=seconds), unanswered=told.unanswered)
+        yield _held(workers, store, topic, told), topic
 
 
 @dataclass(slots=True)
@@ -241,6 +209,18 @@ class _Told:
     epochs: dict[int, int] = field(default_factory=dict)
     asked_ms: int = 0
     unanswered: dict[int, str] = field(default_factory=dict)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        nothing = F.lit(None).cast("bigint")
+        return spark.read.parquet(f"file://{self.file}").withColumns(
+            {
+                # the key is in another partition: that one's position doesn't apply to it
+                "position": F.when(F.col("claimed") == F.col("partition"), F.col("position")),
+                "source_offset": nothing,
+                "epoch": nothing,
+                "input": nothing.cast("int"),
+            }
+        )
 
     def add(self, answer: Answer) -> None:
         number = answer.partition
@@ -292,7 +272,7 @@ def _answered(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Keys, the partition where the log has each, and the one to ask in, if it has to be said."""
+    """Keys, the partition where the log has each, and the one to ask in, if it has to be named."""
 
     partitions: list[int]
     keys: list[bytes]
@@ -325,45 +305,8 @@ def _keys(source: Source, sample: int | None) -> DataFrame:
     return keys.orderBy(F.xxhash64("key"), "partition").limit(sample)
 
 
-def _judge(source: Source, topic: Topic, told: DataFrame) -> tuple[DataFrame, Topic]:
-    # the position of a key that is told to be elsewhere says nothing of the log's partition
-    position = F.when(F.col("claimed") == F.col("partition"), F.col("position"))
-    answers = told.withColumn("position", position)
-    asked = answers.select("partition", "key", "position")
-    nothing = F.lit(None).cast("bigint")
-    export = F.struct(
-        "value",
-        nothing.alias("source_offset"),
-        nothing.alias("epoch"),
-        "expires_at_ms",
-        nothing.cast("int").alias("input"),
-    )
-    kept = answers.select(
-        "partition",
-        "key",
-        F.when(F.col("value").isNotNull(), export).alias("export"),
-        "claimed",
-        F.lit(1).alias("export_rows"),
-        "position",
-        "asked_ms",
-    )
-    # the rows of the log have a position too, that of their key
-    settled = settle(
-        source,
-        topic,
-        point_at(topic, [None] * topic.partition_count, [0] * topic.partition_count),
-        select=lambda rows: rows.join(asked, on=["partition", "key"], how="inner"),
-        position=F.col("position"),
-    )
-    both = kept.join(logged(settled.folded), on=["partition", "key"], how="left")
-    # whether a key had expired when it was asked for, the two clocks may see otherwise
-    as_of = F.col("asked_ms") + F.when(F.col("export").isNull(), _CLOCKS_MS).otherwise(-_CLOCKS_MS)
-    judged = judge_both(both, home=F.lit(None).cast("int"), as_of_ms=as_of, compared=CONTENT)
-    return judged, settled.topic
-
-
 def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
-    """Describe the log once it reaches what was told: a commit may be answered from before it can be read."""
+    """Describe the log once it reaches the answers' positions: workers may answer before a commit can be read."""
     deadline = time.monotonic() + _CATCH_UP_S
     while True:
         topic = source.describe()
@@ -376,16 +319,17 @@ def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
             return topic
         if time.monotonic() > deadline:
             raise LogTooShortError(
-                f"workers told of partition {beyond[0]} up to offset {positions[beyond[0]]}, and {source} doesn't "
-                "reach it: is this their cluster and their changelog?"
+                f"workers answered for partition {beyond[0]} at offset {positions[beyond[0]]}, and {source} ends "
+                "before it: is this their cluster and their changelog?"
             )
         time.sleep(_CATCH_UP_POLL_S)
 
 
 def _held(workers: Workers, store: str, topic: Topic, told: _Told) -> Held:
     where = ", ".join(workers.urls)
-    parts = tuple(
-        Part(
+
+    def part(number: int, position: int) -> Part:
+        return Part(
             partition=number,
             changelog_offset=position,
             as_of_ms=told.asked_ms,
@@ -394,8 +338,7 @@ def _held(workers: Workers, store: str, topic: Topic, told: _Told) -> Held:
             where=where,
             owner="the owner",
         )
-        for number, position in sorted(told.positions.items())
-    )
+
     return Held(
         kind="live workers",
         where=where,
@@ -403,9 +346,11 @@ def _held(workers: Workers, store: str, topic: Topic, told: _Told) -> Held:
         store=store,
         placement="task",
         partition_count=topic.partition_count,
-        parts=parts,
+        parts=tuple(part(number, position) for number, position in sorted(told.positions.items())),
         stale=(),
-        read=lambda spark: spark.read.parquet(f"file://{told.file}"),
+        read=told.read,
+        is_sampled=True,
+        unanswered=told.unanswered,
     )
 
 
@@ -430,22 +375,21 @@ class _Results(msgspec.Struct):
 def _decoded(address: str, raw: bytes, keys: Sequence[bytes]) -> list[Answer]:
     try:
         said = msgspec.json.decode(raw, type=_Results)
-        found = {result.key: _held_key(result, said.positions[result.partition]) for result in said.results}
+        answers = {
+            result.key: Answer(
+                key=result.key,
+                value=result.value,
+                expires_at_ms=result.expires_at_ms or 0,
+                partition=result.partition,
+                changelog_offset=said.positions[result.partition].changelog_offset,
+                epoch=said.positions[result.partition].epoch,
+            )
+            for result in said.results
+        }
         # Workers end a long answer early.
-        return [found[key] for key in keys[: len(keys) if said.next is None else max(1, said.next)]]
+        return [answers[key] for key in keys[: len(keys) if said.next is None else max(1, said.next)]]
     except (*MISSHAPEN, msgspec.MsgspecError) as error:
         raise LiveError(f"{address} doesn't answer in the protocol of `_many` ({error!r})") from error
-
-
-def _held_key(result: _Result, place: _Place) -> Answer:
-    return Answer(
-        key=result.key,
-        value=result.value,
-        expires_at_ms=result.expires_at_ms or 0,
-        partition=result.partition,
-        changelog_offset=place.changelog_offset,
-        epoch=place.epoch,
-    )
 
 
 def _problem(raw: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What a validation found: counts, and examples that name the cause."""
+"""The result of a validation: counts, and examples that name the cause."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FACTS = {
         "the log's write of epoch {log[epoch]} at offset {log[offset]} lies behind epoch {overlap[epoch]}, which began "
         "at offset {overlap[first_offset]}"
     ),
-    "aborted_write": "the record at offset {aborted_at} has what is held, and isn't committed",
-    "ahead_of_position": "what is held was committed at offset {held_at}, behind the position",
+    "aborted_write": "the record at offset {aborted_at} has the held value, and isn't committed",
+    "ahead_of_position": "the held value was committed at offset {held_at}, behind the position",
     "stale_owner": (
-        "what is held is of epoch {export[epoch]} and {held_input}; epoch {newer[epoch]} had handled {newer_input}"
+        "the held value is of epoch {export[epoch]} and {held_input}; epoch {newer[epoch]} had handled {newer_input}"
     ),
     "different_value": "the write with this metadata is at offset {origin_at}",
 }
@@ -41,7 +41,7 @@ class Example:
     Attributes:
         partition: Where it was found.
         key: As text if it is printable UTF-8, else as base64 after `base64:`. Of windows with their start.
-        cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where nothing can be said.
+        cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where it is unknown.
         seen: What was seen, in words.
         log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, and `input`, the place
             of the input that `source_offset` is of, if the actor has several; or None. A value longer than 200 bytes
@@ -59,12 +59,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a validation found; plain values throughout, so that it can be shown in any form.
+    """The result of a validation, in plain values, so that it can be shown in any form.
 
     Attributes:
         changelog: The topic.
-        app: The app, empty if it isn't known.
-        store: The store, empty if it isn't known.
+        app: The app, empty if unknown.
+        store: The store, empty if unknown.
         counts: Keys by kind, see `spark_replay.comparison.validate`; `without_metadata` counts damaged records, and
             `behind_position` records that aren't compared.
         by_partition: The same for each partition that has keys.
@@ -76,11 +76,11 @@ class Report:
         against: What the log was compared with, for example `exports in /tmp/exports`.
         causes: Keys by cause, see `spark_replay.comparison.causes`; only causes that were found.
         causes_by_partition: The same for each partition that has any.
-        findings: What the checks of the log found, see `spark_replay.comparison.invariants`; those that were made only.
+        findings: The results of the checks that were made, see `spark_replay.comparison.invariants`.
         over: Keys that are held, had expired, and have no tombstone yet: the background removes them. No mismatch.
         stale_copies: What other workers hold of a partition that one of them owns; not compared.
-        partitions_without_export: Partitions that hold keys and that nobody holds.
-        notes: What else has to be known.
+        partitions_without_export: Partitions with keys that the compared state lacks.
+        notes: Further facts that the reader needs.
         examples: By kind, up to 10 of each cause.
         unanswered: Partitions that workers couldn't be asked for, each with the reason; not compared.
     """
@@ -108,22 +108,22 @@ class Report:
 
     @property
     def mismatches(self) -> int:
-        """How many keys, or damaged records, aren't as they should be."""
+        """The number of keys, or damaged records, that differ."""
         return sum(self.counts[kind] for kind in MISMATCHES)
 
     @property
     def compared(self) -> int:
-        """How many keys, or damaged records, could be judged."""
+        """The number of keys, or damaged records, that could be judged."""
         return self.counts["equal"] + self.mismatches
 
     @property
     def violations(self) -> int:
-        """How many records are against an invariant of the log."""
+        """The number of records that break an invariant of the log."""
         return sum(finding.count for finding in self.findings)
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is neither a mismatch nor a violation."""
+        """True if there is neither a mismatch nor a violation."""
         return not self.mismatches and not self.violations
 
     @property
@@ -147,13 +147,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What Spark counted.
+    """The counts and examples from Spark.
 
     Attributes:
         kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `held` (rows), `live`,
             `over`.
         causes: Rows of `partition`, `cause`, `count`.
-        examples: Rows as `spark_replay.comparison.causes.name_causes` gives them.
+        examples: Rows as `spark_replay.comparison.causes.name_causes` returns them.
     """
 
     kinds: Sequence[Row]
@@ -171,7 +171,7 @@ def report(
     has_windows: bool = False,
     behind: Mapping[int, int] | None = None,
 ) -> Report:
-    """Make a report of what `spark_replay.comparison.validate.summarise_judged` gives.
+    """Make a report of what `spark_replay.comparison.validate` gives.
 
     `behind` is the number of records behind the position of each partition.
     """
@@ -209,15 +209,16 @@ def report(
         stale_copies=[str(copy) for copy in held.stale],
         partitions_without_export=sorted(number for number, count in keys.items() if count and number not in positions),
         examples=_examples(summary.examples, has_windows=has_windows),
+        unanswered=held.unanswered,
     )
 
 
 def _causes(rows: Sequence[Row]) -> dict[int, Counter[str]]:
-    found: dict[int, Counter[str]] = {}
+    causes: dict[int, Counter[str]] = {}
     for row in rows:
         if row["cause"] != NOT_JUDGED:
-            found.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
-    return found
+            causes.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
+    return causes
 
 
 def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
@@ -229,11 +230,11 @@ def _copies(held: Held) -> list[Finding]:
     if not pairs:
         return []
     counts = Counter(newer.partition for newer, _ in pairs)
-    return [finding("copies", counts, (f"{older} goes on behind {newer}" for newer, older in pairs))]
+    return [finding("copies", counts, (f"{older} continues behind {newer}" for newer, older in pairs))]
 
 
 def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Example]]:
-    found: dict[str, list[Example]] = {}
+    examples: dict[str, list[Example]] = {}
     for row in rows:
         example = Example(
             partition=row["partition"],
@@ -243,12 +244,12 @@ def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Examp
             log=side(row["log"], has_windows=has_windows),
             export=side(row["export"], has_windows=has_windows),
         )
-        found.setdefault(row["kind"], []).append(example)
-    return {kind: found[kind] for kind in KINDS if kind in found}
+        examples.setdefault(row["kind"], []).append(example)
+    return {kind: examples[kind] for kind in KINDS if kind in examples}
 
 
 def _seen(row: Row) -> str:
-    """Say what was seen: the kind first, then the fact that the cause was decided by."""
+    """Return in words what differs: the kind first, then the fact that decides the cause."""
     kind = row["kind"]
     seen = {
         "missing": "not in the export" if row["cause"] != "partition_not_held" else "no export holds its partition",
@@ -264,7 +265,7 @@ def _seen(row: Row) -> str:
 
 def _fact(row: Row) -> str:
     if row["cause"] == "overlapping_owners" and row["overlap"] is None:
-        return "two copies of the partition say that they are the owner's"
+        return "two copies of the partition claim to be the owner's"
     if row["cause"] in ("deleted_key_back", "committed_write_missing") and row["export"] is not None:
         return _held_at(row)
     facts = row.asDict(recursive=True)
@@ -277,8 +278,8 @@ def _fact(row: Row) -> str:
 
 def _held_at(row: Row) -> str:
     if row["held_at"] is None:
-        return "what is held is older"
-    return f"what is held was committed at offset {row['held_at']}"
+        return "the held value is older"
+    return f"the held value was committed at offset {row['held_at']}"
 
 
 def _extra(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""Key by key: what a changelog stands for at a held state's position, against what is held.
+"""The comparison key by key of a held state with its changelog at the state's position.
 
 Each key of the log or of the held state gets one kind:
 
@@ -6,7 +6,7 @@ Each key of the log or of the held state gets one kind:
   either side may still have.
 * `missing`: in the log, not held. `extra`: held and deleted or unknown in the log, or held twice.
 * `different`: in both, with another value or metadata.
-* `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
+* `wrong_partition`: murmur2 puts it elsewhere, or the row names another partition than its file's.
 * `without_metadata`: a record of it in the log has no key or no write metadata.
 * `superseded`: the log only has later writes of it. Compaction took the one that is held, so that
   nothing can be said; no mismatch.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,13 +39,15 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
-from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, held_point, judge
+from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge
+from spark_replay.comparison.live import Workers, open_live
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.fold import first_ten
+from spark_replay.fold.points import point_at
 from spark_replay.fold.settled import settle
-from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
+from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
@@ -65,10 +67,10 @@ def validate_exports(
     """Compare what workers hold with their changelog.
 
     Args:
-        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        source: The changelog, as `kafka(...)` or `archive(...)` returns it.
         against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
-            `task`; exports say it themselves.
+            `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
 
     Raises:
@@ -80,31 +82,58 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
-    with open_side(against, described, placement=placement) as held:
+    with open_side(against, described, placement=placement) as state:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
-        require_comparable(held, described)
-        with reading(f"{source} or the {held.kind} in {against}"):
-            found = _judged(source, described, held)
-            summary = summarise_judged(found.rows, lambda: _explained(source, held, found))
-        _require_read(summary, held)
-    owned = [part for part in held.parts if part.epoch is not None]
+        require_comparable(state, described)
+        judged, summary = _compare(source, described, state)
+        _require_read(summary, state)
+    owned = [part for part in state.parts if part.epoch is not None]
     foreign = find_foreign(source, owned, only_behind=invariants is None)
     findings: tuple[Finding, ...] = (
         (writers(foreign),) if any(foreign.behind.values()) or invariants is not None else ()
     )
     if invariants is not None:
-        findings += find_violations(source, found.topic, replace(invariants, placement=held.placement))
+        findings += find_violations(source, judged.topic, replace(invariants, placement=state.placement))
     seconds = time.monotonic() - started
     return report(
         summary,
-        topic=found.topic,
-        held=held,
+        topic=judged.topic,
+        held=state,
         findings=findings,
         seconds=seconds,
-        has_windows=bool(found.windows),
+        has_windows=bool(judged.windows),
         behind=foreign.behind,
     )
+
+
+def validate_live(
+    source: Source, workers: Workers, *, store: str, sample: int | None = None, placement: str = "key"
+) -> Report:
+    """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
+
+    Keys that are deleted in the log are asked for too.
+
+    Args:
+        source: The changelog.
+        workers: The workers.
+        store: The store's name.
+        sample: How many keys to ask for, of the same log always the same; None: all.
+        placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
+
+    Returns:
+        The report; `unanswered` names the partitions whose state couldn't be read, which aren't compared.
+
+    Raises:
+        LiveError: Workers don't answer, or not in the protocol.
+        LogTooShortError: A position of an answer lies beyond the log.
+        ReadError: Spark couldn't read the log.
+        ReplayError: What `Source.describe` raises.
+    """
+    started = time.monotonic()
+    with open_live(source, workers, store=store, sample=sample, placement=placement) as (state, topic):
+        judged, summary = _compare(source, topic, state)
+    return report(summary, topic=judged.topic, held=state, seconds=time.monotonic() - started)
 
 
 def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -115,10 +144,11 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         `source_offset`, `epoch`, `expires_at_ms`, `input`, the log's with `offset` too; null where the side has
         nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
-        boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
+        boolean, `position` bigint (null where the compared state lacks the partition), `is_over` boolean (held, and
+        expired).
     """
-    topic, held = _opened(source, against, placement)
-    return _judged(source, topic, held).rows
+    topic, state = _opened(source, against, placement)
+    return _judged(source, topic, state).rows
 
 
 def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -127,15 +157,15 @@ def explain_exports(source: Source, *, against: Path, placement: str = "key") ->
     Returns:
         Rows as of `compare_exports`, with the columns that `spark_replay.comparison.causes.name_causes` adds.
     """
-    topic, held = _opened(source, against, placement)
-    return _explained(source, held, _judged(source, topic, held))
+    topic, state = _opened(source, against, placement)
+    return _explained(source, state, _judged(source, topic, state))
 
 
 def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
-    held = _open.enter_context(open_side(against, source.describe(), placement=placement))
+    state = _open.enter_context(open_side(against, source.describe(), placement=placement))
     topic = source.describe()
-    require_comparable(held, topic)
-    return topic, held
+    require_comparable(state, topic)
+    return topic, state
 
 
 def require_comparable(held: Held, topic: Topic) -> None:
@@ -148,7 +178,7 @@ def require_comparable(held: Held, topic: Topic) -> None:
     if held.partition_count != topic.partition_count:
         raise ExportError(
             f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
-            f"{held.partition_count}: keys are placed otherwise, export again"
+            f"{held.partition_count}: keys lie in other partitions, export again"
         )
     for part in held.parts:
         if topic.topic_id and part.topic_id and part.topic_id != topic.topic_id:
@@ -180,22 +210,39 @@ def _require_read(summary: Summary, held: Held) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What `judge` returns, the log as it was then, and what it said of windows."""
+    """The rows that `judge` returns, the log at that time, and its windows."""
 
     rows: DataFrame
     topic: Topic
     windows: WindowLog
 
 
+def _compare(source: Source, topic: Topic, held: Held) -> tuple[_Judged, Summary]:
+    with reading(f"{source} or the {held.kind} in {held.where}"):
+        judged = _judged(source, topic, held)
+        return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
+
+
 def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
-    settled = settle(source, topic, held_point(topic, held), to_the_end=True)
     kept = held.read(source.spark)
-    # What the log had of the row at the held position, compaction may have taken since.
-    windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
+    if held.is_sampled:
+        asked = kept.select("partition", "key", "position")
+        settled = settle(
+            source,
+            topic,
+            point_at(topic, [None] * topic.partition_count, [0] * topic.partition_count),
+            select=lambda rows: rows.join(asked, on=["partition", "key"], how="inner"),
+            position=F.col("position"),
+        )
+        windows = NO_WINDOWS
+    else:
+        settled = settle(source, topic, held_point(topic, held), to_the_end=True)
+        # What the log had of the row at the held position, compaction may have taken since.
+        windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
     return _Judged(judge(settled.folded, settled.point, held, kept, windows=windows), settled.topic, windows)
 
 
-def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
+def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
     """Count the kinds and causes of each partition, and name up to 10 keys of each kind and cause that isn't fine.
 
     Args:
@@ -226,19 +273,12 @@ def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Sum
 
 def _explained(source: Source, held: Held, judged: _Judged) -> DataFrame:
     contested = {newer.partition for newer, _ in held.contested()}
-    return explain_rows(judged.rows, source, judged.topic, Known.of(judged.topic, contested))
-
-
-def explain_rows(
-    judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = CONTENT_AND_METADATA
-) -> DataFrame:
-    """Return the judged rows that aren't fine, with their causes."""
     return name_causes(
-        judged.where(~F.col("kind").isin(*FINE)),
-        read_rows(source, topic),
-        read_uncommitted_rows(source, topic),
-        known,
-        compared=compared,
+        judged.rows.where(~F.col("kind").isin(*FINE)),
+        read_rows(source, judged.topic),
+        read_uncommitted_rows(source, judged.topic),
+        Known.of(judged.topic, contested),
+        compared=compared_fields(held),
     )
 
 

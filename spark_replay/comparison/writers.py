@@ -98,13 +98,15 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     Raises:
         ReplayError: What `Source.describe` raises.
     """
-    topic, held = source.describe(), {part.partition: part for part in parts}
+    topic, copies = source.describe(), {part.partition: part for part in parts}
     if only_behind:
-        firsts = ((held[number].changelog_offset if number in held else end) for number, end in enumerate(topic.ends))
+        firsts = (
+            (copies[number].changelog_offset if number in copies else end) for number, end in enumerate(topic.ends)
+        )
         topic = replace(topic, starts=tuple(map(min, map(max, topic.starts, firsts), topic.ends)))
     owners, note = last_owners(source, topic)
     behind = F.col("offset") >= by_partition(
-        [_of(held, number, "changelog_offset") for number in range(topic.partition_count)]
+        [_of(copies, number, "changelog_offset") for number in range(topic.partition_count)]
     )
     fields = metadata_fields(F.col("metadata"))
     rows = read_rows(source, topic).select(
@@ -113,7 +115,9 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
         F.substring("key", 1, _SHOWN_BYTES).alias("key"),
         *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
     )
-    judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn("why", _why(topic, owners, held))
+    judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn(
+        "why", _why(topic, owners, copies)
+    )
     first = F.struct("offset", "key", "epoch", "source_offset", "input", "why")
     counts = {
         "count": F.count("why"),
@@ -121,13 +125,13 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
         "first": F.min(F.when(F.col("why").isNotNull(), first)),
     }
     with reading(str(source)):
-        found = judged.groupBy("partition").agg(*(count.alias(name) for name, count in counts.items())).collect()
-    found.sort(key=lambda row: row["partition"])
+        partitions = judged.groupBy("partition").agg(*(count.alias(name) for name, count in counts.items())).collect()
+    partitions.sort(key=lambda row: row["partition"])
     return Foreign(
-        counts={row["partition"]: row["count"] for row in found},
-        examples=[_told(row["partition"], row["first"], owners, held) for row in found if row["count"]],
+        counts={row["partition"]: row["count"] for row in partitions},
+        examples=[_told(row["partition"], row["first"], owners, copies) for row in partitions if row["count"]],
         notes=[note] if note else [],
-        behind={row["partition"]: row["behind"] for row in found},
+        behind={row["partition"]: row["behind"] for row in partitions},
     )
 
 
@@ -189,7 +193,7 @@ def last_owners(source: Source, topic: Topic) -> tuple[dict[int, LastOwner], str
 
 
 def _records(registry: KafkaSource, topic_id: str) -> dict[int, dict[str, Any]]:
-    """Return by partition what a registry says of the last owner that has written to a changelog."""
+    """Return the last owner that has written to a changelog, by partition, from a registry."""
     rows = registry.records(registry.describe()).select("offset", "value").orderBy("offset")
     with reading(str(registry)):
         values = [bytes(row["value"]) for row in rows.where(F.col("value").isNotNull()).collect()]

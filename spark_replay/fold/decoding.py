@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
-    """Which codecs: those of a store of an app. Spark's tasks import the app by its module's name.
+    """The codecs of a store of an app. Spark's tasks import the app by its module's name.
 
     Attributes:
         app: `module`, or `module:attribute`.
@@ -48,8 +48,8 @@ class Codecs:
         loaded = load_app(app)
         changelogs = {loaded.decoder(name).changelog: name for name in loaded.stores}
         if changelog not in changelogs:
-            known = ", ".join(sorted(changelogs)) or "none"
-            raise WrongTopicError(f"{changelog} isn't a changelog of the app {app}, which has: {known}")
+            names = ", ".join(sorted(changelogs)) or "none"
+            raise WrongTopicError(f"{changelog} isn't a changelog of the app {app}, which has: {names}")
         return cls(app, changelogs[changelog], _folder_of(app))
 
     def load(self) -> Any:

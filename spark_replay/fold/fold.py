@@ -99,7 +99,7 @@ def expired(expires_at_ms: Column, now_ms: Column) -> Column:
 
 
 def is_live(side: Column, as_of_ms: Column) -> Column:
-    """Tell whether a side of a comparison has the key, and it hasn't expired."""
+    """Return whether a side of a comparison has the key, not expired."""
     return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
 
 

@@ -45,12 +45,12 @@ _TOPIC_ID = "topic_id"
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """What is asked for: offsets, or a time, or neither, which means the log's end.
+    """A requested point: offsets, or a time, or neither, which means the log's end.
 
     Attributes:
         offsets: By partition the first offset that doesn't count any more; other partitions are read to their end.
         timestamp_ms: In each partition the point is its first record of this time or later; Unix milliseconds.
-        topic_id: The id of the topic that the offsets are of; empty if that isn't known.
+        topic_id: The id of the topic that the offsets are of; empty if unknown.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -100,14 +100,14 @@ class Point:
     hazards: tuple[tuple[int, int] | None, ...]
 
     def narrowed(self, topic: Topic) -> Topic:
-        """Return the topic up to where it has to be read."""
+        """Return the topic with the ends up to which it has to be read."""
         ends = []
         for end, before, hazard in zip(topic.ends, self.before, self.hazards, strict=True):
             ends.append(end if before is None else before if hazard is None else min(end, hazard[1]))
         return replace(topic, ends=tuple(ends))
 
     def unknown(self) -> Column:
-        """Tell of a row of `spark_replay.fold.fold.last_writes` whether the key's state at the point isn't known."""
+        """Return of a row of `spark_replay.fold.fold.last_writes` whether the key's state at the point is unknown."""
         since = by_partition([hazard and hazard[0] for hazard in self.hazards])
         until = by_partition([hazard and hazard[1] for hazard in self.hazards])
         left = F.coalesce(F.col("last.offset") >= since, F.lit(False))
@@ -119,7 +119,7 @@ def find_point(source: Source, topic: Topic, as_of: AsOf, *, as_of_ms: int | Non
 
     Args:
         source: The log.
-        topic: What it said of itself.
+        topic: Its description.
         as_of: What is asked for.
         as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time: now for the log's
             end, the timestamp asked for, and of an offset the timestamp of the last record below it.
@@ -151,10 +151,10 @@ def find_offsets(source: Source, topic: Topic, as_of: AsOf) -> tuple[int | None,
     if as_of.timestamp_ms is not None:
         if as_of.timestamp_ms > now_ms():
             raise PointError(f"--as-of {as_of} is in the future")
-        found = source.offsets_at(topic, as_of.timestamp_ms)
-        for number, before in enumerate(found):
+        offsets = source.offsets_at(topic, as_of.timestamp_ms)
+        for number, before in enumerate(offsets):
             _require_reached(source, topic, number, before, is_asked=before < topic.ends[number])
-        return found
+        return offsets
     if as_of.topic_id and topic.topic_id and as_of.topic_id != topic.topic_id:
         raise PointError(
             f"--as-of has offsets of a topic {topic.name} with the id {as_of.topic_id}, that of {source} has the id "
@@ -194,23 +194,23 @@ def _why_beyond(topic: Topic, number: int, before: int) -> str:
 def _times(source: Source, topic: Topic, before: Sequence[int | None]) -> list[int]:
     """Return the timestamp of the last record below each offset; now where there is no offset."""
     now = now_ms()
-    found = {number: now for number, offset in enumerate(before) if offset is None}
+    times = {number: now for number, offset in enumerate(before) if offset is None}
     width = _FIRST_LOOK
-    while len(found) < len(before):
+    while len(times) < len(before):
         starts, ends = list(topic.starts), list(topic.starts)
         for number, offset in enumerate(before):
-            if offset is not None and number not in found:
+            if offset is not None and number not in times:
                 starts[number], ends[number] = max(topic.starts[number], offset - width), offset
         look = source.records(replace(topic, starts=tuple(starts), ends=tuple(ends)))
         last = F.max_by(F.unix_millis("timestamp"), "offset").alias("last")
         with reading(str(source)):
-            found |= {row["partition"]: row["last"] for row in look.groupBy("partition").agg(last).collect()}
+            times |= {row["partition"]: row["last"] for row in look.groupBy("partition").agg(last).collect()}
         # where nothing is left below the point, no key is there to expire
-        found |= {
-            number: found.get(number, now) for number, start in enumerate(starts) if start == topic.starts[number]
+        times |= {
+            number: times.get(number, now) for number, start in enumerate(starts) if start == topic.starts[number]
         }
         width *= 100
-    return [found[number] for number in range(len(before))]
+    return [times[number] for number in range(len(before))]
 
 
 def _hazard(spans: Sequence[Span], before: int | None) -> tuple[int, int] | None:
@@ -231,12 +231,12 @@ def _parse_offsets(text: str) -> tuple[dict[int, int], str]:
     try:
         if text.startswith("@"):
             raw = json.loads(Path(text[1:]).read_text())
-            given: dict[Any, Any] = dict(raw) if isinstance(raw, dict) else dict(enumerate(raw))
+            pairs: dict[Any, Any] = dict(raw) if isinstance(raw, dict) else dict(enumerate(raw))
         else:
-            given = dict(pair.split("=") for pair in text.split(","))
-        named = given.pop(_TOPIC_ID, None)
+            pairs = dict(pair.split("=") for pair in text.split(","))
+        named = pairs.pop(_TOPIC_ID, None)
         topic_id = "" if named is None else str(uuid.UUID(named))
-        offsets = {int(number): int(offset) for number, offset in given.items()}
+        offsets = {int(number): int(offset) for number, offset in pairs.items()}
     except OSError as error:
         raise PointError(f"--as-of: the offsets can't be read: {error}") from error
     except MISSHAPEN as error:

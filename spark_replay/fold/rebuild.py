@@ -43,7 +43,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltPartition:
-    """What a rebuild found in one partition.
+    """The result of a rebuild for one partition.
 
     Attributes:
         partition: The partition.
@@ -62,7 +62,7 @@ class RebuiltPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownKey:
-    """A key whose state at the point isn't known: it was written again at `later_offset`."""
+    """A key whose state at the point is unknown: it was written again at `later_offset`."""
 
     partition: int
     key: str
@@ -71,7 +71,7 @@ class UnknownKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What a rebuild read and wrote; `_rebuild.json` holds the same.
+    """The result of a rebuild; `_rebuild.json` holds the same.
 
     Attributes:
         changelog: The topic.
@@ -81,7 +81,7 @@ class Rebuilt:
         keys: Rows written.
         records: Records read.
         without_metadata: How many of these have no key or no write metadata that this release reads: damage.
-        unknown: Keys whose state at the point isn't known, see `spark_replay.fold.points`; they aren't in the rebuild.
+        unknown: Keys whose state at the point is unknown, see `spark_replay.fold.points`; they aren't in the rebuild.
         undecodable: Keys and values that aren't what the app's store declares; None if none were decoded.
         seconds: How long it took.
         format: `parquet` or `delta`.
@@ -114,7 +114,7 @@ class Rebuilt:
 
 
 class RebuildSummary(msgspec.Struct, frozen=True):
-    """What is read of `_rebuild.json`; fields that have a default aren't in all rebuilds."""
+    """The fields of `_rebuild.json` that are read; those with a default aren't in all rebuilds."""
 
     changelog: str
     partitions: tuple[RebuiltPartition, ...]
@@ -129,7 +129,7 @@ def rebuild_state(
     """Return the state that a changelog stands for at a point.
 
     Args:
-        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        source: The changelog, as `kafka(...)` or `archive(...)` returns it.
         as_of: The point, as `--as-of` takes it.
         as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time.
         app: `module` or `module:app`; adds the columns `key_json` and `value_json`, decoded by the app's codecs.
@@ -138,7 +138,7 @@ def rebuild_state(
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
         `expires_at_ms` bigint (0: never), `offset` bigint, the record's own, `input` int (the place of the input that
         `source_offset` is of, null for an actor with one). The four of the write metadata are null where the key's last
-        record carries none. Keys whose state isn't known are left out, see `unknown_keys`, and rows of windows that are
+        record carries none. Keys whose state is unknown are left out, see `unknown_keys`, and rows of windows that are
         past their retention.
 
     Raises:
@@ -153,7 +153,7 @@ def rebuild_state(
 
 
 def unknown_keys(source: Source, *, as_of: AsOf | str) -> DataFrame:
-    """Return the keys whose state at a point isn't known, see `spark_replay.fold.points`.
+    """Return the keys whose state at a point is unknown, see `spark_replay.fold.points`.
 
     Returns:
         `partition` int, `key` binary, `later_offset` bigint, of the first record at or above the point.
@@ -176,12 +176,12 @@ class Folded:
 
     @property
     def rows(self) -> DataFrame:
-        """What `spark_replay.fold.fold.last_writes` returns, and `unknown`: the state of the key isn't known."""
+        """The rows of `spark_replay.fold.fold.last_writes`, and `unknown`: the state of the key is unknown."""
         return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
 
     @property
     def windows(self) -> WindowLog:
-        """What it says of windows. Of a window store's log this reads a row of each partition."""
+        """The window facts of the log. Of a window store's log this reads a row of each partition."""
         return folded_windows(self.settled.folded, self.settled.topic)
 
     @property
@@ -195,7 +195,7 @@ class Folded:
 
     @property
     def unknown(self) -> DataFrame:
-        """The keys whose state isn't known, as `unknown_keys` shapes them."""
+        """The keys whose state is unknown, as `unknown_keys` shapes them."""
         return self.rows.where("unknown").select("partition", "key", "later_offset")
 
     def kept(self) -> Folded:
@@ -242,13 +242,13 @@ def write_rebuild(
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
-        found = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
-        topic, point = found.settled.topic, found.settled.point
-        counts = _counts(found.rows)
+        folded = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
+        topic, point = folded.settled.topic, folded.settled.point
+        counts = _counts(folded.rows)
         below = counts.pop("below")
         _require_changelog(source, counts)
-        windows = found.windows
-        state = found.state_of(windows)
+        windows = folded.windows
+        state = folded.state_of(windows)
         write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
         keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
         parts = _partitions(topic, point, keys)
@@ -263,7 +263,7 @@ def write_rebuild(
             seconds=round(time.monotonic() - started, 3),
             format=file_format,
             partitions=parts,
-            unknown_keys=_examples(found.unknown) if counts["unknown"] else (),
+            unknown_keys=_examples(folded.unknown) if counts["unknown"] else (),
             notes=(
                 *_notes(topic, point, windows),
                 *_before_all(source, topic, _as_of(as_of), below),
@@ -293,22 +293,22 @@ def _require_whole(folder: Path, summary: RebuildSummary) -> None:
     """Check that the files of each partition have the rows that the summary tells: Spark reads what is there."""
     for part in summary.partitions:
         number, expected = part.partition, part.keys
-        found = 0
+        rows = 0
         for file in (folder / f"partition={number}").glob("*.parquet"):
             try:
-                found += pyarrow.parquet.read_metadata(file).num_rows
+                rows += pyarrow.parquet.read_metadata(file).num_rows
             except (OSError, pyarrow.ArrowException) as error:
                 reason = str(error).splitlines()[0]
                 raise ReadError(f"{file} of a rebuild can't be read ({reason}): rebuild again") from error
-        if found != expected:
+        if rows != expected:
             raise ReadError(
-                f"partition {number} of the rebuild in {folder} has {found} rows, and was written with {expected}: "
+                f"partition {number} of the rebuild in {folder} has {rows} rows, and was written with {expected}: "
                 "rebuild again, or give a folder that this machine sees"
             )
 
 
 def read_summary(folder: Path) -> RebuildSummary:
-    """Read what a rebuild says of itself; `ReadError` if the folder is no rebuild."""
+    """Read a rebuild's summary; `ReadError` if the folder is no rebuild."""
     try:
         return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=RebuildSummary)
     except (OSError, *MALFORMED, msgspec.MsgspecError) as error:
@@ -355,8 +355,8 @@ def _partitions(topic: Topic, point: Point, keys: Mapping[int, int]) -> tuple[Re
 def _notes(topic: Topic, point: Point, windows: WindowLog) -> Iterator[str]:
     for number in windows.lost:
         yield (
-            f"the stream time of partition {number} at the point isn't known, since it was written again: what was "
-            "past its retention may be in it; an archive that was made before would know (--archive)"
+            f"the stream time of partition {number} at the point is unknown, since it was written again: what was "
+            "past its retention may be in it; an archive that was made before has it (--archive)"
         )
     for number, before in enumerate(point.before):
         start, spans = topic.starts[number], topic.spans[number] if topic.spans else ()
@@ -370,7 +370,7 @@ def _notes(topic: Topic, point: Point, windows: WindowLog) -> Iterator[str]:
 
 
 def _before_all(source: Source, topic: Topic, as_of: AsOf, below: int) -> Iterator[str]:
-    """Say that a time lies before the first record, which is likely to be a mistake in it."""
+    """Return a note that a time lies before the first record: it is likely to be a mistake."""
     if as_of.timestamp_ms is None or below or topic.starts == topic.ends:
         return
     first = source.records(topic).agg(F.min(F.unix_millis("timestamp")).alias("first")).collect()[0]["first"]
@@ -389,7 +389,7 @@ def _examples(unknown: DataFrame) -> tuple[UnknownKey, ...]:
 def _read_back(
     spark: SparkSession, folder: Path, state: DataFrame, file_format: str, *, is_decoded: bool
 ) -> tuple[dict[int, int], int | None]:
-    """Check that what was written can be read; give the keys of each partition, and how many weren't decoded.
+    """Check that what was written can be read; return the keys of each partition, and how many weren't decoded.
 
     Raises:
         TargetError: Rows are missing, or are others.
@@ -397,7 +397,7 @@ def _read_back(
     lost = F.col("key_json").isNull() | F.col("value_json").isNull() if is_decoded else F.lit(False)
     extra = "key_json string, value_json string, " if is_decoded else ""
     rows = read_files(spark, folder, file_format, extra + COLUMNS)
-    found = digests(rows, state.columns, lost=F.count_if(lost))
-    require_same(digests(state, state.columns), found, folder)
-    keys = {number: digest.rows for number, digest in found.items()}
-    return keys, sum(digest.more for digest in found.values()) if is_decoded else None
+    read = digests(rows, state.columns, lost=F.count_if(lost))
+    require_same(digests(state, state.columns), read, folder)
+    keys = {number: digest.rows for number, digest in read.items()}
+    return keys, sum(digest.more for digest in read.values()) if is_decoded else None

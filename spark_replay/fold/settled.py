@@ -42,7 +42,7 @@ Select = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What a log stands for at a point, as of one moment.
+    """The state of a log at a point, as of one moment.
 
     Attributes:
         topic: The topic; its ends are where the log ended at that moment.
@@ -73,9 +73,9 @@ def settle(
 
     Args:
         source: The log.
-        topic: What it said of itself.
+        topic: Its description.
         point: Where to fold.
-        to_the_end: Whether all records behind the point are looked at; else only those that tell what isn't known.
+        to_the_end: Whether to read all records behind the point; else only those that show which keys are unknown.
         select: Applied to the rows of the log before they are folded.
         position: A column of the selected rows with each key's own position, in place of the point's offsets.
 
@@ -93,11 +93,11 @@ def settle(
             topic = _described_again(source, topic)
             point = point_at(topic, point.before, point.times_ms)
         with reading(str(source)):
-            found = fold.settled(source.live, topic, point, risky)
-        if found is not None:
-            return found
+            settled = fold.settled(source.live, topic, point, risky)
+        if settled is not None:
+            return settled
     raise ReadError(
-        f"{source} was compacted while it was read, {ATTEMPTS} times: what it held at the point can't be told. Try "
+        f"{source} was compacted while it was read, {ATTEMPTS} times: its state at the point is unknown. Try "
         "again, raise the topic's min.compaction.lag.ms, or give an archive that was begun before the point (--archive)"
     )
 

@@ -31,12 +31,12 @@ _TO_THE_END = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WindowLog:
-    """What the rows `m` of a changelog say; false where it is neither a window store's nor a join's.
+    """The facts in the rows `m` of a changelog; false where it is neither a window store's nor a join's.
 
     Attributes:
         expired: By partition, rows with its first letter that come before it are past their retention; None where that
-            isn't known, empty bytes where there are none.
-        lost: Partitions whose row `m` isn't known at the point, since it was written again later.
+            is unknown, empty bytes where there are none.
+        lost: Partitions whose row `m` is unknown at the point, since it was written again later.
     """
 
     expired: tuple[bytes | None, ...] = ()
@@ -46,14 +46,14 @@ class WindowLog:
         return any(row is not None for row in self.expired)
 
     def or_else(self, other: WindowLog) -> WindowLog:
-        """Return what is known here, and in partitions where nothing is, what the other one knows."""
+        """Return these facts, and the other's for partitions without any."""
         if not self or not other:
             return self or other
         both = zip(self.expired, other.expired, strict=True)
         return WindowLog(tuple(theirs if ours is None else ours for ours, theirs in both), self.lost)
 
     def past(self) -> Column:
-        """Tell of a row with `partition` and `key` whether it is past its retention."""
+        """Return of a row with `partition` and `key` whether it is past its retention."""
         if not self:
             return F.lit(False)
         first = F.get(F.array(*(F.lit(row).cast("binary") for row in self.expired)), F.col("partition"))
@@ -61,7 +61,7 @@ class WindowLog:
         return F.coalesce(is_before, F.lit(False))
 
     def entries(self) -> Column:
-        """Tell of a row with `key` whether it is there only as long as a close or a change waits."""
+        """Return of a row with `key` whether it exists only while a close or a change is pending."""
         return F.substring("key", 1, 1).isin(b"e", b"c")
 
     def home(self, partition_count: int) -> Column:
@@ -79,23 +79,23 @@ NO_WINDOWS = WindowLog()
 
 
 def folded_windows(folded: DataFrame, topic: Topic) -> WindowLog:
-    """Return what a fold says of windows; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
+    """Return the window facts of a fold; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
     if not topic.deletes:
         return NO_WINDOWS
-    found = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
-    return _window_log(found.collect(), topic.partition_count)
+    rows = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
+    return _window_log(rows.collect(), topic.partition_count)
 
 
 def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
-    """Return the same of rows that somebody holds, with `partition`, `key` and `value`."""
+    """Return the window facts of held rows, with `partition`, `key` and `value`."""
     if not topic.deletes:
         return NO_WINDOWS
-    found = kept.where(_is_progress()).select("partition", "value")
-    return _window_log(found.collect(), topic.partition_count)
+    rows = kept.where(_is_progress()).select("partition", "value")
+    return _window_log(rows.collect(), topic.partition_count)
 
 
 def newest_windows(source: Source, topic: Topic) -> WindowLog:
-    """Return what the newest rows `m` of a log say, for which it is read.
+    """Return the window facts in the newest rows `m` of a log, for which it is read.
 
     Raises:
         ReadError: Spark couldn't read the log.
@@ -104,8 +104,8 @@ def newest_windows(source: Source, topic: Topic) -> WindowLog:
         return NO_WINDOWS
     rows = read_rows(source, topic).where(_is_progress()).groupBy("partition")
     with reading(str(source)):
-        found = rows.agg(F.max_by("value", "offset").alias("value")).collect()
-    return _window_log(found, topic.partition_count)
+        newest = rows.agg(F.max_by("value", "offset").alias("value")).collect()
+    return _window_log(newest, topic.partition_count)
 
 
 def _is_progress() -> Column:

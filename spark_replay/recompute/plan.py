@@ -1,4 +1,4 @@
-"""What a recompute reads: which offsets of the inputs, which changelogs, from which state.
+"""The plan of a recompute: the offsets of the inputs, the changelogs, and the state to begin with.
 
 The replay ends at the group's committed offsets, since they say which records are handled, also those that wrote
 nothing; where the group has no offset any more, at the highest source offset in the changelogs. The offsets are read
@@ -35,13 +35,13 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What is read of one input, by partition.
+    """The offsets of one input, by partition.
 
     Attributes:
         topic: The input as it is now.
         starts: The first offset that is replayed.
         bounds: The offset that the replay stops before.
-        bound_by: What says so: `committed` or `changelog`.
+        bound_by: The origin of the bound: `committed` or `changelog`.
         metadata: That of the group's committed offset.
     """
 
@@ -54,7 +54,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompute:
-    """What a recompute will do; made by `plan_recompute`.
+    """The plan of a recompute; made by `plan_recompute`.
 
     Attributes:
         brokers, kafka_options: Where Kafka is.
@@ -67,7 +67,7 @@ class Recompute:
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
         turns: By input, what goes first among records of one timestamp, lowest first.
-        timed: The inputs whose values say their time by a field.
+        timed: The inputs whose values have their time in a field.
     """
 
     brokers: str
@@ -85,21 +85,21 @@ class Recompute:
     @property
     def input(self) -> str:
         """The inputs' names."""
-        return ", ".join(one.topic.name for one in self.inputs)
+        return ", ".join(each.topic.name for each in self.inputs)
 
     @property
     def bounds(self) -> list[tuple[int, ...]]:
         """By input and partition, the offset that the replay stops before."""
-        return [one.bounds for one in self.inputs]
+        return [each.bounds for each in self.inputs]
 
     @property
     def offsets(self) -> int:
-        """How many offsets of the inputs are read; markers and aborted records among them."""
-        return sum(sum(one.bounds) - sum(one.starts) for one in self.inputs)
+        """The number of offsets of the inputs that are read, markers and aborted records included."""
+        return sum(sum(each.bounds) - sum(each.starts) for each in self.inputs)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What is read, for a machine."""
+        """The plan for a machine."""
         return {
             "app": self.module,
             "actor": self.actor,
@@ -113,9 +113,9 @@ class Recompute:
                 for start, end in zip(topic.starts, topic.ends, strict=True)
             ),
             "partitions": [
-                {"topic": one.topic.name, "partition": number, "start": start, "end": end, "end_by": by}
-                for one in self.inputs
-                for number, (start, end, by) in enumerate(zip(one.starts, one.bounds, one.bound_by, strict=True))
+                {"topic": each.topic.name, "partition": number, "start": start, "end": end, "end_by": by}
+                for each in self.inputs
+                for number, (start, end, by) in enumerate(zip(each.starts, each.bounds, each.bound_by, strict=True))
             ],
         }
 
@@ -141,7 +141,7 @@ def plan_recompute(
         store: Which of its stores is compared; all that follow from the input if left out.
         from_state: A folder with a rebuild of each of the actor's stores, made at one point of the input: the replay
             begins there.
-        accept_missing_input: Whether to go on if the first inputs, or those behind the state, aren't there any more.
+        accept_missing_input: Whether to go on if the first inputs, or those behind the state, are deleted.
         kafka_options: Settings of the Kafka client, such as `security.protocol`.
 
     Raises:
@@ -221,33 +221,33 @@ def require_same_topics(
     committed: Sequence[CommittedOffset],
     first_epoch: Callable[[int], int | None],
 ) -> None:
-    """See that the group's last commits were about these topics, and the state is of this input only.
+    """Check that the group's last commits were of these topics, and the state is of this input only.
 
     Args:
         replayer: What `spark_replay.apps` describes.
         source: The input as it is now.
         changelogs: By store, its changelog as it is now.
         committed: The group's offset of each partition.
-        first_epoch: Gives the lowest owner's epoch in a partition of the changelogs, None if there is no state.
+        first_epoch: Returns the lowest owner's epoch in a partition of the changelogs, None if there is no state.
 
     Raises:
         InputError: A topic was re-created after the commit. The error names both ids.
     """
     for number, (_, metadata) in enumerate(committed):
-        known = replayer.topics_of(metadata)
-        topics = [(source, known.input_id), *((topic, known.changelog_id(name)) for name, topic in changelogs.items())]
+        mark = replayer.topics_of(metadata)
+        topics = [(source, mark.input_id), *((topic, mark.changelog_id(name)) for name, topic in changelogs.items())]
         for topic, known_id in topics:
             if known_id and topic.topic_id and known_id != topic.topic_id:
                 raise InputError(
                     f"when group {replayer.group} made its last commit of {source.name} partition {number}, "
-                    f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was made "
-                    "anew since, or this is another cluster. Offsets of one say nothing of the other"
+                    f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was "
+                    "re-created since, or this is another cluster. Offsets of one don't apply to the other"
                 )
-        if known.is_recreated and (first := first_epoch(number)) is not None and first < known.since:
+        if mark.is_recreated and (first := first_epoch(number)) is not None and first < mark.since:
             raise InputError(
-                f"{source.name} with the id {source.topic_id} took the place of another topic: partition {number} has "
-                f"state of the owners' epochs {first} to {known.since - 1}, whose input offsets are of that one. It "
-                "can't be compared with what follows from this one alone"
+                f"{source.name} with the id {source.topic_id} replaces another topic: partition {number} has "
+                f"state of the owners' epochs {first} to {mark.since - 1}, whose input offsets are of the former "
+                "topic. That state can't be compared with a replay of the new topic alone"
             )
 
 
@@ -256,10 +256,10 @@ def _chosen(replayer: Any, store: str | None) -> dict[str, str]:
         if not replayer.changelogs:
             raise AppError(f"actor {replayer.actor} keeps no state: there is nothing to compare")
         return dict(replayer.changelogs)
-    known = _all_stores(replayer)
-    if store not in known:
-        raise AppError(f"actor {replayer.actor} has no store {store!r}, it has {', '.join(known) or 'none'}")
-    return {store: known[store]}
+    stores = _all_stores(replayer)
+    if store not in stores:
+        raise AppError(f"actor {replayer.actor} has no store {store!r}, it has {', '.join(stores) or 'none'}")
+    return {store: stores[store]}
 
 
 def _all_stores(replayer: Any) -> dict[str, str]:
@@ -332,7 +332,7 @@ def _require_inputs(
             raise LogTooShortError(
                 f"{source.name} partition {number} begins at offset {first}, after the state's {start}: the inputs in "
                 f"between are gone.{deleted} Take a later state, or go on without them (--accept-missing-input), which "
-                "is the same if they wrote nothing"
+                "changes nothing if they wrote nothing"
             )
         begin = "Begin with the state of that point or a later one (--from-state), or accept"
         if len(replayer.topics) > 1:
@@ -344,7 +344,7 @@ def _require_inputs(
 
 
 class _Facts:
-    """What has to be read of the changelogs before the replay, if anything; each is read once."""
+    """The facts of the changelogs that the replay needs; each is read at most once."""
 
     def __init__(
         self, spark: SparkSession, brokers: str, changelogs: Mapping[str, Topic], options: Mapping[str, str]
@@ -358,7 +358,7 @@ class _Facts:
         self._epochs: dict[int, int] | None = None
 
     def next_source(self, place: int, partition: int) -> int:
-        """Return the offset behind the last record of an input that a changelog tells of, 0 if none does."""
+        """Return the offset behind the last record of an input that a changelog names, 0 if none does."""
         if place not in self._next:
             self._next[place] = self._highest(self._rows().where(F.col("input") == place))
         return self._next[place].get(partition, 0)
@@ -373,7 +373,7 @@ class _Facts:
     def next_kept(self, partition: int, folders: Mapping[str, Path]) -> int:
         """Return the offset behind the last input that the rebuilds know of."""
         if self._kept is None:
-            found = []
+            epochs = []
             for store, folder in folders.items():
                 ends = {part.partition: part.end_offset for part in _summary(folder).partitions}
                 place = F.element_at(
@@ -381,9 +381,9 @@ class _Facts:
                 )
                 kept = read_rebuild(self._spark, folder)
                 log = self._rows_of(store).where(F.col("offset") < place)
-                found += [self._highest(log), self._highest(kept)]
-            numbers = {number for highest in found for number in highest}
-            self._kept = {number: max(highest.get(number, 0) for highest in found) for number in numbers}
+                epochs += [self._highest(log), self._highest(kept)]
+            numbers = {number for highest in epochs for number in highest}
+            self._kept = {number: max(highest.get(number, 0) for highest in epochs) for number in numbers}
         return self._kept.get(partition, 0)
 
     def last_ms(self, bounds: Sequence[Sequence[int]]) -> tuple[int | None, ...]:
@@ -417,8 +417,8 @@ class _Facts:
 
     def _by_partition(self, rows: DataFrame, value: Any) -> dict[int, int]:
         with reading(f"the changelogs {', '.join(topic.name for topic in self._changelogs.values())}"):
-            found: list[Row] = rows.groupBy("partition").agg(value.alias("found")).collect()
-        return {row["partition"]: row["found"] for row in found if row["found"] is not None}
+            values: list[Row] = rows.groupBy("partition").agg(value.alias("found")).collect()
+        return {row["partition"]: row["found"] for row in values if row["found"] is not None}
 
 
 def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:

@@ -70,7 +70,7 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
             examples = [] if all(row["kind"] in FINE for row in counted) else _examples(judged)
     finally:
         replayed.unpersist()
-    seconds, windowed = time.monotonic() - started, {store for store, known in windows.items() if known}
+    seconds, windowed = time.monotonic() - started, {store for store, facts in windows.items() if facts}
     return recomputed(plan, told=told, counted=counted, examples=examples, seconds=seconds, windowed=windowed)
 
 
@@ -90,7 +90,7 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
 
 
 def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
-    """Return what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
+    """Return the output of the replays, as `recompute_worker.OUTPUT_SCHEMA` has it."""
     context = spark.sparkContext
     if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
         # pyspark would take the first python3 on PATH, which needn't have what the app needs
@@ -120,9 +120,9 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
 
 
 def _input(spark: SparkSession, plan: Recompute, place: int) -> DataFrame:
-    one = plan.inputs[place]
-    source = kafka(spark, plan.brokers, one.topic.name, plan.kafka_options)
-    records = source.in_order(replace(one.topic, starts=one.starts, ends=one.bounds))
+    part = plan.inputs[place]
+    source = kafka(spark, plan.brokers, part.topic.name, plan.kafka_options)
+    records = source.in_order(replace(part.topic, starts=part.starts, ends=part.bounds))
     return records.select(
         "partition",
         F.lit(place).alias("input"),
@@ -154,7 +154,7 @@ def _ranked(plan: Recompute, place: int, records: DataFrame) -> DataFrame:
 def _turn(plan: Recompute) -> Column:
     """Return what goes first among records of one timestamp."""
     place = F.col("input")
-    return F.coalesce(*(F.when(place == one, F.lit(turn)) for one, turn in enumerate(plan.turns)), place)
+    return F.coalesce(*(F.when(place == number, F.lit(turn)) for number, turn in enumerate(plan.turns)), place)
 
 
 def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
@@ -175,9 +175,9 @@ def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
 
 
 def _windows(spark: SparkSession, plan: Recompute) -> dict[str, WindowLog]:
-    """Return by store what its changelog says of windows by now: those that are past their retention aren't compared.
+    """Return the current window facts of each store's changelog: those that are past their retention aren't compared.
 
-    What it said at the point of the comparison, compaction may have taken.
+    Compaction may have removed the facts at the point of the comparison.
     """
     return {
         store: newest_windows(kafka(spark, plan.brokers, changelog.name, plan.kafka_options), changelog)
@@ -187,10 +187,10 @@ def _windows(spark: SparkSession, plan: Recompute) -> dict[str, WindowLog]:
 
 def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame, windows: Mapping[str, WindowLog]) -> DataFrame:
     as_of, past = F.lit(now_ms()), F.lit(False)
-    for store, known in windows.items():
-        if known:
+    for store, facts in windows.items():
+        if facts:
             # Which entries for closes are left depends on when the closes before them were handled.
-            past = past | ((F.col("store") == store) & (known.past() | known.entries()))
+            past = past | ((F.col("store") == store) & (facts.past() | facts.entries()))
     sides = reduce(lambda left, right: left.unionAll(right), [_states(replayed), _unknowns(plan, replayed)])
     for store in plan.changelogs:
         sides = sides.unionAll(_logged(spark, plan, store))
@@ -244,10 +244,10 @@ def _sided(rows: DataFrame, side: str, **columns: Column) -> DataFrame:
         "reason": "string",
         "input": "int",
     }
-    given = {name: F.col(name) for name in types if name in rows.columns} | columns
+    fields = {name: F.col(name) for name in types if name in rows.columns} | columns
     empty = F.lit(None)
     return rows.select(
-        F.lit(side).alias("side"), *(given.get(name, empty).cast(kind).alias(name) for name, kind in types.items())
+        F.lit(side).alias("side"), *(fields.get(name, empty).cast(kind).alias(name) for name, kind in types.items())
     )
 
 
@@ -297,20 +297,20 @@ def _told(replayed: DataFrame) -> list[Any]:
 
 
 def _examples(judged: DataFrame) -> list[Row]:
-    found = first_ten(judged.where(~F.col("kind").isin(*FINE)), of=("store", "kind"), sides=("log", "recomputed"))
-    return sorted(found, key=lambda row: (row["store"], row["kind"]))
+    rows = first_ten(judged.where(~F.col("kind").isin(*FINE)), of=("store", "kind"), sides=("log", "recomputed"))
+    return sorted(rows, key=lambda row: (row["store"], row["kind"]))
 
 
 @contextmanager
 def _replaying(plan: Recompute) -> Iterator[None]:
-    """Tell what a replay failed with; a Spark error that isn't one is told as `reading` does."""
+    """Raise a replay's own failure; other Spark errors are raised as by `reading`."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     with reading(f"input {plan.input} or its changelogs"):
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
-            found = _FAILURE.findall(str(error))
-            if not found:
+            failures = _FAILURE.findall(str(error))
+            if not failures:
                 raise
-            raise RecomputeError(found[-1]) from error
+            raise RecomputeError(failures[-1]) from error

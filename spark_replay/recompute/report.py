@@ -1,4 +1,4 @@
-"""What a recompute found: counts, examples, and how both are shown."""
+"""The result of a recompute: counts, examples, and how both are shown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """What a recompute found.
+    """The result of a recompute.
 
     Attributes:
         app, actor, input: What was replayed; several inputs are separated by commas.
@@ -76,7 +76,7 @@ class Recomputed:
 
     @property
     def mismatches(self) -> int:
-        """How many keys differ for a reason that isn't known to be harmless."""
+        """The number of keys that differ, without those that differ for a harmless reason."""
         return sum(self.counts[kind] for kind in DIFFERENCES)
 
     @property
@@ -153,12 +153,14 @@ def _notes(found: Recomputed) -> list[str]:
     notes = [f"{found.records} records replayed"]
     if by_changelog:
         numbers = ", ".join(by_changelog)
-        notes.append(f"no committed offset of {numbers}: replayed as far as the changelogs tell")
+        notes.append(f"no committed offset of {numbers}: replayed up to the last input that the changelogs name")
     notes += [f"not in the input, {count} times: {reason}" for reason, count in found.unknown_events.items()]
-    for one in found.differences:
-        why = "" if one.unknown is None else f" ({one.unknown})"
-        notes.append(f"{one.kind}: store {one.store} partition {one.partition} key {one.key}{why}")
-        notes += [f"    log: {side_line(one.log)}", f"    recomputed: {side_line(one.recomputed)}"]
+    for difference in found.differences:
+        why = "" if difference.unknown is None else f" ({difference.unknown})"
+        notes.append(
+            f"{difference.kind}: store {difference.store} partition {difference.partition} key {difference.key}{why}"
+        )
+        notes += [f"    log: {side_line(difference.log)}", f"    recomputed: {side_line(difference.recomputed)}"]
     return notes
 
 

@@ -1,4 +1,4 @@
-"""What a recompute runs inside Spark's Python workers: one replay a partition of the inputs.
+"""The part of a recompute that runs inside Spark's Python workers: one replay a partition of the inputs.
 
 Records come in the order in which they are handled and are handed to the app one after the other. They come as rows
 and not as Arrow batches because Spark wants pandas on every executor for those. Needs no pyspark.
@@ -31,7 +31,7 @@ Row = Sequence[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is replayed.
+    """The replay of one partition of the inputs, as Spark's tasks get it.
 
     Attributes:
         module, actor: The app's module, the actor's name.
@@ -61,7 +61,7 @@ class _Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventTimeOf:
-    """Tells by which time a worker orders a record of an input among those of others.
+    """The time by which a worker orders a record of an input among those of others.
 
     Attributes:
         module, actor: The app's module, the actor's name.
@@ -77,7 +77,7 @@ class EventTimeOf:
     def __call__(
         self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]] | None
     ) -> int:
-        """Return it, Unix milliseconds.
+        """Return the event time, Unix milliseconds.
 
         Raises:
             RecomputeError: The app can't be used here. One line, which Spark hands on.
@@ -95,7 +95,7 @@ def _time_of(module: str, actor: str, partition_count: int) -> Any:
 
 
 def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
-    """Replay the partitions in the rows, whose columns are `INPUT_COLUMNS`; give rows of `OUTPUT_SCHEMA`.
+    """Replay the partitions in the rows, whose columns are `INPUT_COLUMNS`; return rows of `OUTPUT_SCHEMA`.
 
     Raises:
         RecomputeError: The app can't be used here, or a replay failed. One line, which Spark hands on.
@@ -106,7 +106,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
         replayer = load_replayer(job.module, job.actor, where=THERE)
         for number, group in groupby(rows, key=itemgetter(0)):
             kept, records = _split(number, group)
-            found = replayer.run(
+            result = replayer.run(
                 number,
                 records,
                 partition_count=len(job.starts),
@@ -117,7 +117,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
                 topic_ids=job.topic_ids,
                 metadata=job.metadata[number],
             )
-            for row in found:
+            for row in result:
                 yield number, *row
     except RecomputeError:
         raise

@@ -1,1 +1,1 @@
-"""What the user is told, as text and as a page."""
+"""The results of commands, as text and as a page."""

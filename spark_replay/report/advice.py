@@ -1,4 +1,4 @@
-"""What to do about a mismatch, by its cause. A cause without an entry refers to the report's examples."""
+"""The remedy of a mismatch, by its cause. A cause without an entry refers to the report's examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADVICE = {
         "else than the app writes to the changelog: find it."
     ),
     "held_twice": "Export again. If it stays, the export's files were mixed up or damaged.",
-    "partition_not_held": "Export on all workers, and see that each partition has an owner.",
+    "partition_not_held": "Export on all workers, and check that each partition has an owner.",
     "overlapping_owners": (
         "An owner that had been replaced could still write. Keep the logs of both workers, see whether anything other "
         "than the app writes, and validate the outputs too."
@@ -29,7 +29,7 @@ _ADVICE = {
     "deleted_key_back": _RESTORE,
     "committed_write_missing": _RESTORE,
     "never_committed": _RESTORE,
-    "unknown": "Compare with an archive that was begun earlier (--archive), which has what compaction took.",
+    "unknown": "Compare with an archive that was begun earlier (--archive): it has what compaction removed.",
     "only_first": "Expected if the key was deleted, or not yet mirrored, between the two.",
     "only_second": "Expected if the key was written between the two.",
     "other_value": "Expected if the key was written between the two.",
@@ -38,10 +38,10 @@ _ADVICE = {
 
 
 def advice_for(cause: str) -> str:
-    """Say what to do about a cause."""
+    """Return the remedy of a cause."""
     return _ADVICE.get(cause, "See the examples.")
 
 
 def meaning_of(cause: str) -> str:
-    """Say what a cause means."""
+    """Return the meaning of a cause in words."""
     return (CAUSES | DIFFERENCES).get(cause, cause.replace("_", " "))

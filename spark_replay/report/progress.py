@@ -1,4 +1,4 @@
-"""What Spark is doing, while it does it."""
+"""The progress of Spark's jobs, while they run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _follow(tracker: StatusTracker, shown: Progress, what: str, stop: threading.
     bar = shown.add_task(what, total=None)
     started = told = time.monotonic()
     while not stop.wait(_POLL_S):
-        # the session may end while we ask; what failed is told by whoever runs the job
+        # the session may end while we ask; the caller that runs the job reports its failure
         with suppress(Py4JError, OSError):
             for stage in {*stages, *tracker.getActiveStageIds()}:
                 info = tracker.getStageInfo(stage)

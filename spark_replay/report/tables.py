@@ -29,10 +29,10 @@ def show(found: Report, console: Console) -> None:
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """Print what the checks of a log found."""
-    for found in findings:
-        verdict = "holds" if not found.count else f"{found.count:,} records are against it"
-        lines = [f"{found.check}: {found.means}: {verdict}"]
-        lines += [f"    {text}" for text in (*found.examples[:_EXAMPLES], *found.notes)]
+    for finding in findings:
+        verdict = "holds" if not finding.count else f"{finding.count:,} records break it"
+        lines = [f"{finding.check}: {finding.means}: {verdict}"]
+        lines += [f"    {text}" for text in (*finding.examples[:_EXAMPLES], *finding.notes)]
         for line in lines:
             say(console, line)
 
@@ -51,12 +51,15 @@ def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int,
 
 
 def _lines(found: Report) -> list[str]:
-    lines = [f"nobody holds partition {number}, which has keys" for number in found.partitions_without_export]
+    lines = [
+        f"partition {number} has keys in the log, and the compared state lacks the partition"
+        for number in found.partitions_without_export
+    ]
     lines += [f"not compared: partition {number}: {reason}" for number, reason in sorted(found.unanswered.items())]
     lines += [f"stale copy, not compared: {copy}" for copy in found.stale_copies]
     lines += found.notes
     if found.over:
-        lines.append(f"{found.over:,} keys are held that expired and aren't removed yet")
+        lines.append(f"{found.over:,} expired keys aren't removed yet; no mismatch")
     for kind, examples in found.examples.items():
         for example in examples:
             lines.append(f"{kind}: partition {example.partition} key {example.key}: {example.cause}: {example.seen}")

@@ -39,13 +39,13 @@ _OVERHEAD_BYTES = 1_024
 def publish_state(
     source: KafkaSource, target: KafkaSource, *, partitions: int | None = None, placed_by_key: bool = False
 ) -> int:
-    """Write the state that a changelog stands for into another topic, and give the number of keys.
+    """Write the state that a changelog stands for into another topic, and return the number of keys.
 
     The topic is made like the changelog if it is missing. With another number of partitions each key goes where
     murmur2 puts it, otherwise it stays where it is.
 
     Args:
-        source: The changelog, which nobody writes to: the app's workers are stopped.
+        source: The changelog. No program writes to it: the app's workers are stopped.
         target: The new changelog.
         partitions: How many the new one has; as many as the old one if left out.
         placed_by_key: That the store's keys are placed by murmur2, for a changelog of one partition, where it can't
@@ -54,8 +54,8 @@ def publish_state(
     Raises:
         TargetError: The new topic has records, or isn't compacted, or has another number of partitions.
         PlacementError: The keys can't be spread over other partitions, as those of window stores and joins can't.
-        ReadError: Somebody writes to the changelog, reading took longer than deletes are kept, or Spark couldn't read
-            or write to the end.
+        ReadError: Another program writes to the changelog, reading took longer than deletes are kept, or Spark couldn't
+            read or write to the end.
         ReplayError: What `Source.describe` raises.
     """
     spark = source.spark
@@ -87,33 +87,33 @@ def publish_state(
     now = source.describe()
     if (now.topic_id, now.high_watermarks) != (topic.topic_id, topic.high_watermarks):
         raise ReadError(
-            f"{topic.name} was written to while it was read: stop the app's workers, delete {target.topic}, begin anew"
+            f"{topic.name} was written to while it was read: stop the app's workers, delete {target.topic}, start again"
         )
     return keys
 
 
 def _check_target(target: KafkaSource, count: int, like: Settings) -> Topic | None:
     try:
-        found = target.describe()
+        topic = target.describe()
     except UnknownTopicError:
         return None
-    if any(found.high_watermarks):
+    if any(topic.high_watermarks):
         raise TargetError(
             f"topic {target.topic} has, or had, records: a state is published into a new topic. Delete it, or choose "
             "another name"
         )
-    if found.partition_count != count:
-        raise TargetError(f"topic {target.topic} has {found.partition_count} partitions, not {count}: delete it")
+    if topic.partition_count != count:
+        raise TargetError(f"topic {target.topic} has {topic.partition_count} partitions, not {count}: delete it")
     policy, wanted = _settings_of(target).effective["cleanup.policy"], _policy(like)
     if sorted(policy.split(",")) != sorted(wanted.split(",")):
         raise TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
-    return found
+    return topic
 
 
 def _policy(like: Settings) -> str:
     """Return the `cleanup.policy` of a new changelog: changelogs of window stores also delete old records."""
-    found = like.effective["cleanup.policy"].split(",")
-    return "compact,delete" if {"compact", "delete"} <= set(found) else "compact"
+    policies = like.effective["cleanup.policy"].split(",")
+    return "compact,delete" if {"compact", "delete"} <= set(policies) else "compact"
 
 
 def _refuse_windows(source: KafkaSource, topic: Topic, count: int) -> None:
@@ -130,8 +130,8 @@ def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> N
     count = topic.partition_count
     if count == 1 and not placed_by_key:
         raise PlacementError(
-            f'{topic.name} has one partition: whether its store has placement="task", and can\'t be spread, is not to '
-            "be seen. If it hasn't, say --placed-by-key"
+            f'{topic.name} has one partition, so that it is unknown whether its store has placement="task" and can\'t '
+            "be spread over several. If it hasn't, add --placed-by-key"
         )
     strays = kept.where(home_partition(F.col("key"), count) != F.col("partition"))
     stray = strays.limit(1).collect()
@@ -144,7 +144,7 @@ def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> N
 
 
 def _ensure_target(target: KafkaSource, count: int, like: Settings) -> Mapping[str, str]:
-    """Make the new topic if need be, with the settings of the old one; give those that apply."""
+    """Create the new topic if it is missing, with the settings of the old one; return the settings that apply."""
     if _check_target(target, count, like) is None:
         with target.asking() as admin:
             settings = {**like.own, "cleanup.policy": _policy(like)}
@@ -191,16 +191,16 @@ def _write(kept: DataFrame, target: KafkaSource, settings: Mapping[str, str]) ->
 
 
 def _require_published(kept: DataFrame, target: KafkaSource) -> int:
-    """Check that the new changelog has what was written to it; give the number of keys.
+    """Check that the new changelog has what was written to it; return the number of keys.
 
     Raises:
         ReadError: It hasn't.
     """
     rows = kept_writes(read_rows(target, target.describe())).where(F.col("value").isNotNull())
-    written, found = (_digests(frame) for frame in (kept, rows))
-    for number in sorted(written.keys() | found.keys()):
-        if written.get(number) != found.get(number):
-            counts = [0 if side.get(number) is None else side[number].rows for side in (written, found)]
+    written, stored = (_digests(frame) for frame in (kept, rows))
+    for number in sorted(written.keys() | stored.keys()):
+        if written.get(number) != stored.get(number):
+            counts = [0 if side.get(number) is None else side[number].rows for side in (written, stored)]
             raise ReadError(
                 f"{counts[0]} keys were written to {target.topic} partition {number}, and {counts[1]} are in it, or "
                 "other values: does another program write to it? Delete the topic, and publish again"

@@ -53,7 +53,7 @@ _FEW_PARTITIONS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSnapshot:
-    """What a snapshot was made of.
+    """The result of a snapshot.
 
     Attributes:
         app: Whose.
@@ -83,8 +83,8 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
     """Write a snapshot of a store to the folder `to`/STORE, which appears when it is complete.
 
     Args:
-        source: The changelog, as `kafka(...)` gives it. An archive won't do: of a key that was deleted since it was
-            read, Kafka may have nothing to tell any more.
+        source: The changelog, as `kafka(...)` returns it. An archive won't do: of a key that was deleted since it was
+            read, Kafka may have no record any more.
         app: The id of the app that the changelog belongs to.
         to: A folder that the driver, the executors and the workers reach; a setting of the workers, `state_snapshot`.
         overwrite: Replace a snapshot of the store that is there.
@@ -105,10 +105,10 @@ def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool =
         topic = source.describe()
         seen = _write_rows(source, topic, work / "rows")
         source.require_deletes_kept((now_ms() - began_ms) / 1000)
-        found = _summary(source.spark, work / "rows", seen["rows"])
+        summary = _summary(source.spark, work / "rows", seen["rows"])
         tables = _make_tables(source.spark, work)
         numbers = range(topic.partition_count)
-        parts = [_part(number, topic, began_ms, found.get(number, ()), tables) for number in numbers]
+        parts = [_part(number, topic, began_ms, summary.get(number, ()), tables) for number in numbers]
         manifest = SnapshotManifest(
             app=app,
             store=store,
@@ -234,40 +234,40 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
 def _summary(spark: SparkSession, rows: Path, expected: int) -> dict[int, list[Row]]:
     """Return by partition what `highest_marks` has of each input, from what the driver finds in its folder."""
     listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
-    found = highest_marks(spark.read.parquet(f"file://{rows}")).collect() if listed else []
-    if sum(row["rows"] for row in found) != expected:
+    marks = highest_marks(spark.read.parquet(f"file://{rows}")).collect() if listed else []
+    if sum(row["rows"] for row in marks) != expected:
         raise TargetError(
             f"of {expected} rows that the executors wrote to {rows} the driver finds "
-            f"{sum(row['rows'] for row in found)}: {SHARED}. Nothing was replaced"
+            f"{sum(row['rows'] for row in marks)}: {SHARED}. Nothing was replaced"
         )
     by_partition: dict[int, list[Row]] = {}
-    for row in found:
+    for row in marks:
         by_partition.setdefault(row["partition"], []).append(row)
     return by_partition
 
 
 def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTable]]:
-    """Have the executors make tables of the rows; give each partition's, in the order of their keys, by final names."""
+    """Have the executors make tables of the rows; return those of each partition, in key order, by final names."""
     target = work / NEW
     target.mkdir()
     files = sorted(str(file) for file in (work / "rows").glob("*.parquet"))
-    made: dict[int, list[SnapshotTable]] = {}
+    by_partition: dict[int, list[SnapshotTable]] = {}
     if files:
         context = spark.sparkContext
         results = context.parallelize(files, len(files)).map(_table_maker(str(target))).collect()
         for partition, table in (pair for result in results for pair in _told(result)):
-            own = made.setdefault(partition, [])
+            own = by_partition.setdefault(partition, [])
             name = table_file(partition, len(own))
             own.append(replace(table, file=name))
             _require_table(target / table.file, table)
             (target / table.file).rename(target / name)
     shutil.rmtree(work / "rows")
     # what failed attempts left
-    named = {table.file for tables in made.values() for table in tables}
+    named = {table.file for tables in by_partition.values() for table in tables}
     for file in target.iterdir():
         if file.name not in named:
             file.unlink()
-    return made
+    return by_partition
 
 
 def _require_table(file: Path, table: SnapshotTable) -> None:
@@ -279,7 +279,7 @@ def _require_table(file: Path, table: SnapshotTable) -> None:
 
 
 def _table_maker(target: str) -> Callable[[str], Any]:
-    """Return what runs on executors: it travels by value, so that an executor without our packages can say so."""
+    """Return the function that executors run, by value, so that one without this package can report that."""
 
     def make(file: str) -> Any:
         import socket
@@ -295,10 +295,10 @@ def _table_maker(target: str) -> Callable[[str], Any]:
         if not Path(target).is_dir():
             return "folder", f"the executor {host} doesn't see {target}"
         try:
-            made = tables_of(Path(file), Path(target) / uuid4().hex)
+            tables = tables_of(Path(file), Path(target) / uuid4().hex)
         except ValueError as error:
             return "files", f"{error} on the executor {host}"
-        return "made", [(number, table.file, table.size_bytes, table.crc32, table.keys) for number, table in made]
+        return "made", [(number, table.file, table.size_bytes, table.crc32, table.keys) for number, table in tables]
 
     return make
 

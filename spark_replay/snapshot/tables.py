@@ -1,4 +1,4 @@
-"""What an executor's Python does for a snapshot: RocksDB tables from a file of sorted rows.
+"""The executor's part of a snapshot: RocksDB tables from a file of sorted rows.
 
 The one module here that needs rocksdict, for its table writer; imported inside of that task only. A library for it in
 the JVM would need RocksDB's native code of the very release that the workers have.
@@ -28,23 +28,23 @@ def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SnapshotTable]]:
     """Write the rows of a Parquet file, sorted by partition and key, to tables whose names begin with `prefix`.
 
     Args:
-        rows: `partition` int, `key` binary, `value` binary: with metadata in front; null for a key that isn't there.
+        rows: `partition` int, `key` binary, `value` binary: with metadata in front; null for a deleted key.
         prefix: folder and beginning of the names; nobody else's.
 
     Returns:
         (partition, table) in the order of the rows.
 
     Raises:
-        ValueError: a file can't be read or written; the text says which.
+        ValueError: a file can't be read or written; the text names it.
     """
-    made: list[tuple[int, SnapshotTable]] = []
+    tables: list[tuple[int, SnapshotTable]] = []
     try:
         for partition, group in groupby(_rows(rows), key=_partition):
             content = ((key, value) for _, key, value in group)
-            made += [(partition, table) for table in write_tables(content, partial(_path, prefix, partition))]
+            tables += [(partition, table) for table in write_tables(content, partial(_path, prefix, partition))]
     except (StoreError, OSError, pa.ArrowException) as error:
         raise ValueError(f"tables of {rows} can't be made: {error}") from error
-    return made
+    return tables
 
 
 def _path(prefix: Path, partition: int, number: int) -> Path:

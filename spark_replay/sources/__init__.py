@@ -1,4 +1,4 @@
-"""Where a topic's committed records come from: Kafka, an archive of it, or one after the other.
+"""The sources of a topic's committed records: Kafka, an archive, or one after the other.
 
 A `Source` is asked twice. `describe` fixes how far the log reaches now; `records` reads what lies between those
 bounds. So one run reads one state of the log, however much is written meanwhile.

@@ -1,4 +1,4 @@
-"""What every source can do."""
+"""The interface of all sources."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Source(ABC):
         return None
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
-        """Say what may be wrong with a state of the records below these offsets, after they were read."""
+        """Return warnings about a state of the records below these offsets, after they were read."""
         return ()
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Source(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Say where the records come from, for errors and plans."""
+        """Return where the records come from, for errors."""
 
 
 class LiveSource(Source):

@@ -34,7 +34,7 @@ def read_changelog(source: Source) -> DataFrame:
     """Read all that is committed in a changelog.
 
     Args:
-        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        source: The changelog, as `kafka(...)` or `archive(...)` returns it.
 
     Returns:
         One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a
@@ -87,11 +87,11 @@ def metadata_fields(metadata: Column) -> dict[str, Column]:
         `epoch`, `source_offset` and `expires_at_ms` as bigints, null of null metadata, and `input` as an int: the place
         of the input that the offset is of, null for an actor with one.
     """
-    found = {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
-    found["source_offset"] = F.when(has_input(metadata), F.shiftright(found["source_offset"], INPUT_BITS)).otherwise(
-        found["source_offset"]
+    fields = {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
+    fields["source_offset"] = F.when(has_input(metadata), F.shiftright(fields["source_offset"], INPUT_BITS)).otherwise(
+        fields["source_offset"]
     )
-    return found | {"input": F.when(has_input(metadata), _place(metadata))}
+    return fields | {"input": F.when(has_input(metadata), _place(metadata))}
 
 
 def input_of(metadata: Column) -> Column:
@@ -100,7 +100,7 @@ def input_of(metadata: Column) -> Column:
 
 
 def has_input(metadata: Column) -> Column:
-    """Tell whether write metadata says which of several inputs a write came from; null of null metadata."""
+    """Return whether write metadata names the input of a write, one of several; null of null metadata."""
     return F.substring(metadata, 1, 1) == F.lit(bytes([INPUTS_VERSION]))
 
 
@@ -118,10 +118,10 @@ def _metadata() -> Column:
     first = F.get(headers, F.lit(0))
     # a worker takes the last of several such headers. Functions with a lambda would keep Spark from compiling the stage
     from_end = F.array_position(F.reverse(F.col("headers.key")), METADATA_HEADER)
-    found = F.get(headers, (F.size(headers) - from_end).cast("int"))
+    header = F.get(headers, (F.size(headers) - from_end).cast("int"))
     # the framework writes one header; looking there first keeps the search out of the usual record's way
     is_usual = (F.size(headers) == 1) & (first["key"] == METADATA_HEADER)
-    raw = F.when(is_usual, first["value"]).when(from_end > 0, found["value"])
+    raw = F.when(is_usual, first["value"]).when(from_end > 0, header["value"])
     valid = (
         F.col("key").isNotNull()
         & (F.octet_length(raw) == METADATA_BYTES)

@@ -18,4 +18,4 @@ def by_partition(values: Sequence[int | None]) -> Column:
 
 def by_input(values: Sequence[Sequence[int | None]], place: Column) -> Column:
     """Return `by_partition` of the values at the index `place`."""
-    return F.get(F.array(*(by_partition(one) for one in values)), place)
+    return F.get(F.array(*(by_partition(offsets) for offsets in values)), place)

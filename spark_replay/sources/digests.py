@@ -1,4 +1,4 @@
-"""What was written against what can be read back: rows, and a digest of them, by partition."""
+"""A check that the rows that were written can be read back, by count and digest of each partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Digest:
 def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = None) -> dict[int, Digest]:
     """Return the digest of each partition that has rows, over these columns."""
     # a sum of bigints overflows
-    found = (
+    partitions = (
         rows.groupBy("partition")
         .agg(
             F.count(F.lit(1)).alias("rows"),
@@ -39,7 +39,7 @@ def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = No
         )
         .collect()
     )
-    return {row["partition"]: Digest(row["rows"], row["sum"], row["more"]) for row in found}
+    return {row["partition"]: Digest(row["rows"], row["sum"], row["more"]) for row in partitions}
 
 
 def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], folder: Path) -> None:
@@ -53,6 +53,6 @@ def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], fol
             )
         if one.sum != other.sum:
             raise TargetError(
-                f"the {one.rows} rows of partition {number} that can be read back from {folder} aren't those that the "
+                f"the {one.rows} rows of partition {number} read back from {folder} aren't the rows that the "
                 "executors wrote: check the disk, or the mount. Nothing was replaced"
             )

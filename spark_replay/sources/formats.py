@@ -27,7 +27,7 @@ def require_format(spark: SparkSession, file_format: str) -> None:
     """Check that a session can write a format.
 
     Raises:
-        ToolMissingError: It can't; the text says what to install.
+        ToolMissingError: It can't; the text names what to install.
     """
     if file_format != "delta":
         return

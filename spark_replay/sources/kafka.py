@@ -99,7 +99,7 @@ class KafkaSource(LiveSource):
             )
 
     def retention(self) -> Retention:
-        """Ask the brokers what the topic's settings let go."""
+        """Ask the brokers what the topic's settings allow to be removed."""
         with self.asking() as admin:
             return admin.retention(self.topic)
 
@@ -131,17 +131,20 @@ class KafkaSource(LiveSource):
         """
         with self.asking() as admin:
             at = admin.offsets_at(topic, timestamp_ms)
-        found = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
+        offsets = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
         width = _FIRST_LOOK
-        while len(found) < topic.partition_count:
+        while len(offsets) < topic.partition_count:
             ends = [
-                at[number] if number in found else min(at[number] + width, end) for number, end in enumerate(topic.ends)
+                at[number] if number in offsets else min(at[number] + width, end)
+                for number, end in enumerate(topic.ends)
             ]
             look = self.records(replace(topic, starts=at, ends=tuple(ends)))
-            found |= first_since(look, timestamp_ms, str(self))
-            found |= {number: found.get(number, end) for number, end in enumerate(ends) if end == topic.ends[number]}
+            offsets |= first_since(look, timestamp_ms, str(self))
+            offsets |= {
+                number: offsets.get(number, end) for number, end in enumerate(ends) if end == topic.ends[number]
+            }
             width *= 100
-        return tuple(found[number] for number in range(topic.partition_count))
+        return tuple(offsets[number] for number in range(topic.partition_count))
 
     def after(self, older: ArchiveSource) -> JoinedSource:
         """Return the archive up to its end and Kafka from there on.
@@ -186,14 +189,14 @@ class JoinedSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read both."""
-        old, new = self.parts(topic)
+        old, new = self._parts(topic)
         return self.older.records(old).unionByName(self.newer.records(new))
 
     def uncommitted(self, topic: Topic) -> DataFrame:
         """Read what Kafka has: an archive holds nothing that was aborted."""
-        return self.newer.uncommitted(self.parts(topic)[1])
+        return self.newer.uncommitted(self._parts(topic)[1])
 
-    def parts(self, topic: Topic) -> tuple[Topic, Topic]:
+    def _parts(self, topic: Topic) -> tuple[Topic, Topic]:
         """Return what is read from the archive, and what from Kafka."""
         old = replace(topic, ends=_at_most(topic.ends, topic.joints))
         old = replace(old, starts=_at_most(topic.starts, old.ends))
@@ -201,7 +204,7 @@ class JoinedSource(Source):
         return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
-        """Say whether the archive may be too old for what follows it."""
+        """Return a warning if the archive may be too old for the log that follows it."""
         ledger = read_ledger(Folder(self.spark, self.older.where), self.topic)
         retention = self.newer.retention()
         told = escaped_deletes(ledger, ends, retention, time.time_ns() // 1_000_000)
@@ -210,10 +213,10 @@ class JoinedSource(Source):
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look into the archive first, and ask the brokers about partitions where it isn't that late."""
         joints = topic.joints
-        found = self.older.offsets_at(replace(topic, ends=_at_most(topic.ends, joints)), timestamp_ms)
+        offsets = self.older.offsets_at(replace(topic, ends=_at_most(topic.ends, joints)), timestamp_ms)
         later = self.newer.offsets_at(topic, timestamp_ms)
         return tuple(
-            at if at < joint else max(joint, other) for at, joint, other in zip(found, joints, later, strict=True)
+            at if at < joint else max(joint, other) for at, joint, other in zip(offsets, joints, later, strict=True)
         )
 
     def __str__(self) -> str:

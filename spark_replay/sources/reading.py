@@ -1,4 +1,4 @@
-"""Spark's errors while a job runs, told in one line."""
+"""Spark's errors while a job runs, as one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def _require_imports(text: str) -> None:
-    """Tell what the executors' Python lacks, if that is why a task failed; `AppError` if it is."""
+    """Raise an `AppError` that names the module that the executors' Python lacks, if a task failed for that."""
     missing = _MISSING.search(text)
     if missing is not None and missing[1].partition(".")[0] in _OURS:
         raise AppError(

@@ -53,11 +53,11 @@ def local_folder(where: str | Path) -> Path:
 
 
 def require_replaceable(folder: Path, marker: str, what: str, *, overwrite: bool) -> None:
-    """Check that a folder isn't there; or, if `overwrite` is set, that it is empty or has the file `marker`.
+    """Check that a folder is missing; or, if `overwrite` is set, that it is empty or has the file `marker`.
 
     Args:
         folder: The folder.
-        marker: The file that tells what wrote the folder.
+        marker: The file that marks a folder of this command.
         what: What it holds then, for errors.
         overwrite: Whether it may be replaced.
 
@@ -125,7 +125,7 @@ def _open_locked(work: Path, to: Path) -> IO[str]:
 
 
 def _require_own(work: Path) -> None:
-    """Check that nobody else made the folder, whose name can be foretold, to read or exchange what is put there."""
+    """Check that no other user made the folder, whose name is predictable, to read or replace its content."""
     with suppress(FileNotFoundError), tempfile.TemporaryFile(dir=work) as own:
         # Compared with a file of ours, since a network file system may give all that we make to another user.
         if work.is_symlink() or os.fstat(own.fileno()).st_uid != work.stat().st_uid:

@@ -11,7 +11,7 @@ import pytest
 from spark_replay import kafka
 from tests.documents import block
 from tests.kafka.helpers import unique
-from tests.spark.helpers import PARTITIONS, Export, Log, Transaction, fold, put, random_transactions, write_log
+from tests.spark.helpers import Export, Log, Transaction, fold, put, random_transactions, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def test_exports_are_compared_and_the_log_is_checked(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_changelog_is_looked_at_and_becomes_a_snapshot_and_another_one(
+def test_a_changelog_becomes_a_snapshot_and_another_one(
     brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -70,6 +70,5 @@ def test_a_changelog_is_looked_at_and_becomes_a_snapshot_and_another_one(
     changes = {TOPIC: log.topic, 'app="shop"': 'app="app"', "shop2-spent-changelog": larger}
     code = block("docs/reference/api/spark_replay.md", "Examples", 5)
     names = replace(code, code=code.code.replace(BROKER, brokers)).run({}, changes=changes)
-    assert len(names["profile"].partitions) == PARTITIONS
     assert names["snapshot"].records == 3
     assert names["keys"] == 2

@@ -191,7 +191,7 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
         problems.insert(
             0,
             f"create_topics=False, and the broker lacks {counted(len(absent), 'topic')}: {named}. `faust -A APP topics "
-            "--format kafka-topics` (or terraform, strimzi) prints what makes them",
+            "--format kafka-topics` prints the commands that create them",
         )
     if problems:
         raise ConfigurationError("; ".join(problems))

@@ -35,7 +35,7 @@ class AdminCommand:
         line: what was parked when the command was given.
         deadline_s: when to stop waiting, by the monotonic clock.
         left: what is there now; None when nothing is.
-        gone: the ids that aren't there any more.
+        gone: the ids that were not found.
     """
 
     definition: ActorDefinition
@@ -55,7 +55,7 @@ class AdminCommand:
         """Send a command, wait until it is carried out, and read the line again.
 
         Raises:
-            ParkedError: nobody carried it out in time, or this release can't read what is parked.
+            ParkedError: no owner carried it out in time, or this release can't read what is parked.
             BrokerUnavailableError: the broker doesn't take it.
         """
         line = self.line if self.left is None else self.left
@@ -115,18 +115,21 @@ async def send_commands(setup: Setup, control: ControlPlane, addressed: Sequence
     Raises:
         BrokerUnavailableError: the broker doesn't take them.
     """
-    sources = {one.source for one in addressed}
+    sources = {each.source for each in addressed}
     topics = await control.topics(source.topic for source in sources)
     options = {"acks": "all", "enable_idempotence": True}
     async with producing("sending commands", setup.connection, "parked", **options) as producer:
         # As late as can be: what is written to the inputs from here on isn't what the commands are about.
         ends = {source: (await control.bounds(source)).end for source in sources}
         sent = []
-        for one in addressed:
-            (topic, partition), before = one.source, one.least if one.is_exact else max(ends[one.source], one.least)
-            told = msgspec.json.encode(msgspec.structs.replace(one.command, before=before))
-            headers = setup.command_key(topic, topics[topic]).headers(partition, one.key, told)
-            sent.append(await producer.send(topic, told, one.key, partition=partition, headers=headers))
+        for each in addressed:
+            (topic, partition), before = (
+                each.source,
+                each.least if each.is_exact else max(ends[each.source], each.least),
+            )
+            told = msgspec.json.encode(msgspec.structs.replace(each.command, before=before))
+            headers = setup.command_key(topic, topics[topic]).headers(partition, each.key, told)
+            sent.append(await producer.send(topic, told, each.key, partition=partition, headers=headers))
         return [int(written.offset) for written in await asyncio.gather(*sent)]
 
 
@@ -134,7 +137,7 @@ async def retry(admin_command: AdminCommand) -> None:
     """Hand all of a line to the handler again, or call its parked effect again.
 
     Raises:
-        ParkedError: nobody carried it out in time.
+        ParkedError: no owner carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
     head = -1
@@ -155,7 +158,7 @@ async def drop(admin_command: AdminCommand, ids: Collection[str], *, is_all: boo
     Never "the first": a command that is given twice must not drop two.
 
     Raises:
-        ParkedError: nobody carried it out in time.
+        ParkedError: no owner carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
     if is_all and admin_command.line.what == "message":
@@ -167,12 +170,12 @@ async def drop(admin_command: AdminCommand, ids: Collection[str], *, is_all: boo
 
 
 def failure_of(admin_command: AdminCommand) -> str | None:
-    """Say what failed again of a line that was retried; None if nothing did."""
+    """Return the failure of a line that was retried; None if nothing failed again."""
     left, before = admin_command.left, {entry.sequence: entry for entry in admin_command.line.entries}
     if left is None or (left.what == "effect" and not left.head.is_parked):
         return None
-    known = before.get(left.head.sequence)
-    if left.head.error is not None and (known is None or left.head.attempts != known.attempts or left.what == "effect"):
+    entry = before.get(left.head.sequence)
+    if left.head.error is not None and (entry is None or left.head.attempts != entry.attempts or left.what == "effect"):
         return f"{left.head.id} failed again, {count_of(left)} still parked: {left.head.error}"
     if not admin_command.gone:
         return (

@@ -19,7 +19,7 @@ BATCH_LINES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """Which keys are meant, by the first message or effect of each; None and "" are all.
+    """A filter of keys, by the first message or effect of each; None and "" match all.
 
     `error` is a part of its error's text; it was parked at `since_ms` or later, and before `until_ms`.
     """
@@ -79,7 +79,7 @@ class Many:
             for place in places:
                 admin_command = self.admin_commands[place]
                 if admin_command.left is not None and len(admin_command.gone) < len(admin_command.line.entries):
-                    failure = f"{count_of(admin_command.left)} left: see the log of the partition's owner"
+                    failure = f"{count_of(admin_command.left)} still parked: see the log of the partition's owner"
                     self.failures.setdefault(place, failure)
 
     def _groups(self) -> Iterable[list[int]]:
@@ -99,9 +99,7 @@ class Many:
             return False
         if admin_command.head > before and time.monotonic() < self._until_s:
             return True
-        self.failures[place] = (
-            f"{count_of(admin_command.left)} came meanwhile, and wait: see the log of the partition's owner"
-        )
+        self.failures[place] = f"{count_of(admin_command.left)} still parked: see the log of the partition's owner"
         return False
 
     async def _give(
@@ -122,7 +120,9 @@ class Many:
         for place in places:
             line = self.admin_commands[place].line
             if (source := TopicPartition(line.topic, line.partition)) in waiting:
-                self.failures[place] = f"no owner of {source} carried it out in time: it takes effect at its turn"
+                self.failures[place] = (
+                    f"no owner of {source} carried the command out in time: it takes effect when the owner reads it"
+                )
         await self._look(places)
         while any(is_pending(self.admin_commands[place]) for place in places) and time.monotonic() < deadline_s:
             await asyncio.sleep(LOOK_S)
@@ -151,10 +151,10 @@ class Many:
             line = admin_command.line
             by_part[line.actor, line.what, line.partition][line.key] = admin_command
         for (_, what, partition), admin_commands in by_part.items():
-            one = next(iter(admin_commands.values()))
-            found = await one.reader.part(one.definition, what, partition, admin_commands)
+            command = next(iter(admin_commands.values()))
+            lines = await command.reader.part(command.definition, what, partition, admin_commands)
             for key, admin_command in admin_commands.items():
-                admin_command.found(found.get(key))
+                admin_command.found(lines.get(key))
 
 
 def _drops(line: ParkedQueue) -> list[tuple[str, str | None]]:

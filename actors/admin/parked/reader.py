@@ -114,7 +114,7 @@ class ParkedQueue:
 
     @property
     def is_parked(self) -> bool:
-        """Whether something of it is given up, and not only about to be tried."""
+        """True if something of the line is parked, and not only waiting to be retried."""
         return any(entry.is_parked for entry in self.entries)
 
     @property
@@ -124,7 +124,7 @@ class ParkedQueue:
 
     @property
     def cursor(self) -> str:
-        """What continues a list behind this line."""
+        """The cursor with which a list continues behind this line."""
         place = msgspec.msgpack.encode((self.actor, self.what, self.partition, self.key))
         return base64.urlsafe_b64encode(place).decode()
 
@@ -185,23 +185,23 @@ class ParkedReader:
         place = None if after is None else _place(after)
         sources = sorted(await self._sources(definitions), key=lambda source: source.order)
         sources = [source for source in sources if place is None or source.order >= place[0]]
-        found: list[ParkedQueue] = []
+        queues: list[ParkedQueue] = []
         for start in range(0, len(sources), MAX_READERS):
             group = sources[start : start + MAX_READERS]
             for lines in await asyncio.gather(*(self._read(source) for source in group)):
-                found += [line for line in lines if line.is_parked and not _is_before(line, place)]
-            cut = _cut(found, limit)
-            if cut < len(found):
-                return found[:cut], True
-        return found, False
+                queues += [line for line in lines if line.is_parked and not _is_before(line, place)]
+            cut = _cut(queues, limit)
+            if cut < len(queues):
+                return queues[:cut], True
+        return queues, False
 
     async def lines(
         self, definitions: Iterable[ActorDefinition], is_wanted: Callable[[bytes], bool] | None = None
     ) -> list[ParkedQueue]:
         """Return the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
         sources = await self._sources(definitions)
-        found = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
-        return [line for lines in found for line in lines]
+        parts = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
+        return [line for lines in parts for line in lines]
 
     async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> ParkedQueue | None:
         """Return the line of a key as of a commit not before the call, None if it is empty."""
@@ -233,20 +233,20 @@ class ParkedReader:
 
         # The slices of an entry may be before it.
         start = None if sliced else min(entry.at for entry in wanted.values())
-        held: dict[bytes, bytes] = {}
+        rows: dict[bytes, bytes] = {}
         async for record in self._records(_Source(definition, line.what, line.partition), start):
             if record.key is not None and is_wanted(record.key):
-                held.pop(record.key, None)
+                rows.pop(record.key, None)
                 if record.value is not None:
-                    held[record.key] = record.value
-        found: dict[int, Content] = {}
+                    rows[record.key] = record.value
+        contents: dict[int, Content] = {}
         for sequence in wanted:
-            raw = held.get(make_place(letter, line.key, sequence))
+            raw = rows.get(make_place(letter, line.key, sequence))
             # What was dropped meanwhile has lost its slices.
             with contextlib.suppress(NewerVersionError, *MALFORMED):
                 if raw is not None:
-                    found[sequence] = _content(line, sequence, raw, held.get)
-        return found
+                    contents[sequence] = _content(line, sequence, raw, rows.get)
+        return contents
 
     async def _sources(self, definitions: Iterable[ActorDefinition]) -> list[_Source]:
         wanted = [
@@ -255,17 +255,17 @@ class ParkedReader:
             for what in kinds_of(definition)
         ]
         # Asking for the offsets of a topic that doesn't exist could make it, with the wrong settings.
-        found = await self.control.topics(topic for _, _, topic in wanted)
+        topics = await self.control.topics(topic for _, _, topic in wanted)
         return [
             _Source(definition, what, partition)
             for definition, what, topic in wanted
-            if topic in found
-            for partition in range(found[topic].partitions)
+            if topic in topics
+            for partition in range(topics[topic].partitions)
         ]
 
     async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[ParkedQueue]:
         """Return the lines of one partition, as of a commit not before the call."""
-        held: dict[bytes, Entry] = {}
+        values: dict[bytes, Entry] = {}
         letter = _LETTERS[source.what]
         async for record in self._records(source):
             if record.key is None or record.key[:1] != letter:
@@ -274,12 +274,12 @@ class ParkedReader:
             if is_wanted is not None and not is_wanted(key):
                 continue
             if record.value is None:
-                held.pop(record.key, None)
+                values.pop(record.key, None)
             else:
-                held[record.key] = _entry(source.what, sequence, record, record.value)
+                values[record.key] = _entry(source.what, sequence, record, record.value)
         by_key: dict[bytes, list[Entry]] = {}
-        for place in sorted(held, key=place_of):
-            by_key.setdefault(place_of(place)[0], []).append(held[place])
+        for place in sorted(values, key=place_of):
+            by_key.setdefault(place_of(place)[0], []).append(values[place])
         return [
             ParkedQueue(
                 actor=source.definition.name,
@@ -327,8 +327,8 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     """
     definition = app.actors.get(name)
     if definition is None:
-        known = ", ".join(sorted(app.actors)) or "none"
-        raise ParkedError(f"app {app.conf.id} has no actor {name!r}. Its actors: {known}")
+        names = ", ".join(sorted(app.actors)) or "none"
+        raise ParkedError(f"app {app.conf.id} has no actor {name!r}. Its actors: {names}")
     if not kinds_of(definition):
         raise ParkedError(
             f'actor {name} doesn\'t park anything: declare it with @app.actor(..., on_error="park"), or with effects'
@@ -351,10 +351,10 @@ def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str) 
     parked = [line for line in lines if line.is_parked]
     # Bytes that aren't UTF-8 arrive as surrogates; they come back as they were typed.
     for raw_key in (os.fsencode(key), _encoded(definition, key)):
-        if found := [line for line in parked if line.key == raw_key]:
-            return found
-    if found := [line for line in parked if key in (line.shown_key, printable(line.shown_key))]:
-        return found
+        if matches := [line for line in parked if line.key == raw_key]:
+            return matches
+    if matches := [line for line in parked if key in (line.shown_key, printable(line.shown_key))]:
+        return matches
     raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
 
 

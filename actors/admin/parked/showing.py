@@ -1,4 +1,4 @@
-"""What a parked message or effect holds, for JSON and for a person."""
+"""The content of a parked message or effect, for JSON and for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reset commits for each input partition, and what a worker makes of it.
+"""The offset that a reset commits for each input partition, and its effect on a worker.
 
 The committed offset gets the mark of a commit of this app, of an epoch above all before. Its `since` is that epoch:
 what the state knows of input offsets is older and doesn't count any more, so a worker goes on at the offset, on top of
@@ -40,7 +40,7 @@ class Move:
 
     @property
     def effect(self) -> str:
-        """What becomes of records, for people."""
+        """The effect on records, for people."""
         at = self.bounds.start if self.before is None else max(self.before.offset, self.bounds.start)
         if self.offset < at:
             return f"{counted(at - self.offset, 'offset')} again"
@@ -56,18 +56,18 @@ def marked(
     changelogs: Mapping[str, str],
     is_without_state: bool,
 ) -> tuple[int, dict[TopicPartition, Committed]] | None:
-    """Return the new epoch of a task and what is committed for its inputs; None if its former epoch isn't known.
+    """Return the new epoch of a task and what is committed for its inputs; None if its former epoch is unknown.
 
     `committed` is there for all inputs of the task, `inputs` has their topics' ids, `changelogs` those by store.
     """
     marks = {topic: None if one is None else parse_mark(one.metadata) for topic, one in committed.items()}
-    known = [mark.epoch for mark in marks.values() if mark is not None]
-    known += [] if owner is None else [owner.epoch]
-    if not known and not is_without_state:
+    epochs = [mark.epoch for mark in marks.values() if mark is not None]
+    epochs += [] if owner is None else [owner.epoch]
+    if not epochs and not is_without_state:
         return None
-    epoch = next_epoch(known)
+    epoch = next_epoch(epochs)
     now_ms = max((mark.now_ms for mark in marks.values() if mark is not None), default=0)
-    found = {}
+    offsets = {}
     for move in moves:
         topic = move.source.topic
         mark, input_id = marks[topic], inputs[topic]
@@ -78,8 +78,10 @@ def marked(
         is_recreated = topics.is_recreated or topics.input_id not in ("", input_id)
         topics = replace(topics, input_id=input_id, since=epoch, is_recreated=is_recreated)
         nonce = uuid.uuid4().hex[:12]
-        found[move.source] = Committed(move.offset, CommitMark(epoch, 0, nonce, now_ms=now_ms, topics=topics).encode())
-    return epoch, found
+        offsets[move.source] = Committed(
+            move.offset, CommitMark(epoch, 0, nonce, now_ms=now_ms, topics=topics).encode()
+        )
+    return epoch, offsets
 
 
 def reowned(

@@ -121,9 +121,8 @@ class Resetter:
             if self._setup.owners_topic in await self._topics.existing([self._setup.owners_topic]):
                 self._owners = KafkaOwners(self._setup.owners_topic, self._logs)
                 await settle_claims(self._control, self._owners, self._log, self._setup.app.actor_clock)
-            owners = (
-                {} if self._owners is None else {(one.actor, one.partition): one for one in await self._owners.all()}
-            )
+            listed = [] if self._owners is None else await self._owners.all()
+            owners = {(each.actor, each.partition): each for each in listed}
             for source, owner in self._owned(await self._inputs(), owners):
                 # What a killed worker left open would change the offsets after this.
                 await settled_offset(self._control, self._log, self._setup.app.actor_clock, source, owner)
@@ -140,10 +139,10 @@ class Resetter:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def _inputs(self) -> dict[str, TopicInfo]:
-        found = await self._topics.existing(self._scope.topics)
-        if missing := sorted(set(self._scope.topics) - found.keys()):
+        topics = await self._topics.existing(self._scope.topics)
+        if missing := sorted(set(self._scope.topics) - topics.keys()):
             raise ConfigurationError(f"topics {', '.join(missing)} aren't on the broker: there is no offset to choose")
-        return found
+        return topics
 
     def _owned(
         self, inputs: Mapping[str, TopicInfo], owners: Mapping[tuple[str, int], OwnerRecord]
@@ -195,9 +194,9 @@ class Resetter:
         owners: Mapping[tuple[str, int], OwnerRecord],
         inputs: Mapping[str, TopicInfo],
     ) -> None:
-        """See that each partition of an input that takes another one's place gets an offset."""
+        """Check that each partition of an input that replaces another one gets an offset."""
         moved = {move.source for move in moves}
-        for name in {one.actor for one in self._replaced(owners)}:
+        for name in {owner.actor for owner in self._replaced(owners)}:
             topic = self._setup.app.actors[name].topic_name
             wanted = {TopicPartition(topic, number) for number in range(inputs[topic].partitions)}
             if missing := sorted(map(str, wanted - moved)):
@@ -218,8 +217,8 @@ class Resetter:
                 raise ConfigurationError(f"{source} has the offsets {bounds.start} to {bounds.end}, and not {offset}")
             return offset
         if target.at_ms is not None:
-            found = await self._control.offset_at(source, target.at_ms)
-            return bounds.end if found is None else found
+            at = await self._control.offset_at(source, target.at_ms)
+            return bounds.end if at is None else at
         return bounds.end if target.name == LATEST else bounds.start
 
     async def _marks(
@@ -228,7 +227,7 @@ class Resetter:
         """Return the new epoch of each task, and what is committed for its inputs."""
         inputs = await self._inputs()
         names = {store.name: self._setup.changelog_topic(store.name) for _, store in self._scope.stores}
-        found = await self._topics.existing(names.values())
+        topics = await self._topics.existing(names.values())
         epochs: dict[tuple[str, int], int] = {}
         offsets: dict[TopicPartition, Committed] = {}
         by_task: dict[tuple[str, int], list[Move]] = {}
@@ -236,23 +235,23 @@ class Resetter:
             by_task.setdefault((move.actor, move.source.partition), []).append(move)
         for (name, partition), moved in by_task.items():
             actor = self._setup.app.actors[name]
-            known = {
+            topic_ids = {
                 topic: await self._control.committed(TopicPartition(topic, partition)) for topic in actor.topic_names
             }
-            logs = {store.name: found[names[store.name]] for store in actor.stores if names[store.name] in found}
-            given: dict[str, Any] = {
-                "committed": known,
+            logs = {store.name: topics[names[store.name]] for store in actor.stores if names[store.name] in topics}
+            facts: dict[str, Any] = {
+                "committed": topic_ids,
                 "owner": owners.get((name, partition)),
                 "inputs": {topic: str(inputs[topic].topic_id) for topic in actor.topic_names},
                 "changelogs": {store: ids.get(store, str(info.topic_id)) for store, info in logs.items()},
             }
-            made = marked(moved, **given, is_without_state=self._deletes_state)
-            if made is None:
+            marks = marked(moved, **facts, is_without_state=self._deletes_state)
+            if marks is None:
                 await self._require_empty(name, [TopicPartition(info.name, partition) for info in logs.values()])
-                made = marked(moved, **given, is_without_state=True)
-            if made is not None:
-                epochs[name, partition] = made[0]
-                offsets |= made[1]
+                marks = marked(moved, **facts, is_without_state=True)
+            if marks is not None:
+                epochs[name, partition] = marks[0]
+                offsets |= marks[1]
         return epochs, offsets
 
     async def _require_empty(self, actor: str, changelogs: Sequence[TopicPartition]) -> None:
@@ -272,17 +271,17 @@ class Resetter:
         kept_ms, settings = self._setup.kept_ms(), self._setup.changelog_settings
         for actor, store in self._scope.stores:
             name = self._setup.changelog_topic(store.name)
-            found = (await self._topics.existing([name])).get(name)
-            before = (await self._topics.configs([name]))[name] if found is not None else {}
+            description = (await self._topics.existing([name])).get(name)
+            before = (await self._topics.configs([name]))[name] if description is not None else {}
             carried = {key: before[key] for key in _CARRIED if key in before}
-            replicas = 0 if found is None else found.replicas
-            made = await self._topics.recreate(
+            replicas = 0 if description is None else description.replicas
+            recreated = await self._topics.recreate(
                 name,
                 partitions=inputs[actor.topic_name].partitions,
                 replication_factor=replicas or settings.replication_factor,
                 config={**settings.topic_config(kept_ms.get(name)), **carried},
             )
-            ids[store.name] = str(made.topic_id)
+            ids[store.name] = str(recreated.topic_id)
         names = {store.name for _, store in self._scope.stores}
         for topic, (published, _) in published_stores(self._setup).items():
             if published.name in names:
@@ -291,19 +290,19 @@ class Resetter:
 
     async def _empty(self, topic: str) -> None:
         """Write a null value for each key that a topic holds."""
-        found = (await self._topics.existing([topic])).get(topic)
+        description = (await self._topics.existing([topic])).get(topic)
         if self._log is None:
             raise AssertionError("perform() opens the log")
-        for partition in range(0 if found is None else found.partitions):
+        for partition in range(0 if description is None else description.partitions):
             source = TopicPartition(topic, partition)
-            bounds, held = await self._logs.bounds(source), dict[bytes, None]()
+            bounds, keys = await self._logs.bounds(source), dict[bytes, None]()
             async for records, _ in self._logs.read(source, bounds.start, bounds.end):
                 for record in records:
                     if record.key is not None and record.value is not None:
-                        held[record.key] = None
+                        keys[record.key] = None
                     elif record.key is not None:
-                        held.pop(record.key, None)
-            nulls = [Output(topic, partition, key, None, [], None) for key in held]
+                        keys.pop(record.key, None)
+            nulls = [Output(topic, partition, key, None, [], None) for key in keys]
             for chunk in chunks(nulls, self._setup.app.actor_options.commit_max_bytes):
                 await self._log.commit(CommitBatch(0, {}, outputs=chunk))
 
@@ -319,7 +318,7 @@ class Resetter:
         epochs: Mapping[tuple[str, int], int],
         ids: Mapping[str, str],
     ) -> None:
-        """Tell the registry. The stores come last: until then a start is refused if state was deleted."""
+        """Record the reset in the registry. The stores come last: until then a start without its state is refused."""
         if self._owners is None:
             return
         offsets: dict[tuple[str, int], dict[str, int]] = {}
@@ -336,8 +335,10 @@ class Resetter:
         # Of partitions that a former input had, and the new one doesn't have.
         gone = [owner for owner in self._replaced(owners) if (owner.actor, owner.partition) not in epochs]
         await forget_owners(self._setup.connection, self._setup.owners_topic, gone, ())
-        known = await self._owners.stores()
-        if written := {store: self._begun(known[store], topic_id) for store, topic_id in ids.items() if store in known}:
+        stores = await self._owners.stores()
+        if written := {
+            store: self._begun(stores[store], topic_id) for store, topic_id in ids.items() if store in stores
+        }:
             await write_stores(self._setup.connection, self._setup.owners_topic, written)
 
     def _begun(self, before: StoreRecord, topic_id: str) -> StoreRecord:

@@ -1,4 +1,4 @@
-"""Which actors are reset together, and what each of their inputs is.
+"""The actors that are reset together, and the kind of each of their inputs.
 
 An actor that reads a topic by another key gets it from the actor that forwards it; an aggregate over a table gets the
 table's changes from the actor that keeps the table. One of them with other offsets, or without its state, would count
@@ -20,7 +20,7 @@ from actors.runtime.message.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a reset is about.
+    """The actors, inputs and stores of a reset.
 
     Attributes:
         actors: the actors.
@@ -35,7 +35,7 @@ class Scope:
     @property
     def topics(self) -> list[str]:
         """All inputs."""
-        return [name for one in self.actors for name in one.topic_names]
+        return [name for actor in self.actors for name in actor.topic_names]
 
     @property
     def outer(self) -> list[str]:
@@ -45,7 +45,7 @@ class Scope:
     @property
     def stores(self) -> list[tuple[ActorDefinition, Store[Any, Any]]]:
         """The stores, with their actors."""
-        return [(one, store) for one in self.actors for store in one.stores]
+        return [(actor, store) for actor in self.actors for store in actor.stores]
 
 
 def scope_of(app: DeclaredApp, names: Iterable[str]) -> Scope:
@@ -56,17 +56,19 @@ def scope_of(app: DeclaredApp, names: Iterable[str]) -> Scope:
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in app.actors]:
-        known = ", ".join(sorted(app.actors)) or "none"
-        raise ConfigurationError(f"app {app.conf.id}: {say_unknown('actor', unknown, app.actors)}. Its actors: {known}")
-    found = set(names or app.actors)
+        known_names = ", ".join(sorted(app.actors)) or "none"
+        raise ConfigurationError(
+            f"app {app.conf.id}: {say_unknown('actor', unknown, app.actors)}. Its actors: {known_names}"
+        )
+    chosen = set(names or app.actors)
     links = [(one.name, reader) for one in app.actors.values() for reader in _senders(app, one)]
-    while more := {name for link in links if found & {*link} for name in link} - found:
-        found |= more
-    actors = tuple(one for one in app.actors.values() if one.name in found)
+    while more := {name for link in links if chosen & {*link} for name in link} - chosen:
+        chosen |= more
+    actors = tuple(one for one in app.actors.values() if one.name in chosen)
     forwarded = frozenset(str(route.to.get_topic_name()) for one in app.repartitions.values() for route in one.routes)
     return Scope(actors, forwarded, frozenset(made for one in actors for made in one.sources))
 
 
 def _senders(app: DeclaredApp, actor: ActorDefinition) -> list[str]:
     sources = set(actor.sources.values())
-    return [one.name for one in app.actors.values() if sources & set(one.topic_names)]
+    return [each.name for each in app.actors.values() if sources & set(each.topic_names)]

@@ -1,4 +1,4 @@
-"""Where a reset leads to, as text and as a value."""
+"""The target of a reset, as text and as a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a reset leads to: a name, a time in Unix milliseconds, or offsets."""
+    """The target of a reset: a name, a time in Unix milliseconds, or offsets."""
 
     name: str = ""
     at_ms: int | None = None
@@ -27,10 +27,10 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Return what a text says.
+    """Parse a target.
 
     Raises:
-        ConfigurationError: it says nothing of the kind.
+        ConfigurationError: the text is no target.
     """
     if text in (EARLIEST, LATEST):
         return Target(name=text)
@@ -49,17 +49,17 @@ def parse_target(text: str) -> Target:
 
 
 def _offsets(text: str) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for part in text.split(","):
         place, _, offset = part.strip().partition("=")
         topic, _, partition = place.rpartition(":")
         if not topic or not (_is_number(partition) and _is_number(offset)):
-            raise ConfigurationError(f"{part.strip()!r} is no offset. Known are {FORMS}")
+            raise ConfigurationError(f"{part.strip()!r} is no offset. Write {FORMS}")
         source = TopicPartition(topic, int(partition))
-        if source in found:
+        if source in offsets:
             raise ConfigurationError(f"{place} is there twice in {text!r}")
-        found[source] = int(offset)
-    return found
+        offsets[source] = int(offset)
+    return offsets
 
 
 def _is_number(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Commands around a deploy: `doctor`, `plan`, and the group `topics`.
 
-topics_as.py   the output of `topics` for Kafka's tools, Terraform and Strimzi
+topics_as.py   the output of `topics` for Kafka's tools
 """
 
 from actors.cli.deploy.doctor import doctor as doctor

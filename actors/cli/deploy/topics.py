@@ -16,7 +16,7 @@ from stores._core.printable import counted
 if TYPE_CHECKING:
     from actors.cli.deploy.topics_as import Plan
 
-FORMATS = ("table", "json", "kafka-topics", "kafka-acls", "terraform", "strimzi")
+FORMATS = ("table", "json", "kafka-topics", "kafka-acls")
 _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
 
 
@@ -36,10 +36,9 @@ _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
     "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
 )
 @click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
-@click.option("--cluster", default="my-cluster", show_default=True, help="The name that Strimzi has for the cluster.")
 @click.pass_context
 def topics(context: click.Context, /, **options: Any) -> None:
-    """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
+    """Print all topics that the app needs, with partitions and settings, or the commands that create them.
 
     It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have
     another number of partitions, or have settings that endanger something. With `create_topics=False` workers make
@@ -57,7 +56,6 @@ def _show(
     partitions: int,
     replication: int | None,
     principal: str | None,
-    cluster: str,
 ) -> None:
     needs = topic_needs(session.setup)
     if is_check:
@@ -74,7 +72,6 @@ def _show(
         principal=principal or principal_of(setup),
         partitions=partitions,
         replication=replication or (given if given > 0 else None),
-        cluster=cluster,
     )
     if session.as_json or shape == "json":
         session.say_json(topics_as.as_json(plan))

@@ -89,8 +89,8 @@ class ArchiveSource(Source):
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look through the rows."""
-        found = first_since(self.records(topic), timestamp_ms, str(self))
-        return tuple(found.get(number, end) for number, end in enumerate(topic.ends))
+        firsts = first_since(self.records(topic), timestamp_ms, str(self))
+        return tuple(firsts.get(number, end) for number, end in enumerate(topic.ends))
 
     def __str__(self) -> str:
         """Name folder and topic."""
@@ -142,7 +142,10 @@ def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
     logs = [f"{folded}.compact"] if folded >= 0 else []
     logs += sorted((name for name in batches if name.isdigit() and int(name) > folded), key=int)
     if not logs:
-        raise ArchiveError(f"{folder} has lost its {FILES}, without which nobody knows which of its files count")
+        raise ArchiveError(
+            f"{folder} has lost its {FILES}, so that it is unknown which of its files count: restore the archive from "
+            "a backup"
+        )
     return tuple(file for log in logs for file in _listed(folder, f"{FILES}/{log}"))
 
 
@@ -165,7 +168,9 @@ def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile,
 def _listed(folder: Folder, name: str) -> list[ArchiveFile]:
     try:
         entries: list[dict[str, Any]] = [json.loads(line) for line in folder.text(name).splitlines()[1:]]
-        files = [ArchiveFile(str(one["path"]), int(one["size"]), int(one["modificationTime"])) for one in entries]
+        files = [
+            ArchiveFile(str(entry["path"]), int(entry["size"]), int(entry["modificationTime"])) for entry in entries
+        ]
     except MISSHAPEN as error:
         raise ArchiveError(f"{folder}/{name} isn't a list of an archive's files: {error}") from error
     for file in files:

@@ -61,20 +61,20 @@ def write_digests(files: Iterable[ArchiveFile]) -> None:
         tighten(path)
         by_folder.setdefault(path.parent, []).append(path)
     for folder, paths in by_folder.items():
-        known = _read(folder)
-        new = [path for path in paths if path.name not in known]
+        digests = _read(folder)
+        new = [path for path in paths if path.name not in digests]
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(crc32, new))
+            checksums = list(pool.map(crc32, new))
         try:
-            _append(folder / DIGESTS, zip(new, found, strict=True))
+            _append(folder / DIGESTS, zip(new, checksums, strict=True))
         except OSError as error:
             raise ArchiveError(f"{folder / DIGESTS} can't be written: {error}") from error
 
 
 def digested_files(folder: Path, topic: str) -> tuple[Path, ...]:
     """Return the files of a topic of an archive that have digests."""
-    found = sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}"))
-    return tuple(digests.with_name(name) for digests in found for name in sorted(_read(digests.parent)))
+    files = sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}"))
+    return tuple(digests.with_name(name) for digests in files for name in sorted(_read(digests.parent)))
 
 
 def require_listed(digested: Iterable[Path], files: Iterable[ArchiveFile]) -> None:
@@ -132,13 +132,13 @@ def _read(folder: Path) -> dict[str, tuple[int, int]]:
         return {}
     except OSError as error:
         raise ArchiveError(f"{folder / DIGESTS} can't be read: {error}") from error
-    found = {}
+    digests = {}
     for line in lines:
         parts = line.split(" ")
         # a line that a killed run began is written again behind it
         if len(parts) == 4 and parts[3] == "ok" and "/" not in parts[2]:
-            found[parts[2]] = (int(parts[0], 16), int(parts[1]))
-    return found
+            digests[parts[2]] = (int(parts[0], 16), int(parts[1]))
+    return digests
 
 
 def _append(file: Path, found: Iterable[tuple[Path, int]]) -> None:

@@ -38,7 +38,7 @@ class Folder:
             return bool(path.getFileSystem(self._settings).exists(path))
 
     def names(self, name: str = "") -> tuple[str, ...]:
-        """Return the names of what the folder, or a folder in it, holds; none if it isn't there."""
+        """Return the names of what the folder, or a folder in it, holds; none if it is missing."""
         with self._telling(name):
             path = self._path(name)
             files = path.getFileSystem(self._settings)
@@ -57,7 +57,7 @@ class Folder:
                 stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file; whoever reads it meanwhile sees the old one or the new one.
+        """Write a file atomically: a concurrent reader sees the old file or the new one.
 
         Raises:
             ArchiveError: It can't be written.
@@ -79,9 +79,9 @@ class Folder:
         from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
         streaming: Any = self._jvm.org.apache.spark.sql.execution.streaming
-        found = streaming.CheckpointFileManager
+        manager = streaming.CheckpointFileManager
         # Spark 4.1 moved it
-        return streaming.checkpointing.CheckpointFileManager if isinstance(found, JavaPackage) else found
+        return streaming.checkpointing.CheckpointFileManager if isinstance(manager, JavaPackage) else manager
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)

@@ -1,4 +1,4 @@
-"""What an archive holds of a topic: the offsets that its finished batches cover.
+"""The content of an archive for a topic: the offsets that its finished batches cover.
 
 The rows alone don't tell: a log may end with transaction markers and aborted records, which have offsets and no rows.
 So each batch's end is written down once its files count, in `_offsets/{topic}.json` beside them. Rows at or above the
@@ -29,7 +29,7 @@ _CLOCK_MARGIN_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What an archive holds of one topic.
+    """The content of an archive for one topic.
 
     Attributes:
         topic: The topic.
@@ -51,17 +51,17 @@ class Ledger:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Of each partition the offset after the last one that the archive covers."""
+        """The offset after the last one that the archive covers, by partition."""
         return tuple(spans[-1].end if spans else start for start, spans in zip(self.starts, self.spans, strict=True))
 
     def extended(self, batch: int, read: Read) -> Ledger:
         """Return the ledger with one more batch."""
         begun = (*self.starts, *read.starts[len(self.starts) :])
-        known = (*self.spans, *(() for _ in begun[len(self.spans) :]))
+        parts = (*self.spans, *(() for _ in begun[len(self.spans) :]))
         grown = []
-        for number, (spans, start, end) in enumerate(zip(known, begun, read.ends, strict=True)):
+        for number, (spans, start, end) in enumerate(zip(parts, begun, read.ends, strict=True)):
             at = spans[-1].end if spans else start
-            # how long ago the first records of a partition were written isn't known
+            # how long ago the first records of a partition were written is unknown
             is_exact = read.is_exact(self.asked_ms if number < len(self.spans) else 0)
             grown.append(_grown(spans, Span(at, end, is_exact, read.whole)))
         return replace(
@@ -76,7 +76,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What a batch read of one topic.
+    """The records that a batch read of one topic.
 
     Attributes:
         starts: Where partitions begin; counts for those only that are new.
@@ -84,7 +84,7 @@ class Read:
         asked_ms: A moment before which all that lies below the ends was written, and nothing above; Unix milliseconds.
         read_ms: A moment after it was read.
         whole: Whether the log ended there when it was read.
-        retention: What the topic's settings let go.
+        retention: What compaction and retention may remove from the topic.
     """
 
     starts: Sequence[int]
@@ -101,12 +101,12 @@ class Read:
 
 
 def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, now_ms: int) -> str | None:
-    """Tell that compaction may have removed tombstones that came after an archive's last batch; None if it can't have.
+    """Return a warning if compaction may have removed tombstones that came after an archive's last batch, else None.
 
     Args:
         ledger: What the archive holds of the topic.
         ends: Up to where the topic's log is read now.
-        retention: What the topic's settings let go.
+        retention: What compaction and retention may remove from the topic.
         now_ms: A moment after it was read, Unix milliseconds.
     """
     if not retention.compacted or now_ms - ledger.asked_ms <= retention.delete_retention_ms:
@@ -114,7 +114,7 @@ def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, n
     later = [number for number, (old, end) in enumerate(zip(ledger.ends, ends, strict=False)) if end > old]
     if not later:
         return None
-    # of batches that an older run planned it isn't known
+    # of batches that an older run planned it is unknown
     at = datetime.fromtimestamp(ledger.asked_ms / 1000, UTC).isoformat(timespec="seconds") if ledger.asked_ms else "?"
     return (
         f"the archive was last brought up to date at {at}, longer ago than the delete.retention.ms="

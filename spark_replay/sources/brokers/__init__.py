@@ -1,1 +1,1 @@
-"""What Kafka's clients in Spark's JVM answer: topics, their bounds and settings, and the newest records."""
+"""Topics, their bounds and settings, and the newest records, from Kafka's clients in Spark's JVM."""

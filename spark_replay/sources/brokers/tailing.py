@@ -55,7 +55,7 @@ def catch_up(
         for number, place in places.items():
             consumer.seek(place, topic.ends[number])
         polled, ends = _poll(jvm, consumer, places, topic)
-        records = [_record(one) for one in _each(polled)]
+        records = [_record(record) for record in _each(polled)]
     return tuple(ends.get(number, end) for number, end in enumerate(topic.ends)), records
 
 
@@ -65,10 +65,10 @@ def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> t
     count = 0
     deadline_s, wait = time.monotonic() + _DEADLINE_S, jvm.java.time.Duration.ofMillis(_POLL_MS)
     while len(ends) < len(places):
-        found = consumer.poll(wait)
-        if found.count():
-            polled.append(found)
-            count += found.count()
+        records = consumer.poll(wait)
+        if records.count():
+            polled.append(records)
+            count += records.count()
         for number in places.keys() - ends.keys():
             lag = consumer.currentLag(places[number])
             # below this offset all was read before the brokers said that the log ends there

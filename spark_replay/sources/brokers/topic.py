@@ -1,4 +1,4 @@
-"""What the brokers say of a topic before Spark reads it: its partitions and where each begins and ends.
+"""A topic as the brokers describe it before Spark reads it: its partitions and where each begins and ends.
 
 Spark's Kafka source would find the ends by itself, and keep them to itself. A position can only be judged
 against ends that are known, and an unknown topic or a silent broker is told in seconds by asking first.
@@ -75,13 +75,13 @@ class Topic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions of the topic."""
         return len(self.ends)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's settings let go: `compacted` by key, records older than `min_compaction_lag_ms` only.
+    """The records that may be removed: `compacted` ones by key, if they are older than `min_compaction_lag_ms`.
 
     Tombstones are removed `delete_retention_ms` after compaction came to them. `deletes` says that old records of a
     compacted topic go too, whatever their key.
@@ -166,7 +166,7 @@ def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: 
 def retention_of(
     spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
 ) -> dict[str, Retention]:
-    """Return what the topics' settings let go; of a topic whose settings we may not see, the worst."""
+    """Return what the topics' settings allow to be removed; the worst case where they may not be read."""
     with asking(spark, brokers, kafka_options, f"the settings of {', '.join(names)}") as admin:
         return {name: admin.retention(name) for name in names}
 
@@ -198,8 +198,8 @@ class Admin:
 
     def describe(self, name: str) -> Topic:
         """Return a topic's partitions and offsets."""
-        found = self._description(name)
-        count = found.partitions().size()
+        description = self._description(name)
+        count = description.partitions().size()
         specs = self._kafka.clients.admin.OffsetSpec
         isolation = self._kafka.common.IsolationLevel
         # a start asked for after the ends may lie above them
@@ -212,7 +212,7 @@ class Admin:
             starts=starts,
             ends=ends,
             high_watermarks=self._offsets(name, count, specs.latest(), isolation.READ_UNCOMMITTED),
-            topic_id=_uuid(found.topicId()),
+            topic_id=_uuid(description.topicId()),
             spans=tuple((Span(start, end, exact),) for start, end in zip(starts, ends, strict=True)),
             deletes=retention.deletes,
         )
@@ -249,33 +249,37 @@ class Admin:
         """
         spec = self._kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
         isolation = self._kafka.common.IsolationLevel.READ_UNCOMMITTED
-        found = self._offsets(topic.name, topic.partition_count, spec, isolation)
+        offsets = self._offsets(topic.name, topic.partition_count, spec, isolation)
         # Kafka says -1 where no record is that late
-        return tuple(end if at < 0 else min(at, end) for at, end in zip(found, topic.ends, strict=True))
+        return tuple(end if at < 0 else min(at, end) for at, end in zip(offsets, topic.ends, strict=True))
 
     def committed(self, group: str, topics: Iterable[Topic]) -> list[tuple[CommittedOffset, ...]]:
         """Return a group's committed offset of each partition of each topic, all of one moment."""
         offsets = self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
 
         def of(name: str, partition: int) -> CommittedOffset:
-            found = offsets.get(self._kafka.common.TopicPartition(name, partition))
-            return CommittedOffset(None) if found is None else CommittedOffset(found.offset(), str(found.metadata()))
+            committed = offsets.get(self._kafka.common.TopicPartition(name, partition))
+            return (
+                CommittedOffset(None)
+                if committed is None
+                else CommittedOffset(committed.offset(), str(committed.metadata()))
+            )
 
         return [tuple(of(topic.name, number) for number in range(topic.partition_count)) for topic in topics]
 
     def retention(self, name: str) -> Retention:
-        """Return what a topic's settings let go; the worst if we may not see them."""
+        """Return what a topic's settings allow to be removed; the worst case if they may not be read."""
         from py4j.protocol import Py4JJavaError
 
         try:
-            found = self._config(name)
+            settings = self._config(name)
         except Py4JJavaError:
             return Retention(compacted=True, min_compaction_lag_ms=0, deletes=True)
-        policy = str(found.get("cleanup.policy").value())
+        policy = str(settings.get("cleanup.policy").value())
         return Retention(
             compacted="compact" in policy,
-            min_compaction_lag_ms=int(found.get("min.compaction.lag.ms").value()),
-            delete_retention_ms=int(found.get("delete.retention.ms").value()),
+            min_compaction_lag_ms=int(settings.get("min.compaction.lag.ms").value()),
+            delete_retention_ms=int(settings.get("delete.retention.ms").value()),
             deletes="compact" in policy and "delete" in policy,
         )
 

@@ -1,4 +1,4 @@
-"""The commands with archives, points, apps and plans: last lines, exit codes, and one clear error for what can't be."""
+"""The commands with archives, points and apps: last lines, exit codes, and one clear error for what can't be."""
 
 from __future__ import annotations
 
@@ -49,55 +49,6 @@ def archived(spark: SparkSession, brokers: str, log: Log, tmp_path: Path) -> Pat
     assert (found["batches"], found["records"], found["complete"]) == (1, 4, True)
     assert list(found["topics"]) == [log.topic]
     return tmp_path / "archive"
-
-
-def jobs(spark: SparkSession) -> int:
-    """How many jobs the session has run."""
-    ids = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
-    return len(ids)
-
-
-def planned(spark: SparkSession, *args: object) -> dict:
-    """What `--dry-run` says; it runs no Spark job."""
-    before = jobs(spark)
-    result = run(*args, "--dry-run")
-    assert result.exit_code == 0, result.output
-    assert jobs(spark) == before
-    return json.loads(result.stdout)
-
-
-def test_dry_runs(spark: SparkSession, brokers: str, log: Log, archived: Path, tmp_path: Path):
-    before = jobs(spark)
-    spark.range(3).count()
-    assert jobs(spark) > before
-    to, common = tmp_path / "to", ["--brokers", brokers, "--changelog", log.topic]
-    plan = planned(spark, "rebuild", *common, "--to", to)
-    assert (plan["writes"], plan["dry_run"]) == (str(to), True)
-    [reading] = plan["reads"]
-    assert (reading["topic"], reading["records_at_most"]) == (log.topic, sum(p["end"] for p in reading["partitions"]))
-    assert [part["partition"] for part in reading["partitions"]] == list(range(PARTITIONS))
-    limited = planned(spark, "rebuild", *common, "--to", to, "--as-of", "offset:0=0,1=0,2=0")
-    assert limited["reads"][0]["records_at_most"] == 0
-    older, newer = planned(spark, "rebuild", *common, "--archive", archived, "--to", to)["reads"]
-    assert (older["records_at_most"], newer["records_at_most"]) == (reading["records_at_most"], 0)
-    files = list(archived.glob("topic=*/day=*/*.parquet"))
-    assert (older["files"], older["size_bytes"]) == (len(files), sum(file.stat().st_size for file in files))
-    exports = Export.of(log).write(tmp_path / "exports")
-    assert "3 exported files of" in planned(spark, "validate", *common, "--against", exports)["notes"][0]
-    rest = ["--brokers", brokers, "--topic", log.topic, "--once"]
-    assert planned(spark, "archive", *rest, "--to", archived)["reads"][0]["records_at_most"] == 0
-    fresh = planned(spark, "archive", *rest, "--to", tmp_path / "fresh")
-    assert fresh["reads"][0]["records_at_most"] == reading["records_at_most"]
-    assert not to.exists()
-    assert not (tmp_path / "fresh").exists()
-
-
-def test_plans_of_what_cannot_be_done(spark: SparkSession, brokers: str, log: Log, archived: Path, tmp_path: Path):
-    common = ["--brokers", brokers, "--changelog", log.topic, "--dry-run"]
-    assert "exists" in one_error(run("rebuild", *common, "--to", archived))
-    assert "the point is 99" in one_error(run("rebuild", *common, "--to", tmp_path / "to", "--as-of", "offset:0=99"))
-    rest = ["--brokers", brokers, "--topic", "no-such-topic", "--once", "--dry-run"]
-    assert "has no topic no-such-topic" in one_error(run("archive", *rest, "--to", tmp_path / "to"))
 
 
 @pytest.mark.nightly
@@ -208,7 +159,7 @@ def usage(result: Result) -> str:
 
 def test_options_that_do_not_go_together(tmp_path: Path):
     to = ["--to", tmp_path / "to"]
-    assert "say where the log is: --brokers, or --archive" in usage(run("rebuild", "--changelog", "t", *to))
+    assert "give the place of the log: --brokers, or --archive" in usage(run("rebuild", "--changelog", "t", *to))
     brokers = ["--brokers", "127.0.0.1:1"]
     assert "isn't a point" in one_error(run("rebuild", *brokers, "--changelog", "t", *to, "--as-of", "noon"))
     assert "say what to archive" in usage(run("archive", *brokers, *to, "--once"))

@@ -250,8 +250,8 @@ def test_causes(spark: SparkSession, is_complete: bool):
     assert named == {case.name: case.complete if is_complete else case.compacted for case in CASES}
     told = {CASES[row["partition"]].name: _fact(row) for row in found}
     assert told["the newer owner had an earlier input"] == (
-        "what is held is of epoch 3 and input 50; epoch 5 had handled input 49"
+        "the held value is of epoch 3 and input 50; epoch 5 had handled input 49"
     )
     assert told["the newer owner had the same one of two inputs"] == (
-        "what is held is of epoch 3 and offset 50 of input 1; epoch 5 had handled offset 49 of input 1"
+        "the held value is of epoch 3 and offset 50 of input 1; epoch 5 had handled offset 49 of input 1"
     )

@@ -34,7 +34,7 @@ from spark_replay import (
     validate_states,
     write_rebuild,
 )
-from spark_replay.comparison.workers import export_workers
+from spark_replay.comparison.exports import export_folders
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.manifest import MANIFEST, decode_manifest
 from stores._core.printable import moment
@@ -116,7 +116,7 @@ class World:
         """Export what the disk holds; give the files."""
         options: dict[str, Any] = {"placement": self.placement(store), "partition_count": PARTITIONS}
         folders = [file.parent for file in self.data.glob("**/worker.json")]
-        export_workers(folders, to, changelog=self.log(store).topic, **options)
+        export_folders(folders, to, changelog=self.log(store).topic, **options)
         (manifest,) = to.glob(f"*/{MANIFEST}")
         parts = decode_manifest(manifest.read_text()).partitions
         return {part.partition: manifest.with_name(part.file) for part in parts}

@@ -1,16 +1,12 @@
-"""Reports and profiles made by hand, for pages: usual ones, none, many partitions, nasty text."""
+"""Reports made by hand, for pages: usual ones, none, many partitions, nasty text."""
 
 from __future__ import annotations
-
-import random
 
 from spark_replay.comparison.invariants import CHECKS, Finding
 from spark_replay.comparison.report import KINDS, Example, Report
 from spark_replay.report.html import Made, render_report
-from spark_replay.report.profile import Age, Epoch, Key, Partition, Profile, Slot
 
 NOW_MS = 1_760_000_000_000
-DAY_MS = 86_400_000
 NASTY = "<script>alert('$x^2$')</script>&amp;{{ 7*7 }}\"><img src=http://127.0.0.1:1/x onerror=alert(1)>"
 MADE = Made(
     command="python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog",
@@ -18,87 +14,6 @@ MADE = Made(
     at_ms=NOW_MS,
     version="0.1.0",
 )
-_AGES_MS = tuple(minutes * 60_000 for minutes in (1, 10, 60, 360, 1440, 10_080, 43_200, 129_600, 525_600))
-
-
-def make_profile(partitions: int, *, seed: int = 3, key: str = "customer-") -> Profile:
-    """A log of that many partitions with skewed keys and some takeovers; of none it is empty."""
-    chance = random.Random(seed)
-    parts = []
-    for number in range(partitions):
-        keys = int(chance.paretovariate(2.5) * 1000)
-        records = keys * 3 + chance.randrange(500)
-        parts.append(
-            Partition(
-                partition=number,
-                start=chance.randrange(100),
-                end=records + 200,
-                records=records,
-                tombstones=records // 7,
-                log_bytes=records * 60,
-                keys=keys,
-                key_bytes=keys * 12,
-                value_bytes=keys * chance.randrange(30, 90),
-                expired=keys // 20,
-                deleted=keys // 9,
-            )
-        )
-    return Profile(
-        changelog="shop-spent-changelog",
-        source=MADE.source,
-        at_ms=NOW_MS,
-        partitions=parts,
-        most_written=_keys(chance, key, partitions),
-        largest=_keys(chance, key, partitions),
-        ages=_ages(chance, sum(part.keys for part in parts)),
-        slot_ms=DAY_MS // 12,
-        slots=[
-            Slot(
-                start_ms=NOW_MS - (84 - at) * DAY_MS // 12, records=records, tombstones=records // 8, log_bytes=records
-            )
-            for at in range(84 if partitions else 0)
-            for records in [int(4000 + 3000 * chance.random() + (9000 if at == 50 else 0))]
-        ],
-        epochs=[epoch for number in range(partitions) for epoch in _epochs(chance, number)],
-        owners=partitions * 4,
-        seconds=12.5,
-    )
-
-
-def _ages(chance: random.Random, keys: int) -> list[Age]:
-    cuts = sorted(chance.randrange(keys + 1) for _ in _AGES_MS)
-    counts = [until - since for since, until in zip([0, *cuts], [*cuts, keys], strict=True)]
-    return [
-        Age(below_ms=below, keys=count, live_bytes=count * 70)
-        for below, count in zip((*_AGES_MS, None), counts, strict=True)
-    ]
-
-
-def _keys(chance: random.Random, key: str, partitions: int) -> list[Key]:
-    return [
-        Key(partition=chance.randrange(partitions), key=f"{key}{rank}", records=9000 // rank, log_bytes=800_000 // rank)
-        for rank in range(1, 21 if partitions else 1)
-    ]
-
-
-def _epochs(chance: random.Random, number: int) -> list[Epoch]:
-    found, since, offset = [], NOW_MS - 7 * DAY_MS, 0
-    for epoch in range(1, 5):
-        until = since + int(chance.uniform(0.5, 2) * DAY_MS)
-        found.append(
-            Epoch(
-                partition=number,
-                epoch=epoch,
-                records=900,
-                first_offset=offset,
-                last_offset=offset + 999,
-                first_ms=since,
-                last_ms=until,
-                overlaps=number == 1 and epoch == 3,
-            )
-        )
-        since, offset = until + 60_000, offset + 1000
-    return found
 
 
 def make_report(
@@ -159,8 +74,8 @@ def pages() -> dict[str, str]:
     causes = {"record_without_metadata": 1, "stale_owner": 4, "never_committed": 13}
     nasty = make_report(3, causes={"a_new_cause": 2, NASTY: 1}, key=NASTY)
     return {
-        "damaged": render_report(make_report(12, causes=causes, findings=True), made=MADE, profile=make_profile(12)),
-        "many": render_report(make_report(512, causes=causes), made=MADE, profile=make_profile(512)),
-        "empty": render_report(make_report(0), made=MADE, profile=make_profile(0)),
-        "nasty": render_report(nasty, made=MADE, profile=make_profile(3, key=NASTY)),
+        "damaged": render_report(make_report(12, causes=causes, findings=True), made=MADE),
+        "many": render_report(make_report(512, causes=causes), made=MADE),
+        "empty": render_report(make_report(0), made=MADE),
+        "nasty": render_report(nasty, made=MADE),
     }

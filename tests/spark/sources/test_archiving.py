@@ -276,7 +276,7 @@ def test_topics_stay(spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 
 def test_folders_that_are_no_archive(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     (tmp_path / "mine").write_text("data")
-    with pytest.raises(TargetError, match="holds something that is no archive"):
+    with pytest.raises(TargetError, match="has files that are no archive"):
         keep(spark, brokers, tmp_path, log.topic)
     with pytest.raises(TargetError, match="is no folder"):
         keep(spark, brokers, tmp_path / "mine", log.topic)

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from faust.cli.faust import cli
 
@@ -179,7 +178,6 @@ def a_plan(**more: Any) -> Plan:
         "principal": "User:bank",
         "partitions": 4,
         "replication": None,
-        "cluster": "main",
     }
     return Plan(**{**given, **more})
 
@@ -194,45 +192,6 @@ def test_kafkas_tools_make_each_topic() -> None:
         for line in lines
     )
     assert "--replication-factor" not in FORMATS["kafka-topics"](a_plan())
-
-
-def test_strimzis_resources_are_yaml() -> None:
-    *topics, user = yaml.safe_load_all(FORMATS["strimzi"](a_plan()))
-    assert [one["spec"]["topicName"] for one in topics] == [need.name for need in a_plan().needs]
-    for one in topics:
-        assert one["kind"] == "KafkaTopic"
-        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", one["metadata"]["name"])
-        assert one["metadata"]["labels"] == {"strimzi.io/cluster": "main"}
-    changelog = next(one for one in topics if one["spec"]["topicName"] == "shop-counts-changelog")
-    assert changelog["spec"]["config"]["cleanup.policy"] == "compact"
-    assert (user["kind"], user["metadata"]["name"]) == ("KafkaUser", "bank")
-    acls = {
-        (acl["resource"]["type"], acl["resource"]["name"], operation)
-        for acl in user["spec"]["authorization"]["acls"]
-        for operation in acl["operations"]
-    }
-    kinds = {"topic": "topic", "group": "group", "transactional-id": "transactionalId"}
-    assert acls == {(kinds[one.resource], one.name, one.operation.word) for one in a_plan().permissions}
-
-
-def test_names_that_kubernetes_or_terraform_do_not_take_stay_apart() -> None:
-    needs = [
-        TopicNeed(name=name, roles=("output",), operations=frozenset()) for name in ("Ab.c", "ab.c", "Ab_c", "1a", "-a")
-    ]
-    *topics, _ = yaml.safe_load_all(FORMATS["strimzi"](a_plan(needs=needs)))
-    assert len({one["metadata"]["name"] for one in topics}) == len(needs)
-    text = FORMATS["terraform"](a_plan(needs=needs, permissions=[]))
-    names = re.findall(r'^resource "kafka_topic" "([A-Za-z_][\w-]*)"', text, re.MULTILINE)
-    assert len(set(names)) == len(needs)
-
-
-def test_terraforms_resources_have_all_topics_and_permissions() -> None:
-    text = FORMATS["terraform"](a_plan())
-    assert re.findall(r'^  name +=\s"(.+)"$', text, re.MULTILINE) == [need.name for need in a_plan().needs]
-    assert text.count('resource "kafka_acl"') == len(a_plan().permissions)
-    assert text.count("{") == text.count("}")
-    assert 'resource_pattern_type_filter = "Prefixed"' in text
-    assert "$${" in FORMATS["terraform"](a_plan(principal="User:${x}"))
 
 
 def test_json_says_which_number_follows_which() -> None:

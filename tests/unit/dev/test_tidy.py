@@ -54,3 +54,27 @@ def test_a_text_of_any_error_that_may_raise_is_found(text):
         list(tidy._look_at_code(Path("actors/one.py"), code.format("Exception", "f'{type(error)} {text_of(error)}'")))
         == []
     )
+
+
+def test_participles_are_counted_where_they_are_bound() -> None:
+    text = "found = read(one)\nfor one in found:\n    print(one, [held for held, mark in one], known.since)\n"
+    assert tidy.count_participles(text) == 3
+    assert tidy.count_participles("marks = read(found=1)\nrow.held = 2\n") == 0
+
+
+def test_the_number_of_participles_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "module.py"
+    file.write_text("found = given = 1\n")
+    for limit, words in ((1, "2 locals are named"), (3, "falls to 2")):
+        monkeypatch.setattr(tidy, "MAX_PARTICIPLES", limit)
+        [finding] = tidy.look_at_locals([file])
+        assert words in finding
+    monkeypatch.setattr(tidy, "MAX_PARTICIPLES", 2)
+    assert list(tidy.look_at_locals([file])) == []
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    text = 'class Mark:\n    """{} a commit has."""\n'
+    assert len(list(tidy._look_at_code(Path("spark_replay/marks.py"), text.format("What")))) == 1
+    assert list(tidy._look_at_code(Path("spark_replay/marks.py"), text.format("Fields that"))) == []
+    assert list(tidy._look_at_code(Path("tests/marks.py"), text.format("What"))) == []

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_replay.comparison.causes import CAUSES, Known
-from spark_replay.comparison.exports import kind_of
+from spark_replay.comparison.exports import find_folders, kind_of, store_of, worker_name
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import CHECKS
-from spark_replay.comparison.workers import find_workers, store_of, worker_name
 from spark_replay.errors import ExportError
 from spark_replay.sources.brokers.topic import Span, Topic
 from tests.kafka.helpers import ROOT
@@ -75,8 +74,8 @@ def test_where_workers_are(tmp_path: Path):
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "worker.json").write_text("{}")
-    assert find_workers(tmp_path) == folders
-    assert find_workers(folders[0]) == folders[:1]
+    assert find_folders(tmp_path) == folders
+    assert find_folders(folders[0]) == folders[:1]
     names = [worker_name(folder) for folder in folders]
     assert names[0].startswith("data-v1-")
     assert len(set(names)) == 2
