@@ -34,8 +34,7 @@ from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
 from actors.coordination import messages as m
 from actors.coordination.client import transport
-from actors.coordination.errors import CoordinationError, FenceLostError
-from actors.coordination.fences.log import FenceLog, FenceState, headers_of
+from actors.coordination.errors import CoordinationError
 from actors.declare.values.codecs import CodecError, resolve
 from actors.declare.values.messages import _tag_in
 from actors.declare.values.stored import stored_values
@@ -149,7 +148,6 @@ _SNAPSHOT = snapshot.SnapshotManifest(
 )  # fmt: skip
 _LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=((Span(0, 5, exact=True),),))
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
-_FENCE = FenceState("t", "i", 1, {0: 5}, {"r": 7})
 _PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
 _LIVE = (
     '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
@@ -194,14 +192,6 @@ def _context(raw: bytes) -> Any:
 def _deliver(raw: bytes) -> None:
     found = asks.Waiting("k")
     found.deliver(_with(asks.ASK, asks.STATUS)(raw))
-
-
-def _judge(raw: bytes) -> object:
-    name, token, id = headers_of("r", 7, b"id")
-    for headers in ((name, (token[0], raw), id), ((name[0], raw), token, id), (name, token, (id[0], raw))):
-        key = headers[0][1]
-        FenceLog("t", 1, {}, {}).judge(0, StoredRecord("t", 0, 0, 0, key, b"", headers, None))
-    return None
 
 
 def _asked(query: str) -> Any:
@@ -251,7 +241,6 @@ DECODERS: dict[str, Decoder] = {
         (b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",),
     ),
     "_text": Decoder(tracing._text, (b"k",)),
-    "FenceLog.judge": Decoder(_judge, (b"7", b"r"), (FenceLostError,)),
     # what members of the group say, and offsets' metadata
     "decode_member_data": Decoder(lambda raw: decode_member_data("m", raw), (encode_member_data(_MEMBER),)),
     "decode_copies": Decoder(decode_copies, (encode_copies(_COPIES),)),
@@ -396,7 +385,6 @@ DECODERS: dict[str, Decoder] = {
         (CoordinationError,),
     ),
     "_opened": Decoder(lambda raw: transport._opened("x", ActorReply("?", raw)), (), (CoordinationError,)),
-    "FenceState.decode": Decoder(FenceState.decode, (_FENCE.encode(),), (FenceLostError,)),
     # what spark_replay reads
     "decode_ledger": Decoder(_text(decode_ledger), (encode_ledger(_LEDGER).encode(),), (ValueError,)),
     "_listed": Decoder(
@@ -472,5 +460,4 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "_quoted": "KeyCoding.key_of_url",
     "_bytes_json": "any bytes are text or base64",
     "printable": "any bytes are text or base64",
-    "_read": "FenceLog.judge",
 }

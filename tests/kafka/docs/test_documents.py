@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -60,17 +59,6 @@ async def test_locks_fences_and_shared_maps(
     code = block_with(code, code.code.replace(HERE, f'"{brokers}", app="{name}"'))
     found = await asyncio.to_thread(code.run, {})
     assert (found["version"], found["is_lost"], found["lease"].is_held) == (1, False, False)
-
-    with sqlite3.connect("ledger.db") as connection:
-        connection.execute("CREATE TABLE lines (line TEXT)")
-    connection.close()
-    code = block("docs/how-to/coordination.md", "Guarding a resource")
-    text = code.code.replace(HERE, f'"{brokers}"').replace('"ledger-lines"', f'"{name}-lines"')
-    printed = "print(record.token, record.value)"
-    await block_with(code, text).run_async(
-        {"lease": names["lease"], "line": b"a line"}, changes={printed: printed + "\n        break"}
-    )
-    assert capsys.readouterr().out == f"{names['lease'].token} b'a line'\n"
 
     app: Any = make(name, brokers)
     try:
