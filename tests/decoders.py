@@ -28,7 +28,6 @@ from actors._core.task import commit
 from actors._core.task import completed as progress
 from actors._core.task.pauses import Pause
 from actors._core.windows import changes, foreign_keys, join_rows, rows, versions
-from actors._faust import shared
 from actors._faust.settings import values as setting_values
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
@@ -415,7 +414,6 @@ DECODERS: dict[str, Decoder] = {
         (ReplayError,),
     ),
 }
-DECODERS["_entry shared"] = Decoder(shared._entry, (b'{"version": 1, "value": {"a": 1}}',), (CodecError,))
 EXCEPTED: dict[str, str] = {
     "take_assignment": "reads what its parent process wrote",
     "ActorSchema._load": "codecs raise CodecError",
@@ -434,7 +432,6 @@ EXCEPTED: dict[str, str] = {
     "_from_stdin": "a person's own input",
     "_question": "only of bytes that are ASCII",
     "Coordinator._question": "only of bytes that are ASCII",
-    "_as_json": "the codec of a shared map's bytes, called by `SharedOwner`",
     "QueryRoutes.many": "another worker's answer; the request fails for whatever it raises",
     "QueryRoutes.range": "another worker's answer; the request fails for whatever it raises",
     "QueryRoutes.count": "another worker's answer; the request fails for whatever it raises",
@@ -445,10 +442,7 @@ EXCEPTED: dict[str, str] = {
 """What decodes and isn't tried, and why."""
 TRIED_ELSEWHERE: dict[str, str] = {
     "Parked._command": "test_hostile_records",
-    "SharedOwner._holds": "test_hostile_records",
-    "SharedOwner._write": "test_hostile_records",
     "Coordinator._understood": "test_hostile_records",
-    "_canonical": "test_hostile_records",
     "_records": "its caller passes over what isn't a record of the registry",
     "_content": "its caller passes over what can't be read",
     "_decode_owner": "KafkaOwners._take",

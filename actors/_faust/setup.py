@@ -418,8 +418,7 @@ class Setup:
     def plain(self) -> dict[str, int]:
         """Return our topics that aren't compacted, with the partitions that they are made with."""
         buries = any(definition.buries for definition in self.app.actors.values())
-        shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
-        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if buries else {})}
+        return {**self.app.made_topics, **({self.dead_letter_topic: 1} if buries else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Return the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""

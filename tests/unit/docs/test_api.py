@@ -22,10 +22,6 @@ SHOWN_BY_OTHERS = {
     "EffectCall": "the example of Effect",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
-    "Shared": "docs/how-to/views.md#shared-maps-writing-with-compare-and-set",
-    "SharedView": "docs/how-to/views.md#shared-maps-writing-with-compare-and-set",
-    "Versioned": "a result of SharedView",
-    "Written": "a result of SharedView",
 }
 """What has no example of its own, with the place that shows it."""
 
