@@ -185,7 +185,7 @@ def test_kafkas_tools_make_each_topic() -> None:
     lines = FORMATS["kafka-topics"](a_plan(replication=3)).splitlines()
     assert len(lines) == 16
     head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
-    assert lines[2] == f"{head} shop-in --partitions 4 --replication-factor 3"
+    assert f"{head} shop-in --partitions 4 --replication-factor 3" in lines
     assert any(
         line.startswith(f"{head} shop-counts-changelog --partitions 4 --replication-factor 3 --config cleanup.pol")
         for line in lines
