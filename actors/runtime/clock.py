@@ -19,6 +19,8 @@ UNCHECKED_MS = 1_000
 """For so long after a look at all clocks the wall clock is taken alone, for speed."""
 AHEAD_MS = 5_000
 """Clocks that differ by less aren't worth a warning."""
+STILL_S = 1.0
+"""How often a task looks at what is due while its partition's time stands still."""
 LOOK_S = 10.0
 """How often an idle worker looks whether its clock was set."""
 ASK_AGAIN_S = 60.0
@@ -211,6 +213,13 @@ class PartitionClock:
             return self._latest_ms
         self._latest_ms, self.ahead_ms = wall_ms, 0
         return wall_ms
+
+    def rest_s(self, wait_s: float) -> float:
+        """Return how long a task rests that has something to do in `wait_s`.
+
+        While its time stands still, what waits for it would wake the task again and again.
+        """
+        return max(wait_s, min(self.ahead_ms / 1000, STILL_S)) if wait_s else 0.0
 
 
 class Timestamps:

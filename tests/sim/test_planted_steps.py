@@ -21,7 +21,7 @@ def believe_the_machine(patch: Patch) -> None:
 
 
 PLANTED = (
-    Planted(forget_the_time, "expiry", first_seed=316, features=FEATURES),
+    Planted(forget_the_time, "expiry", first_seed=82, features=FEATURES),
     Planted(believe_the_machine, "timers", ("clock_step",), features=FEATURES),
     Planted(believe_the_machine, "timers", first_seed=3, features=(*FEATURES, "standbys")),
 )

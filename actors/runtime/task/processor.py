@@ -60,7 +60,6 @@ DUE_S, MOST_DUE_S = 0.001, 0.01
 """How long what is due has its turn: as long as the records before it took, within these bounds."""
 LOOPS_BETWEEN_DUE = 6  # iterations of the event loop: a fetch takes several, and must not wait for turns in each
 SWEEP_AGAIN_S = 60.0
-STILL_S = 1.0  # how often a task looks at what is due while its partition's time stands still
 _ROUNDING_S = 0.001
 _SIZE_MASK = 15  # how much is held is looked at every 16 messages
 
@@ -274,8 +273,7 @@ class TaskProcessor:
             wait_s = min(wait_s, self._sweeper.wait_s())
         if self._may_take:
             wait_s = min(wait_s, self._due.wait_s())
-        # While the partition's time stands still, what waits for it would wake the task again and again.
-        return max(wait_s, min(self._clock.ahead_ms / 1000, STILL_S)) if wait_s else 0.0
+        return self._clock.rest_s(wait_s)
 
     @property
     def _may_take(self) -> bool:
