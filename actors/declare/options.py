@@ -163,7 +163,6 @@ _KINDS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "bool": ((bool,), "True or False"),
     "int": ((int,), "a whole number"),
     "int | None": ((int, NoneType), "a whole number"),
-    "float": ((int, float), "a number"),
     "str": ((str,), "a text"),
     "str | None": ((str, NoneType), "a text"),
     "Path | str | None": ((str, os.PathLike, NoneType), "a path"),
