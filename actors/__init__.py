@@ -23,7 +23,6 @@ from actors._core import aggregates
 from actors._core.task.policy import OnError
 from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window
 from actors._faust.app import App
-from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
 from actors.declare.options import ActorOptions
 from actors.declare.streams.windows import Every
@@ -94,8 +93,6 @@ __all__ = [
     "RecordTooLargeError",
     "Rejected",
     "Session",
-    "Shared",
-    "SharedView",
     "Sliding",
     "Store",
     "StoreOutsideHandlerError",
@@ -106,7 +103,6 @@ __all__ = [
     "UnknownStoreError",
     "UnknownTopicError",
     "UsageError",
-    "Versioned",
     "View",
     "ViewClosedError",
     "ViewError",
@@ -114,7 +110,6 @@ __all__ = [
     "ViewTimeoutError",
     "Window",
     "WindowStore",
-    "Written",
     "aggregates",
     "query",
     "receive",

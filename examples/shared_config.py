@@ -1,9 +1,9 @@
 """Shared configuration instead of zNodes (`faust -A examples.shared_config worker`).
 
-Every worker has the whole configuration in a view that follows the compacted changelog of a shared map. Any process can
-change it: `python -m examples.shared_config printer-7 20` sets a limit, and waits until it is committed. If two change
-the same key at once, one fails, sees the other's value, and decides again. An actor reads its worker's copy of the
-configuration while it handles a message, without waiting.
+A class actor owns each printer's limits, and every worker has all of them in a view that follows the actor's compacted
+changelog. Any process can change a limit: `python -m examples.shared_config printer-7 20` returns when the change is
+committed. An actor handles one message of a key at a time, so changes of different fields don't overwrite each other.
+Another actor reads its worker's copy while it handles a message, without waiting.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import sys
 
 import msgspec
 
-from actors import App, Context, SharedView
+from actors import Actor, App, Context, View, receive
 
 app = App("shared-config", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
 
@@ -20,8 +20,15 @@ app = App("shared-config", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1
 class Limits(msgspec.Struct):
     """What a printer may do."""
 
-    pages: int
+    pages: int = 0
     color: bool = False
+
+
+class Change(msgspec.Struct):
+    """New values of some fields; None keeps a field as it is."""
+
+    pages: int | None = None
+    color: bool | None = None
 
 
 class Job(msgspec.Struct):
@@ -31,11 +38,26 @@ class Job(msgspec.Struct):
     pages: int
 
 
-config = app.shared("printers", value_type=Limits)
-limits: SharedView[str, Limits] = app.view(config)
-
+changes = app.topic("printer-changes", key_type=str)
 jobs = app.topic("print-jobs", key_type=str, value_type=Job)
 answers = app.topic("print-answers", key_type=str, value_type=str)
+
+
+@app.actor(changes)
+class Printer(Actor[Limits]):
+    """The limits of one printer."""
+
+    @receive
+    def change(self, message: Change) -> Limits:
+        """Change some fields; returns all of them."""
+        if message.pages is not None:
+            self.state.pages = message.pages
+        if message.color is not None:
+            self.state.color = message.color
+        return self.state
+
+
+limits: View[str, Limits] = app.view(Printer)
 
 
 @app.actor(jobs)
@@ -49,19 +71,11 @@ async def check(ctx: Context, job: Job) -> None:
     ctx.send(answers, key=ctx.key, value=answer)
 
 
-async def set_pages(view: SharedView[str, Limits], printer: str, pages: int) -> Limits:
-    """Change one field, whatever others change meanwhile."""
-    while True:
-        held = view.versioned(printer)
-        wanted = Limits(pages, held.value.color if held.value is not None else False)
-        if await view.publish(printer, wanted, version=held.version):
-            return wanted
-
-
 async def main(printer: str, pages: int) -> None:
-    """Set a printer's limit from the command line."""
+    """Set a printer's limit from the command line, and print all limits."""
+    await app.ask(Printer, printer, Change(pages=pages))
     async with limits:
-        await set_pages(limits, printer, pages)
+        await limits.caught_up()
         for name, limit in limits.items():
             print(name, limit.pages, "pages", "in color" if limit.color else "")
     await app.close_asks()

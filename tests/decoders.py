@@ -28,14 +28,12 @@ from actors._core.task import commit
 from actors._core.task import completed as progress
 from actors._core.task.pauses import Pause
 from actors._core.windows import changes, foreign_keys, join_rows, rows, versions
-from actors._faust import shared
 from actors._faust.settings import values as setting_values
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
 from actors.coordination import messages as m
 from actors.coordination.client import transport
-from actors.coordination.errors import CoordinationError, FenceLostError
-from actors.coordination.fences.log import FenceLog, FenceState, headers_of
+from actors.coordination.errors import CoordinationError
 from actors.declare.values.codecs import CodecError, resolve
 from actors.declare.values.messages import _tag_in
 from actors.declare.values.stored import stored_values
@@ -149,7 +147,6 @@ _SNAPSHOT = snapshot.SnapshotManifest(
 )  # fmt: skip
 _LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=((Span(0, 5, exact=True),),))
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
-_FENCE = FenceState("t", "i", 1, {0: 5}, {"r": 7})
 _PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
 _LIVE = (
     '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
@@ -194,14 +191,6 @@ def _context(raw: bytes) -> Any:
 def _deliver(raw: bytes) -> None:
     found = asks.Waiting("k")
     found.deliver(_with(asks.ASK, asks.STATUS)(raw))
-
-
-def _judge(raw: bytes) -> object:
-    name, token, id = headers_of("r", 7, b"id")
-    for headers in ((name, (token[0], raw), id), ((name[0], raw), token, id), (name, token, (id[0], raw))):
-        key = headers[0][1]
-        FenceLog("t", 1, {}, {}).judge(0, StoredRecord("t", 0, 0, 0, key, b"", headers, None))
-    return None
 
 
 def _asked(query: str) -> Any:
@@ -251,7 +240,6 @@ DECODERS: dict[str, Decoder] = {
         (b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",),
     ),
     "_text": Decoder(tracing._text, (b"k",)),
-    "FenceLog.judge": Decoder(_judge, (b"7", b"r"), (FenceLostError,)),
     # what members of the group say, and offsets' metadata
     "decode_member_data": Decoder(lambda raw: decode_member_data("m", raw), (encode_member_data(_MEMBER),)),
     "decode_copies": Decoder(decode_copies, (encode_copies(_COPIES),)),
@@ -396,7 +384,6 @@ DECODERS: dict[str, Decoder] = {
         (CoordinationError,),
     ),
     "_opened": Decoder(lambda raw: transport._opened("x", ActorReply("?", raw)), (), (CoordinationError,)),
-    "FenceState.decode": Decoder(FenceState.decode, (_FENCE.encode(),), (FenceLostError,)),
     # what spark_replay reads
     "decode_ledger": Decoder(_text(decode_ledger), (encode_ledger(_LEDGER).encode(),), (ValueError,)),
     "_listed": Decoder(
@@ -427,7 +414,6 @@ DECODERS: dict[str, Decoder] = {
         (ReplayError,),
     ),
 }
-DECODERS["_entry shared"] = Decoder(shared._entry, (b'{"version": 1, "value": {"a": 1}}',), (CodecError,))
 EXCEPTED: dict[str, str] = {
     "take_assignment": "reads what its parent process wrote",
     "ActorSchema._load": "codecs raise CodecError",
@@ -446,7 +432,6 @@ EXCEPTED: dict[str, str] = {
     "_from_stdin": "a person's own input",
     "_question": "only of bytes that are ASCII",
     "Coordinator._question": "only of bytes that are ASCII",
-    "_as_json": "the codec of a shared map's bytes, called by `SharedOwner`",
     "QueryRoutes.many": "another worker's answer; the request fails for whatever it raises",
     "QueryRoutes.range": "another worker's answer; the request fails for whatever it raises",
     "QueryRoutes.count": "another worker's answer; the request fails for whatever it raises",
@@ -457,10 +442,7 @@ EXCEPTED: dict[str, str] = {
 """What decodes and isn't tried, and why."""
 TRIED_ELSEWHERE: dict[str, str] = {
     "Parked._command": "test_hostile_records",
-    "SharedOwner._holds": "test_hostile_records",
-    "SharedOwner._write": "test_hostile_records",
     "Coordinator._understood": "test_hostile_records",
-    "_canonical": "test_hostile_records",
     "_records": "its caller passes over what isn't a record of the registry",
     "_content": "its caller passes over what can't be read",
     "_decode_owner": "KafkaOwners._take",
@@ -472,5 +454,4 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "_quoted": "KeyCoding.key_of_url",
     "_bytes_json": "any bytes are text or base64",
     "printable": "any bytes are text or base64",
-    "_read": "FenceLog.judge",
 }

@@ -24,7 +24,9 @@ RUN_ELSEWHERE = {
     "docs/how-to/asgi.md#Actors in a FastAPI or other ASGI app": "tests/kafka/app/test_asgi.py",
     "README.md#Example": "tests/kafka/docs/test_readme.py",
     "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
-    "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/coordination.md#Guarding a resource": "tests/unit/coordination/test_coordination_fencing.py",
+    "docs/how-to/coordination.md#Guarding a resource/2": "tests/unit/coordination/test_coordination_fencing.py",
+    "docs/how-to/coordination.md#Guarding a resource/3": "tests/unit/coordination/test_coordination_fencing.py",
     "docs/reference/api/client.md#Example": "tests/unit/web/queries/test_window_queries.py",
     "docs/reference/api/coordination.md#Example": "tests/unit/coordination/test_coordination_client.py",
     "docs/reference/api/coordination.md#Example/2": "tests/kafka/docs/test_documents.py",
@@ -58,7 +60,6 @@ RUN_ELSEWHERE = {
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
-    "docs/how-to/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""
 

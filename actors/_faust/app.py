@@ -8,14 +8,13 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
 from actors._core.windows.kinds import Windows
 from actors._faust.faust_app import FaustApp
 from actors._faust.setup import Setup, inbox_of
-from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.tables import TableMethods
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
@@ -59,8 +58,6 @@ from actors.runtime.windows.store import WindowStore
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class App(TableMethods, FaustApp):
@@ -78,7 +75,6 @@ class App(TableMethods, FaustApp):
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
         self.repartitions: dict[str, Repartition] = {}
-        self.shared_maps: dict[str, Shared[Any, Any]] = {}
         self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
 
@@ -273,22 +269,14 @@ class App(TableMethods, FaustApp):
         check_bare(topic)
         return functools.partial(self._decorated, name, [topic, *more_topics], options)
 
-    @overload
-    def view(
-        self, source: Shared[K, V], *, folder: Path | str | None = ..., in_memory: bool = ...
-    ) -> SharedView[K, V]: ...
-
-    @overload
-    def view(self, source: Any, *, folder: Path | str | None = ..., in_memory: bool = ...) -> View[Any, Any]: ...
-
     def view(self, source: Any, *, folder: Path | str | None = None, in_memory: bool = False) -> View[Any, Any]:
-        """Declare a view: all of a compacted topic, a store or a shared map, held in every process and followed.
+        """Declare a view: all of a compacted topic or a store, held in every process and followed.
 
         A worker opens the views that were declared before it starts, ahead of its actors, and closes them at its end;
         handlers may read them. In any other program use it as `async with app.view(...) as view:`.
 
         Args:
-            source: a topic of `app.topic(...)`, a store, a class actor for its states, or what `app.shared` gave.
+            source: a topic of `app.topic(...)`, a store, or a class actor for its states.
             folder: where it is kept, for a quick start. By default a worker keeps it in its data folder, any other
                 program in memory.
             in_memory: keep it in memory in a worker too.
@@ -296,45 +284,18 @@ class App(TableMethods, FaustApp):
         Raises:
             UsageError: the source is none of these.
         """
-        path = None if folder is None else Path(folder)
         view: View[Any, Any]
-        if isinstance(source, Shared):
-            view = SharedView.of(source, path, in_memory)
-        elif isinstance(source, Store) or hasattr(source, "get_topic_name"):
+        if isinstance(source, Store) or hasattr(source, "get_topic_name"):
             if not isinstance(source, Store):
                 single_topic("app.view(): the source", source)
-            view = view_of(self, source, folder=path, in_memory=in_memory)
+            view = view_of(self, source, folder=folder, in_memory=in_memory)
         else:
             name = self.definition_of(source).name
             if name not in self.stores:
                 raise UsageError(f"app.view(): actor {name} has no state of its own: name one of its stores")
-            view = view_of(self, self.stores[name], folder=path, in_memory=in_memory)
+            view = view_of(self, self.stores[name], folder=folder, in_memory=in_memory)
         self.views.append(view)
         return view
-
-    @check_arguments
-    def shared(
-        self, name: str, *, key_type: Any = str, value_type: Any = None, partitions: int = 8
-    ) -> Shared[Any, Any]:
-        """Declare a map that every process reads through `app.view(shared)`, and writes through the keys' owners.
-
-        It is an actor, `name`, on the topic `{app id}-{name}-writes`, with a store of the same name: one worker of the
-        app has to run for writes, none for reads.
-
-        Args:
-            name: letters, digits, `.`, `_` and `-`; unique among the app's actors and stores.
-            key_type: what keys are.
-            value_type: any type that becomes JSON, or `bytes`; None means any JSON.
-            partitions: of its topics, which a worker makes when they are missing.
-
-        Raises:
-            ConfigurationError: the name can't be used.
-        """
-        check_name("shared map", name)
-        found = self.shared_maps[name] = shared_of(
-            self, name, key_type=key_type, value_type=value_type, partitions=partitions
-        )
-        return found
 
     @check_arguments
     def effect(

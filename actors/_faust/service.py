@@ -24,7 +24,7 @@ from actors._faust.startup.refusal import refuse
 from actors._faust.startup.registry import StoreRegistry
 from actors._faust.startup.topic_settings import check_topic_settings
 from actors._faust.views import View
-from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG, broker_time_ms
+from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG, broker_time_ms, require_broker_time
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.admin.topics import Topics
@@ -274,6 +274,7 @@ class ActorService(Service):  # type: ignore[misc]
         """Make the changelogs that are missing once it is certain that they are this app's, and check the others."""
         settings = setup.changelog_settings
         await topics.ensure_compacted({setup.owners_topic: 1}, settings, BROKER_TIME_CONFIG)
+        require_broker_time(setup.owners_topic, (await topics.configs([setup.owners_topic]))[setup.owners_topic])
         await self._watch_clock(setup)
         if self._control is None or self._committer is None:
             raise AssertionError("the worker connects first")

@@ -30,7 +30,6 @@ from actors._faust.settings.derived import (
     standby_replicas,
 )
 from actors._faust.tracing import check_tracing, traced
-from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
@@ -289,16 +288,6 @@ class Setup:
             self._max_record_bytes[name] = int(config["max.message.bytes"])
             if name != self.owners_topic:
                 self._check_retention(name, int(config["delete.retention.ms"]))
-            elif config.get(BROKER_TIME) != BROKER_TIME_CONFIG[BROKER_TIME]:
-                logger.info(
-                    "topic %s doesn't have the brokers' time, so the clock of this machine is compared with its own "
-                    "past only. To compare it with the brokers': kafka-configs.sh --bootstrap-server BROKER --alter "
-                    "--topic %s --add-config %s=%s",
-                    name,
-                    name,
-                    BROKER_TIME,
-                    BROKER_TIME_CONFIG[BROKER_TIME],
-                )
         self._feeds, self._writers = self.feeds(), writers_of(self.app)
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
@@ -427,8 +416,7 @@ class Setup:
     def plain(self) -> dict[str, int]:
         """Return our topics that aren't compacted, with the partitions that they are made with."""
         buries = any(definition.buries for definition in self.app.actors.values())
-        shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
-        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if buries else {})}
+        return {**self.app.made_topics, **({self.dead_letter_topic: 1} if buries else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Return the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""

@@ -1,4 +1,4 @@
-"""`View`, as programs make it: by itself, or for a topic, store or shared map of an app."""
+"""`View`, as programs make it: by itself, or for a topic or store of an app."""
 
 from __future__ import annotations
 

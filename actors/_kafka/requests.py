@@ -11,10 +11,11 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextvars import Context
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.logs import Reminders, escaping
@@ -22,9 +23,8 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection, broker_errors, release, started
 from actors._kafka.consume.records import RAW, fetched
-from actors._kafka.permissions import READ
-from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
-from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
+from actors._kafka.permissions import READ, WRITE
+from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
 from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
 from actors.runtime.cancellation import end
 from actors.runtime.message.failures import REMIND_S, is_repeated
@@ -34,6 +34,7 @@ logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 1.0
 RETRY_S = 1.0
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
 
 
 class KafkaRequests:
@@ -114,7 +115,7 @@ class KafkaRequests:
         if self._is_closed:
             raise _closed()
         producer = self._producer
-        if producer is not None and is_spent(producer):
+        if producer is not None and _is_spent(producer):
             self._producer = None
             await release(producer)
         if self._producer is not None and self._consumer is not None:
@@ -184,7 +185,7 @@ class KafkaRequests:
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
         headers = question_headers(question, reply_to)
         source = TopicPartition(question.topic, question.partition)
-        await send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
+        await _send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
 
     async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
         """Read answers until cancelled; errors of the broker are tried again."""
@@ -209,3 +210,51 @@ class KafkaRequests:
 
 def _closed() -> AskClosedError:
     return AskClosedError("the client for questions was closed: whether the question is handled isn't known")
+
+
+def _is_spent(producer: AIOKafkaProducer) -> bool:
+    """Return whether a producer takes no more records: its sender ended, or a broker refused a batch.
+
+    The client gave the batch sequence numbers that the broker hasn't seen, so the broker refuses all later batches of
+    the partition as well.
+    """
+    return bool(getattr(producer, "was_refused", False) or producer._sender.sender_task.done())
+
+
+async def _send_record(
+    connection: Connection,
+    producer: AIOKafkaProducer,
+    partition: TopicPartition,
+    key: bytes,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes]],
+    *,
+    what: str,
+) -> None:
+    """Send a record, and wait until it is acknowledged; `what` names it in errors.
+
+    Cancelling it doesn't take the record back.
+
+    Raises:
+        BrokerUnavailableError: the record couldn't be sent, or the outcome isn't known.
+        RecordTooLargeError: the topic doesn't take a record of its size.
+    """
+    try:
+        with broker_errors(what, connection, WRITE):
+            sent = await producer.send(
+                partition.topic, value, key, partition=partition.partition, headers=list(headers)
+            )
+            # The client doesn't handle cancellation of its own futures.
+            await asyncio.shield(sent)
+    except AssertionError as error:
+        # The client's metadata is older than the partition, or the topic was created again.
+        raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
+    except BrokerUnavailableError as error:
+        if isinstance(error.__cause__, BrokerResponseError):
+            producer.was_refused = True
+        if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
+            raise RecordTooLargeError(
+                f"{what}: the topic's max.message.bytes doesn't allow {len(value or b'')} bytes for key "
+                f"{show_bytes(key)}: write less, or raise the topic's setting"
+            ) from error
+        raise

@@ -5,7 +5,7 @@ run              `dev`, and `worker` and `send`, which replace Faust's own
 parked, state    the commands of these groups
 init             the command and the templates of new projects
 deploy           what is asked around a deploy: `doctor`, `plan`, `topics`
-coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
+coordination.py  the group `locks`, whose commands are in `actors.coordination.cli`
 project.py       the app of a folder, for commands without `-A`; an app that can't be imported, as one line
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
@@ -24,7 +24,7 @@ from faust.cli import base
 from faust.cli.faust import cli
 
 from actors.cli.actors import actors
-from actors.cli.coordination import config, locks
+from actors.cli.coordination import locks
 from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
@@ -48,7 +48,6 @@ base.find_app = load_app
 
 for command in (
     actors,
-    config,
     dev,
     doctor,
     feeds,

@@ -1,4 +1,4 @@
-"""`faust -A APP locks …` and `config …`: the groups; their commands are in `actors.coordination.cli`."""
+"""`faust -A APP locks …`: the group; its commands are in `actors.coordination.cli`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 import click
 
 COMMANDS = "actors.coordination.cli"
-"""The module whose `COMMANDS` has the commands of each group. It is above this package, so it is found by its name."""
+"""The module whose `COMMANDS` has the commands. It is above this package, so it is found by its name."""
 
 
 def examples(*lines: str) -> str:
@@ -18,7 +18,7 @@ def examples(*lines: str) -> str:
 class LateGroup(click.Group):
     """A group whose commands are imported when it is called.
 
-    The groups exist in every app, so that an app without the service gets an error that says how to add it.
+    The group exists in every app, so that an app without the service gets an error that says how to add it.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -30,15 +30,10 @@ class LateGroup(click.Group):
         return self._commands().get(cmd_name)
 
     def _commands(self) -> dict[str, click.Command]:
-        commands: dict[str, click.Command] = import_module(COMMANDS).COMMANDS[str(self.name)]
+        commands: dict[str, click.Command] = import_module(COMMANDS).COMMANDS
         return commands
 
 
 @click.group("locks", cls=LateGroup, epilog=examples("faust -A actors.coordination.app locks list --held"))
 def locks() -> None:
-    """Look at the lock service's locks and leaders, and break a lock."""
-
-
-@click.group("config", cls=LateGroup, epilog=examples("faust -A actors.coordination.app config set prices/vat 19"))
-def config() -> None:
-    """Read, write and watch the lock service's configuration nodes."""
+    """Look at the lock service's locks, leaders and nodes, break a lock, and set a node."""

@@ -9,18 +9,13 @@ from actors.coordination.errors import (
     ConflictError,
     CoordinationError,
     CoordinationTimeoutError,
-    FenceLostError,
     LeaseLostError,
     LockMismatchError,
     NotHolderError,
     ProtocolError,
-    StaleTokenError,
     TtlError,
     UnknownLockError,
 )
-from actors.coordination.fences.fencing import Fence, FencedResource, FencedSqlite
-from actors.coordination.fences.log import FencedRecord, FenceState
-from actors.coordination.fences.topic import FencedReader, FencedTopic
 from actors.coordination.messages import View
 from actors.coordination.service.coordinator import Coordinator, coordination
 
@@ -31,14 +26,6 @@ __all__ = [
     "CoordinationError",
     "CoordinationTimeoutError",
     "Coordinator",
-    "Fence",
-    "FenceLostError",
-    "FenceState",
-    "FencedReader",
-    "FencedRecord",
-    "FencedResource",
-    "FencedSqlite",
-    "FencedTopic",
     "Lease",
     "LeaseLostError",
     "Leasing",
@@ -47,7 +34,6 @@ __all__ = [
     "ProtocolError",
     "Session",
     "Sharing",
-    "StaleTokenError",
     "SyncCoordination",
     "SyncLease",
     "TtlError",

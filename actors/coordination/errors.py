@@ -50,33 +50,6 @@ class ProtocolError(CoordinationError):
     """The service speaks another version of the protocol, or doesn't understand the request."""
 
 
-class StaleTokenError(CoordinationError):
-    """A guarded resource has seen a greater token: the holder of this one lost the lock, and its write is rejected.
-
-    Attributes:
-        resource: which one.
-        token: that was refused.
-        greatest: that the resource has seen.
-    """
-
-    def __init__(self, resource: str, token: int, greatest: int) -> None:
-        self.resource = resource
-        self.token = token
-        self.greatest = greatest
-        super().__init__(
-            f"{resource!r}: token {token} is refused, since {greatest} was seen: the lock is lost, and what was to be "
-            "written doesn't count. Acquire the lock again, read what was written meanwhile, and decide again",
-            "stale-token",
-        )
-
-
-class FenceLostError(CoordinationError):
-    """A log can't be judged: what tells the greatest token isn't there, or isn't of this log."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, "fence-lost")
-
-
 _TYPES: dict[str, tuple[type[CoordinationError], str]] = {
     "busy": (BusyError, "try again later, or wait for it with timeout=…"),
     "crowded": (BusyError, "let fewer wait for it, watch it or join it, or show less data"),

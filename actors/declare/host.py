@@ -29,7 +29,6 @@ class DeclaredApp(Protocol):
         made_topics: the partition counts of topics that a worker creates, by name.
         topic_writers: by topic the actors that alone write there, as they were declared.
         repartitions: the topics that are read by other keys than theirs, by name.
-        shared_maps: the shared maps, each an `actors.Shared`, by name.
         tables, agents: Faust's tables and agents by name.
     """
 
@@ -44,7 +43,6 @@ class DeclaredApp(Protocol):
     made_topics: dict[str, int]
     topic_writers: dict[str, tuple[Any, ...]]
     repartitions: dict[str, Repartition]
-    shared_maps: dict[str, Any]
     tables: Any
     agents: Any
 

@@ -66,7 +66,7 @@ class ActorOptions:
         create_topics: whether a worker makes the topics of its own that are missing, such as changelogs. With False the
             start names all that are, for the operators of the cluster: `faust -A APP topics` prints them.
         clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
-            brokers' isn't followed (docs/explanation/guarantees.md#clocks).
+            brokers' isn't followed, and isn't ready (docs/explanation/guarantees.md#clocks).
         max_time_ahead: how far timestamps of messages may be ahead of a worker's clock, to actors with window stores,
             timers by stream time, or tables with a history. One that is further ahead would close all windows, and is
             an error by the actor's `on_error`.
@@ -100,7 +100,6 @@ class ActorOptions:
             whatever follows, or `DNS:ops.example`.
         open_pages: paths of the app's own pages, or of Faust's, that are for everybody, as they were declared:
             `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
-        queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
         dashboard: whether such a worker has the pages under `/dashboard` too.
         log_format: how a worker's log is written: "text" for people, or "json", one object a line.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
@@ -150,7 +149,6 @@ class ActorOptions:
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
     open_pages: Sequence[str] = ()
-    queries_per_second: float = 1_000.0
     dashboard: bool = True
     log_format: str = "text"
     tracing: bool = False
@@ -165,7 +163,6 @@ _KINDS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "bool": ((bool,), "True or False"),
     "int": ((int,), "a whole number"),
     "int | None": ((int, NoneType), "a whole number"),
-    "float": ((int, float), "a number"),
     "str": ((str,), "a text"),
     "str | None": ((str, NoneType), "a text"),
     "Path | str | None": ((str, os.PathLike, NoneType), "a path"),
@@ -180,7 +177,6 @@ _LEAST = {
     "changelog_min_insync_replicas": 1,
     "commit_max_bytes": 1,
     "max_warmup_replicas": 0,
-    "queries_per_second": 0,
     "queue_records": 1,
     "rocksdb_cache_bytes": 0,
     "rocksdb_write_buffer_bytes": 1,

@@ -19,8 +19,8 @@ UNCHECKED_MS = 1_000
 """For so long after a look at all clocks the wall clock is taken alone, for speed."""
 AHEAD_MS = 5_000
 """Clocks that differ by less aren't worth a warning."""
-SLOW_PER_S = 500
-"""How many milliseconds a partition's time goes on in a second while it is ahead of the worker's clock."""
+STILL_S = 1.0
+"""How often a task looks at what is due while its partition's time stands still."""
 LOOK_S = 10.0
 """How often an idle worker looks whether its clock was set."""
 ASK_AGAIN_S = 60.0
@@ -189,39 +189,37 @@ class PartitionClock:
     """The time of one partition, which never goes back: a `Clock` for what its messages and timers go by.
 
     It is the worker's clock. Where an earlier owner's clock was ahead, or this one's was set back, the partition's time
-    goes on at half the speed until the clock has caught up: what waits comes after twice its time at most. The latest
-    time goes with each commit. While nobody owns the partition, its time stands still and the clock catches up.
-    `ahead_ms` is how far the partition's time was ahead of the worker's clock at the last look.
+    stands still until the clock has caught up. Clocks differ from the brokers' by the margin at most where they are
+    followed, so what waits is late by twice the margin at most. The latest time goes with each commit. `ahead_ms` is
+    how far the partition's time was ahead of the worker's clock at the last look.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.monotonic = clock.monotonic
         self.sleep = clock.sleep
         self._clock = clock
+        self._latest_ms = 0
         self.ahead_ms = 0
-        self._latest_ms = self._until_ms = 0
-        self._from_ms, self._from_s = 0, 0.0
 
     def go_on_from(self, committed_ms: int) -> None:
         """Don't go below the time that an earlier owner committed, Unix milliseconds."""
-        if committed_ms > self._latest_ms:
-            self._latest_ms, self._until_ms = committed_ms, 0
-            self._from_ms, self._from_s = committed_ms, self.monotonic()
+        self._latest_ms = max(self._latest_ms, committed_ms)
 
     def wall_ms(self) -> int:
         """Return the partition's time in Unix milliseconds."""
         wall_ms = self._clock.wall_ms()
-        if not self._latest_ms <= wall_ms < self._until_ms:
-            now_s = self.monotonic()
-            slow_ms = max(self._latest_ms, self._from_ms + int((now_s - self._from_s) * SLOW_PER_S))
-            self._until_ms, self.ahead_ms = 0, slow_ms - wall_ms
-            if wall_ms < slow_ms:
-                wall_ms = slow_ms
-            else:
-                self._until_ms, self.ahead_ms = wall_ms + UNCHECKED_MS, 0
-                self._from_ms, self._from_s = wall_ms, now_s
-        self._latest_ms = wall_ms
+        if wall_ms < self._latest_ms:
+            self.ahead_ms = self._latest_ms - wall_ms
+            return self._latest_ms
+        self._latest_ms, self.ahead_ms = wall_ms, 0
         return wall_ms
+
+    def rest_s(self, wait_s: float) -> float:
+        """Return how long a task rests that has something to do in `wait_s`.
+
+        While its time stands still, what waits for it would wake the task again and again.
+        """
+        return max(wait_s, min(self.ahead_ms / 1000, STILL_S)) if wait_s else 0.0
 
 
 class Timestamps:
@@ -285,16 +283,14 @@ class Timestamps:
 
 
 def warn_if_ahead(name: str, ahead_ms: float, margin_ms: int) -> None:
-    """Say so if a partition's time is ahead: an earlier owner's clock was, or this one was set back."""
+    """Log that a partition's time is ahead: an earlier owner's clock was, or this one was set back."""
     if ahead_ms < AHEAD_MS:
         return
     logger.log(
         logging.ERROR if ahead_ms > margin_ms else logging.WARNING,
         "%s: the partition's time is %.1f s ahead of this worker's clock: the clock of an earlier owner was ahead, "
-        "or this one is behind. It goes on at half the speed for %.0f s, until the clock has caught up: timers and "
-        "expiry that count from now take up to twice their time, and those that were due before come early. Check "
-        "the clocks of the workers and the brokers",
+        "or this one is behind. It stands still until the clock has caught up: timers and expiry are late by as much. "
+        "Check the clocks of the workers and the brokers",
         name,
         ahead_ms / 1000,
-        2 * ahead_ms / 1000,
     )

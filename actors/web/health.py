@@ -14,7 +14,8 @@ stays as it is in a new process: a broker that is away, a restore that takes lon
 **Ready** is a member of the group whose coordinator and whose inputs' leaders answer, and whose partitions run. A
 partition that is being taken over or restored isn't served by anybody, so its worker isn't ready, and a rolling update
 waits for it before it takes the next worker away. A rebalance makes all workers not ready for a moment: a probe should
-fail several times before it counts. A broker counts as away after the session timeout: until then the group keeps the
+fail several times before it counts. A machine whose clock is wrong by more than `clock_skew_margin` isn't ready: what
+goes by time there may be late. A broker counts as away after the session timeout: until then the group keeps the
 worker's partitions for it, and no other worker could do its work.
 
 A worker that stands still in front of some records is ready: to take it out of service would repair nothing. One all of
@@ -94,7 +95,7 @@ def what_is_missing(app: Host) -> list[str]:
         return ["the group hasn't given out its partitions"]
     states = Counter(task.state for task in worker.tasks)
     total = len(worker.tasks)
-    missing = _what_is_silent(app, worker.tasks)
+    missing = [*_what_is_wrong_with_the_clock(app), *_what_is_silent(app, worker.tasks)]
     missing += [
         f"{count} of {counted(total, 'partition')}: {state.value}"
         for state, count in states.items()
@@ -103,6 +104,18 @@ def what_is_missing(app: Host) -> list[str]:
     if total and states.keys() <= _STOPPED:
         missing.append(f"all {total} partitions stand still" if total > 1 else "the only partition stands still")
     return missing
+
+
+def _what_is_wrong_with_the_clock(app: Host) -> list[str]:
+    clock, margin_s = app.actor_clock, app.actor_options.clock_skew_margin.total_seconds()
+    off_ms = clock.off_ms
+    if not off_ms:
+        return []
+    side, known = "ahead of" if off_ms > 0 else "behind", "the brokers'" if clock.has_heard else "its own past"
+    return [
+        f"this machine's clock is {abs(off_ms) / 1000:.0f} s {side} {known}, more than clock_skew_margin={margin_s:g} "
+        "s: set it right (NTP)"
+    ]
 
 
 def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:

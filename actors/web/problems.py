@@ -79,7 +79,7 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
 
     def _response(self) -> web.Response:
         headers = {**NO_STORE, **self.headers, "Content-Type": CONTENT_TYPE}
-        if self.status in (429, 503):
+        if self.status == 503:
             headers["Retry-After"] = str(math.ceil(self.more.get("retry_after_ms", 1000) / 1000))
         content = {
             "type": TYPE + self.kind,

@@ -17,8 +17,8 @@ from actors.web.problems import CONTENT_TYPE, NO_STORE, Problem
 ANSWER_BYTES = "Actors-Answer-Bytes"
 """The header with the number of bytes of keys and values that the asking worker wants at most."""
 ANSWER_S = 5.0
-REFUSALS = (401, 403, 429)
-"""Statuses that concern the asking worker and not its caller: settings differ, or the other worker is overloaded."""
+REFUSALS = (401, 403)
+"""Statuses that concern the asking worker and not its caller: settings differ."""
 MAX_TEXT_CHARS = 1_000
 """How much of another worker's error text is passed on."""
 

@@ -158,7 +158,7 @@ ATTACKS = (
     Attack(hostile_letters, 3.0),
     Attack(hostile_registry, 5.0),
     Attack(compressed_bodies, 4.0, frozenset({0, 401, 413, 415})),
-    Attack(large_question, 4.0, frozenset({200, 413, 429, 503})),
+    Attack(large_question, 4.0, frozenset({200, 413, 503})),
     Attack(odd_requests, 2.0, frozenset({400, 404, 413, 414, 415})),
     Attack(slow_bodies, 6.0),
     Attack(look_at_parked, 3.0, frozenset({200, 503})),

@@ -294,14 +294,10 @@ class Nemesis:
         self._world.set_clock(self._some_node().clock, self._random.randint(-half_ms, half_ms))
 
     def clock_step(self) -> None:
-        """A machine's clock is set far off, for a moment or until all is well; a process may start meanwhile.
-
-        Where the brokers don't tell their time, a process that starts then goes by that clock: it is ahead by so much
-        that what it wrote is known to be of no certain age.
-        """
+        """A machine's clock is set far off, for a moment or until all is well; a process may start meanwhile."""
         world, random, node = self._world, self._random, self._some_node()
         far = (3_600_000, 600_000, 2 * SKEW_MARGIN_MS, -3_600_000, -600_000, -2 * SKEW_MARGIN_MS)
-        world.set_clock(node.clock, random.choice(far if world.tells_time else (3_600_000, 600_000)))
+        world.set_clock(node.clock, random.choice(far))
         self._after(random.choice((0.5, 10.0, 1000.0)), lambda: world.set_clock(node.clock, 0))
         if random.random() < 0.4:
             self._kill(node)

@@ -68,8 +68,7 @@ class World:
     """What all nodes share. `features` are what is in this run beside faults (see `tests.sim.simulation.FEATURES`).
 
     `appended_s` says when each record of a log came there. `clock_ahead_ms` is the most that any worker's time may have
-    been ahead so far. `tells_time` says whether the brokers' time is known to processes, which then go by no clock that
-    is ahead of it by more than the margin.
+    been ahead so far: processes know the brokers' time, and go by no clock that is ahead of it by more than the margin.
     """
 
     loop: VirtualLoop
@@ -92,7 +91,6 @@ class World:
     concurrency: int = 1
     placement: PlacementRules = field(default_factory=PlacementRules)
     clock_ahead_ms: int = 0
-    tells_time: bool = False
     pausing: Pausing | None = None
     max_task_idle_s: float = 0.0
     attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
@@ -131,7 +129,7 @@ class World:
     def set_clock(self, clock: MachineClock, offset_ms: int) -> None:
         """Set a machine's clock, and note how far any has ever been ahead."""
         clock.wall_offset_ms = offset_ms
-        self.clock_ahead_ms = max(self.clock_ahead_ms, min(offset_ms, SKEW_MARGIN_MS) if self.tells_time else offset_ms)
+        self.clock_ahead_ms = max(self.clock_ahead_ms, min(offset_ms, SKEW_MARGIN_MS))
 
     def control(self, partition: int, key: bytes, what: str) -> None:
         """Have what is parked of a key tried again."""
@@ -367,7 +365,7 @@ class Node:
         world = self._world
         clock.begin_to_check(SKEW_MARGIN_MS)
         checked = clock.checked
-        if checked is None or not world.tells_time:
+        if checked is None:
             return
 
         async def ask() -> int:

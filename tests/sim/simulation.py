@@ -30,7 +30,7 @@ About half of the runs have features beside faults:
     grow            the input is given partitions: with at most `parallel` and `windows`
     inputs          the actor has two inputs, whose messages meet in the state of a key; likewise
     pauses          the actor or a partition of it is paused and resumed: in runs of their own
-    steps           clocks are set, by more than the margin, and the brokers tell their time or don't; likewise
+    steps           clocks are set, by more than the margin; likewise
 
 With `operator`, `retention`, `expired`, `poison`, `refused` and `versions` partitions may stand still after the last
 fault: each has to do so for its own reason and with all before it committed, and to go on when the operator has put it
@@ -274,7 +274,6 @@ class Simulation:
             model=model,
             placement=_placement(seed) if "standbys" in features else PlacementRules(),
             max_task_idle_s=Random(f"{seed} idle").choice((0.0, 0.0, 0.5, 3.0)),
-            tells_time="steps" in features and Random(f"{seed} time").random() < 0.6,
             concurrency=Random(f"{seed} lanes").choice((2, 3, 20)) if "parallel" in features else 1,
         )
         if "inputs" in features:

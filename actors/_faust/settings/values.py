@@ -147,7 +147,6 @@ OWN: Mapping[str, Read] = {
     "bool": boolean,
     "int": integer,
     "int | None": integer,
-    "float": number,
     "timedelta": span,
     "str": text,
     "str | None": text,

@@ -275,7 +275,7 @@ class TaskProcessor:
             wait_s = min(wait_s, self._sweeper.wait_s())
         if self._may_take:
             wait_s = min(wait_s, self._due.wait_s())
-        return wait_s
+        return self._clock.rest_s(wait_s)
 
     @property
     def _may_take(self) -> bool:

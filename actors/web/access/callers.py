@@ -218,7 +218,7 @@ def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
     """Return the error for a request without accepted credentials."""
     challenge = CHALLENGE + (', error="invalid_token"' if wrong else "")
     headers = {str(hdrs.WWW_AUTHENTICATE): challenge}
-    return Problem(401, "unauthorized", "Who asks isn't known", detail, headers=headers)
+    return Problem(401, "unauthorized", "The caller is unknown", detail, headers=headers)
 
 
 def _password(given: list[str]) -> str | None:

@@ -1,6 +1,6 @@
 """The guard: it decides about each request before a handler runs.
 
-sizes → caller and level → rate → origin → a place → body → memory → handler → answer
+sizes → caller and level → origin → room → body → handler → answer
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.log import server_logger
@@ -31,10 +30,8 @@ from actors.web.access.limits import (
     MAX_PATH_BYTES,
     MAX_SEND_S,
     UNREADABLE,
-    Memory,
-    Places,
-    Rates,
     Reservation,
+    Room,
 )
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import is_guarded, is_local, own_address
@@ -48,18 +45,6 @@ RESERVATION: web.RequestKey[Reservation] = web.RequestKey("actors_reservation", 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
 
 
-class Room(NamedTuple):
-    """The places of one kind of client.
-
-    Attributes:
-        bodies: for requests whose body is arriving.
-        requests: for requests that have arrived, until their answer is sent.
-    """
-
-    bodies: Places
-    requests: Places
-
-
 class Guard:
     """Decides which requests reach their handlers; one per app.
 
@@ -69,7 +54,7 @@ class Guard:
     Attributes:
         callers: identifies callers.
         connections: the open connections of the web server.
-        memory: the memory that requests hold.
+        room: what requests hold.
     """
 
     def __init__(self, app: Any) -> None:
@@ -85,12 +70,8 @@ class Guard:
             is_local=is_local(conf),
             wall_ms=app.actor_clock.wall_ms,
         )
-        self._rates = Rates(options.queries_per_second, 2 * options.queries_per_second)
         self._app_id = str(conf.id)
-        self.memory = Memory()
-        self._readers = Room(Places("bodies on their way", 128, 48), Places("requests", 256, 128))
-        self._workers = Room(Places("bodies on their way", 32, 32), Places("requests", 128, 128))
-        self._admins = Room(Places("bodies on their way", 16, 16), Places("requests", 32, 32))
+        self.room = Room()
 
     def middleware(self, level: Level, *, is_for_browsers: bool) -> Any:
         """Return the middleware of a part: it admits requests, and turns errors into problems.
@@ -162,21 +143,24 @@ class Guard:
             self.connections.busy.discard(address)
 
     async def _seat(self, request: web.Request, needed: Level, taken: contextlib.ExitStack) -> None:
-        """Read the body, and take a place and the memory for the request.
+        """Find room for the request, and read its body.
 
         Raises:
-            Problem: the body is too large or too slow, or all places are taken.
+            Problem: the body is too large or too slow, or the client's share of the room is taken.
         """
         caller = request[CALLER]
         is_admin = needed == Level.ADMIN or (caller.is_known and caller.level == Level.ADMIN)
-        room = self._workers if caller.is_worker else self._admins if is_admin else self._readers
-        client = client_of(request, caller)
+        reservation = taken.enter_context(
+            self.room.enter(
+                client_of(request, caller),
+                is_reader=not (caller.is_worker or is_admin),
+                has_body_to_come=request.can_read_body and not request.content.is_eof(),
+            )
+        )
         if request.can_read_body:
-            with contextlib.nullcontext() if request.content.is_eof() else room.bodies.place(client):
-                await _read_body(request)
+            await _read_body(request)
         await check_body(request)
-        taken.enter_context(room.requests.place(client))
-        reservation = request[RESERVATION] = taken.enter_context(self.memory.reserve(client))
+        request[RESERVATION] = reservation
         if request.body_exists:
             reservation.take(len(await request.read()))
         taken.enter_context(self._busy(request))
@@ -185,37 +169,19 @@ class Guard:
         """Return the level that a request needs, and identify its caller.
 
         Raises:
-            Problem: the caller's level is too low, or the caller sends too many requests.
+            Problem: the caller's level is too low.
         """
         match = request.match_info
         # A path that doesn't exist changes nothing: it needs the level of reads.
         needed = level if match.http_exception is not None else level_of(match.handler, request.method, level)
         if needed == Level.OPEN:
             return needed
-        try:
-            caller = self.callers.of(request)
-        except Problem:
-            self._count(f"address {address_of(request)}")
-            raise
-        request[CALLER] = caller
-        if not caller.is_worker and (caller.is_known or caller.level < Level.ADMIN):
-            self._count(client_of(request, caller))
+        caller = request[CALLER] = self.callers.of(request)
         if caller.level < needed:
             raise self.callers.refusal(request, caller, needed)
         if request.method not in SAFE_METHODS:
             check_origin(request, caller)
         return needed
-
-    def _count(self, client: str) -> None:
-        wait_s = self._rates.take(client)
-        if wait_s:
-            raise Problem(
-                429,
-                "too-many-requests",
-                "Too many questions within a second",
-                f"{client} asks more often than queries_per_second allows: ask for many keys at once, or later",
-                retry_after_ms=math.ceil(wait_s * 1000),
-            )
 
     def _refused(self, request: web.Request, problem: Problem) -> None:
         caller = request.get(CALLER)

@@ -1,10 +1,9 @@
-"""Limits on what clients may send, ask for and hold: sizes, rates, requests under way, memory of answers."""
+"""Limits on what clients may send, ask for and hold: sizes, and one room for all requests."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -29,14 +28,16 @@ LARGE_BYTES = 64 * 1024
 """The least length of such an answer."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Limit of keys and values in one answer, unless its first value alone is longer."""
-MAX_HELD_BYTES = 128 * 1024 * 1024
-"""Limit of the memory that all requests hold."""
-MAX_CALLER_BYTES = MAX_HELD_BYTES // 2
-"""Limit of the memory that the requests of one caller hold, and therefore of a single request."""
+MAX_HELD_BYTES = 160 * 1024 * 1024
+"""Limit of what all requests hold."""
+SPARE_BYTES = 32 * 1024 * 1024
+"""What of it readers leave to other workers and administrators."""
+MAX_CLIENT_BYTES = (MAX_HELD_BYTES - SPARE_BYTES) // 2
+"""The share of a reader that is alone, and therefore the limit of a single request."""
+REQUEST_BYTES = 256 * 1024
+"""What each request counts as at least: 512 of readers are under way at most, 256 of one that is alone."""
 JSON_GROWTH = 32
 """How many times its length decoded JSON takes in memory at most: `[[],[],…]`."""
-MAX_CLIENTS = 10_000
-"""How many clients' rates are remembered."""
 HANDLER_ARGS: Mapping[str, Any] = {
     "auto_decompress": False,
     "keepalive_timeout": 30.0,
@@ -48,78 +49,12 @@ HANDLER_ARGS: Mapping[str, Any] = {
 before the connection closes."""
 
 
-class Rates:
-    """A token bucket per client, for the clients seen last.
+class Room:
+    """What all requests hold together: one limit for all, and a fair share for each client.
 
-    Args:
-        per_s: the sustained rate; 0 for no limit.
-        burst: how many requests may come at once.
+    A request holds `REQUEST_BYTES` until its client has read the answer, and what it reads, makes and receives beyond
+    that. A client may hold as much as it leaves to others: one alone gets half of all, and two get a third each.
     """
-
-    def __init__(self, per_s: float, burst: float) -> None:
-        self._per_s = per_s
-        self._burst = max(burst, 1.0)
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str, now_s: float | None = None) -> float:
-        """Count a request. Return how many seconds the client has to wait, 0 if it needn't."""
-        if not self._per_s:
-            return 0.0
-        now_s = time.monotonic() if now_s is None else now_s
-        left, then_s = self._left.pop(client, (self._burst, now_s))
-        left = min(self._burst, left + (now_s - then_s) * self._per_s)
-        wait_s = 0.0
-        if left >= 1:
-            left -= 1
-        else:
-            wait_s = (1 - left) / self._per_s
-        self._left[client] = left, now_s
-        if len(self._left) > MAX_CLIENTS:
-            self._left.popitem(last=False)
-        return wait_s
-
-
-class Places:
-    """A number of requests that may be under way, and the share of one client.
-
-    Args:
-        what: what takes a place, for the error text.
-        total: how many places there are.
-        share: how many of them one client may take.
-    """
-
-    def __init__(self, what: str, total: int, share: int) -> None:
-        self._what = what
-        self._total = total
-        self._share = share
-        self._taken: Counter[str] = Counter()
-
-    @contextmanager
-    def place(self, client: str) -> Iterator[None]:
-        """Take a place while the block runs.
-
-        Raises:
-            Problem: 503, all places are taken, or the client's share is.
-        """
-        if self._taken.total() >= self._total:
-            raise _busy(f"{self._total} {self._what} are under way")
-        if self._taken[client] >= self._share:
-            raise _busy(f"{self._share} {self._what} of {client} are under way")
-        self._taken[client] += 1
-        try:
-            yield
-        finally:
-            self._taken[client] -= 1
-            if not self._taken[client]:
-                del self._taken[client]
-
-
-def _busy(detail: str) -> Problem:
-    return Problem(503, "busy", "Too many questions at once", detail, retry_after_ms=1000)
-
-
-class Memory:
-    """The memory that requests hold: what they have read, made or received, until the client has read the answer."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
@@ -130,49 +65,50 @@ class Memory:
         return self._held.total()
 
     @contextmanager
-    def reserve(self, caller: str) -> Iterator[Reservation]:
-        """Open the account of a request while the block runs."""
-        reservation = Reservation(self, caller)
+    def enter(self, client: str, *, is_reader: bool = True, has_body_to_come: bool = False) -> Iterator[Reservation]:
+        """Open the account of a request while the block runs.
+
+        Raises:
+            Problem: 503, the client's share is taken. A request whose body is still to come finds it taken at half of
+                what is left, so that a client's slow bodies leave room for its other requests.
+        """
+        most_bytes = MAX_HELD_BYTES - (SPARE_BYTES if is_reader else 0)
+        self.change(client, REQUEST_BYTES, most_bytes, parts=2 if has_body_to_come else 1)
+        reservation = Reservation(self, client, most_bytes)
         try:
             yield reservation
         finally:
             reservation.settle(0)
+            self.change(client, -REQUEST_BYTES, most_bytes)
 
-    def change(self, caller: str, own: int, size: int) -> None:
-        """Add `size`, which may be negative, to the `own` bytes that a request holds.
+    def change(self, client: str, size: int, most_bytes: int, *, parts: int = 1) -> None:
+        """Add `size` bytes, which may be negative, to what a client's requests hold.
 
         Raises:
-            Problem: 500 if the request can never hold as much, 503 if others hold too much now.
+            Problem: 503, the client would hold more than is left of `most_bytes` then, divided by `parts`.
         """
-        if size > 0 and own + size > MAX_CALLER_BYTES:
-            raise Problem(
-                500,
-                "large-answer",
-                "The answer is too large",
-                f"it takes more than the {MAX_CALLER_BYTES} bytes of memory that a request may hold: ask for less",
-            )
-        if size > 0 and (self._held[caller] + size > MAX_CALLER_BYTES or self.held_bytes + size > MAX_HELD_BYTES):
+        if size > 0 and parts * (self._held[client] + size) > most_bytes - self.held_bytes - size:
             raise Problem(
                 503,
                 "busy",
-                "Other answers take all memory that there is for answers",
-                f"answers may take {MAX_HELD_BYTES} bytes together, and {MAX_CALLER_BYTES} of one caller, until they "
-                "are read: ask again later",
+                "Too many questions at once",
+                f"requests of {client} hold {self._held[client]} bytes, their share of the {most_bytes} bytes that "
+                "there are for requests and answers: read the answers, and ask again later",
                 retry_after_ms=1000,
             )
-        self._held[caller] += size
-        if not self._held[caller]:
-            del self._held[caller]
+        self._held[client] += size
+        if not self._held[client]:
+            del self._held[client]
 
 
 class Reservation:
-    """The memory of one request. It counts from `LARGE_BYTES` on."""
+    """What one request holds beyond `REQUEST_BYTES`."""
 
-    def __init__(self, memory: Memory, caller: str) -> None:
-        self._memory = memory
-        self._caller = caller
+    def __init__(self, room: Room, client: str, most_bytes: int) -> None:
+        self._room = room
+        self._client = client
+        self._most_bytes = most_bytes
         self._bytes = 0
-        self._counted = 0
 
     def take(self, size: int) -> None:
         """Add bytes.
@@ -184,10 +120,16 @@ class Reservation:
 
     def settle(self, size: int) -> None:
         """Set how many bytes the request holds; raises as `take` does if that is more than before."""
-        counted = size if size > LARGE_BYTES else 0
-        if counted != self._counted:
-            self._memory.change(self._caller, self._counted, counted - self._counted)
-        self._bytes, self._counted = size, counted
+        more = max(size, REQUEST_BYTES) - max(self._bytes, REQUEST_BYTES)
+        if more > 0 and size > MAX_CLIENT_BYTES:
+            raise Problem(
+                500,
+                "large-answer",
+                "The answer is too large",
+                f"it takes more than the {MAX_CLIENT_BYTES} bytes of memory that a request may hold: ask for less",
+            )
+        self._room.change(self._client, more, self._most_bytes)
+        self._bytes = size
 
 
 class UnreadableRequests(logging.Filter):

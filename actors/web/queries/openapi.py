@@ -132,7 +132,7 @@ def _queries(app: Host) -> Schema:
 
 
 def _operation(name: str, summary: str, parameters: list[Schema], answer: type, *more: str) -> Schema:
-    problems = ("400", "401", "403", "404", "429", "503", *more)
+    problems = ("400", "401", "403", "404", "503", *more)
     return {
         "operationId": name,
         "summary": summary,
@@ -190,17 +190,15 @@ def _schemas() -> Schema:
 def _problems() -> Schema:
     texts = {
         "400": "The request can't be understood.",
-        "401": "Who asks isn't known: a token or a certificate is needed.",
+        "401": "The caller is unknown: a token or a certificate is needed.",
         "403": "The request isn't allowed.",
         "404": "There is no such store, actor, query or key.",
         "413": "The body is too large; ask for fewer keys at once.",
         "421": "Another worker passed the request on, and this one doesn't own the partition.",
         "422": "The query was rejected, for the reason given.",
-        "429": "The client asks too often; ask again after Retry-After.",
         "503": "The state can't be read now, for the reason given; ask again after Retry-After.",
     }
     content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}}
     found: Schema = {status: {"description": text, "content": content} for status, text in texts.items()}
-    for status in ("429", "503"):
-        found[status]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    found["503"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
     return found

@@ -16,14 +16,12 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import PolicyViolationError
 from aiokafka.structs import TopicPartition
 
-from actors import ConfigurationError, UnknownTopicError, View, ViewFailedError, ViewTimeoutError
+from actors import ConfigurationError, View, ViewFailedError, ViewTimeoutError
 from actors._kafka.consume.views import KafkaTopicLogs
 from actors.runtime.state.restore import LOOK_BACK
 from dev.kafka import Cluster
-from tests.kafka.apps.shared_app import make
 from tests.kafka.helpers import (
     ROOT,
-    WorkerProcess,
     add_partitions,
     delete,
     eventually,
@@ -239,55 +237,3 @@ async def test_it_goes_on_when_a_killed_broker_is_back(tmp_path: Path) -> None:
             await view.caught_up(timeout=MINUTE)
             await view.callbacks_done()
             assert seen == [("a", "1", "2"), ("a", "2", "3")]
-
-
-@pytest.mark.nightly
-async def test_of_two_that_race_for_a_version_one_wins(
-    brokers: str, workers: list[WorkerProcess], tmp_path: Path
-) -> None:
-    name = unique("shared")
-    await make_topics(brokers, f"{name}-in", f"{name}-out")
-    worker = WorkerProcess("tests.kafka.apps.shared_app", brokers, tmp_path / "one", APP_NAME=name).start()
-    workers.append(worker)
-    clients = [make(name, ";".join(f"kafka://{broker}" for broker in brokers.split(","))) for _ in range(2)]
-
-    async def opened() -> bool:
-        try:
-            await clients[0].view.open()
-        except UnknownTopicError:
-            return False
-        return True
-
-    await eventually(opened, what=worker.log)
-    await clients[1].view.open()
-    wins: list[tuple[int, int]] = []
-
-    async def count(client: Any, rounds: int) -> None:
-        for _ in range(rounds):
-            while True:
-                held = client.view.versioned("k")
-                written = await client.view.publish("k", (held.value or 0) + 1, version=held.version, timeout=MINUTE)
-                assert client.view.versioned("k").version >= written.version
-                if written:
-                    wins.append((held.version, written.version))
-                    break
-
-    try:
-        await asyncio.gather(count(clients[0], 30), count(clients[1], 30))
-        assert clients[0].view.get("k") == 60
-        assert len({before for before, _ in wins}) == len({after for _, after in wins}) == 60
-        races = [client.view.compare_and_set("k", 60, number) for client, number in zip(clients, (61, 62), strict=True)]
-        assert sorted(map(bool, await asyncio.gather(*races))) == [False, True]
-        async with producing(brokers) as producer:
-            await producer.send_and_wait(f"{name}-in", b"look", b"k")
-
-        async def looked() -> list[Any]:
-            return await read_all(brokers, f"{name}-out")
-
-        (record,) = await eventually(looked, what=worker.log)
-        assert int(record.value) in (61, 62)
-    finally:
-        for client in clients:
-            await client.view.close()
-            await client.app.close_asks()
-    assert worker.terminate() == 0, worker.log()

@@ -10,7 +10,7 @@ import faust
 
 from actors import App, Context, EffectCall
 
-FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "shared", "by")
+FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "by")
 
 
 def make(  # noqa: C901  a branch for each feature
@@ -25,8 +25,6 @@ def make(  # noqa: C901  a branch for each feature
     seen = app.topic(f"{name}-seen", key_type=str, value_type=str) if "view" in features else None
     counts = app.store("counts", key_type=str, value_type=int, publish=models) if "store" in features else None
     view = None if seen is None else app.view(seen, in_memory=True)
-    if "shared" in features:
-        app.shared("flags", partitions=1)
     keyed = app.topic(f"{name}-keyed", key_type=str, value_type=str) if "by" in features else None
     effects = []
 

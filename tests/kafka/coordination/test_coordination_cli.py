@@ -1,4 +1,4 @@
-"""`faust -A … locks` and `config` as an operator calls them: real processes, a real broker, a worker of the service."""
+"""`faust -A … locks` as an operator calls it: real processes, a real broker, a worker of the service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import time
@@ -29,7 +28,7 @@ from tests.kafka.helpers import ROOT, WorkerProcess, eventually, unique
 MODULE = "actors.coordination.app"
 NOBODY_LISTENS = "127.0.0.1:1"
 TIMEOUT_S = 60.0
-"""Every command has ended by then. A watch without a worker would take longer if it didn't look first."""
+"""Every command has ended by then."""
 
 Done = subprocess.CompletedProcess[str]
 T = TypeVar("T")
@@ -141,28 +140,28 @@ def cells(table: str, name: str) -> list[list[str]]:
 async def test_help_as_a_newcomer_calls_it(service: Service) -> None:
     root, locks = await asyncio.gather(service.said("--help"), service.said("locks", "--help"))
     assert "\n  locks " in root
-    assert "\n  config " in root
-    for part in ("list ", "show ", "break ", "faust -A actors.coordination.app locks list --held"):
+    for part in ("list ", "show ", "break ", "set ", "faust -A actors.coordination.app locks list --held"):
         assert part in locks
 
 
 async def test_bad_arguments_are_usage_errors(service: Service) -> None:
     for arguments, part in (
-        (["config", "set", "x", "1", "--version", "3", "--absent"], "--absent"),
-        (["config", "set", "x", os.fsdecode(b"\xff")], "isn't UTF-8 text"),
+        (["locks", "set", "x", "1", "--delete"], "--delete"),
+        (["locks", "set", "x"], "VALUE"),
+        (["locks", "set", "x", os.fsdecode(b"\xff")], "isn't UTF-8 text"),
         (["locks", "break", os.fsdecode(b"\xff"), "--yes"], "isn't UTF-8 text"),
     ):
         refused(await service.faust(*arguments), 2, part)
 
 
 async def test_an_app_without_the_service_says_so(service: Service) -> None:
-    for command in (["locks", "list"], ["locks", "break", "x", "--yes"], ["config", "get", "x"]):
+    for command in (["locks", "list"], ["locks", "break", "x", "--yes"], ["locks", "set", "x", "1"]):
         done = await service.faust(*command, module="tests.kafka.apps.cli_app")
         refused(done, 1, f"app {service.name} runs no coordination service", "-A actors.coordination.app")
 
 
 async def test_a_service_that_was_never_started_and_a_broker_that_is_away(service: Service) -> None:
-    for command in (["locks", "list"], ["config", "set", "x", "1"]):
+    for command in (["locks", "list"], ["locks", "set", "x", "1"]):
         refused(await service.faust(*command, name=unique("never")), 1, "was never started", "Start a worker")
         refused(await service.faust(*command, brokers=NOBODY_LISTENS), 1, NOBODY_LISTENS, "`broker`")
 
@@ -398,112 +397,45 @@ async def test_break_spares_who_got_it_while_it_asked(service: Service) -> None:
     assert "wasn't broken" in stderr
 
 
-# --- config --------------------------------------------------------------------------------------------------------
+# --- locks set -----------------------------------------------------------------------------------------------------
 
 
-async def test_set_get_list_and_delete(service: Service) -> None:
-    assert await service.said("config", "set", "conf-a", "one", "--absent") == "conf-a is at version 1\n"
-    assert await service.said("config", "get", "conf-a") == "one\n"
-    conflict = await service.faust("config", "set", "conf-a", "two", "--absent")
+async def test_a_node_is_set_shown_and_deleted(service: Service) -> None:
+    assert await service.said("locks", "set", "conf-a", "one", "--version", "0") == "conf-a is at version 1\n"
+    conflict = await service.faust("locks", "set", "conf-a", "two", "--version", "0")
     refused(conflict, 1, "version 0 was expected", "the node has version 1")
-    assert await service.json("config", "set", "conf-a", "two", "--version", "1") == {"name": "conf-a", "version": 2}
-    refused(await service.faust("config", "set", "conf-a", "three", "--version", "1"), 1, "has version 2")
-    refused(await service.faust("config", "delete", "conf-a", "--version", "1"), 1, "has version 2")
-    found = await service.json("config", "get", "conf-a")
-    assert (found["data"], found["version"], found["session"], found["over"]) == ("two", 2, None, False)
+    assert await service.json("locks", "set", "conf-a", "two", "--version", "1") == {"name": "conf-a", "version": 2}
+    refused(await service.faust("locks", "set", "conf-a", "three", "--version", "1"), 1, "has version 2")
+    refused(await service.faust("locks", "set", "conf-a", "--delete", "--version", "1"), 1, "has version 2")
+    node = (await service.json("locks", "show", "conf-a"))["node"]
+    assert (node["data"], node["version"], node["session"], node["over"]) == ("two", 2, None, False)
     async with service.client.session(ttl=600) as session:
         await session.put("conf-b", "alive\n")
-        listed = await service.json("config", "list", "--prefix", "conf-")
-        assert [(one["name"], one["data"], one["session"]) for one in listed["nodes"]] == [
-            ("conf-a", "two", None),
-            ("conf-b", "alive\n", session.id),
-        ]
-        table = await service.said("config", "list", "--prefix", "conf-")
-        assert cells(table, "conf-a") == [["conf-a", "2", "two", "-", "-"]]
-        assert cells(table, "conf-b")[0][:4] == ["conf-b", "1", "alive\\n", session.id]
-    assert await service.said("config", "delete", "conf-a", "--version", "2") == "conf-a is deleted, at version 3\n"
-    for command in ("get", "delete"):
-        refused(await service.faust("config", command, "conf-a"), 1, "no node 'conf-a'", "config list")
-    assert "no nodes to show" in await service.said("config", "list", "--prefix", "conf-")
+        node = (await service.json("locks", "show", "conf-b"))["node"]
+        assert (node["data"], node["version"], node["session"]) == ("alive\n", 1, session.id)
+        assert 'data    "alive\\n"' in await service.said("locks", "show", "conf-b")
+        listed = await service.names("--all", "--prefix", "conf-")
+        assert {name: row["uses"] for name, row in listed.items()} == {"conf-a": ["node"], "conf-b": ["node"]}
+    assert await service.said("locks", "set", "conf-a", "--delete", "--version", "2") == (
+        "conf-a is deleted, at version 3\n"
+    )
+    refused(await service.faust("locks", "set", "conf-a", "--delete"), 1, "no node 'conf-a'", "locks list --all")
     assert "deleted, version 3" in await service.said("locks", "show", "conf-a")
 
 
 @pytest.mark.nightly
 async def test_set_from_stdin_keeps_all_but_one_newline(service: Service) -> None:
     text = "first\n\n  zwölf\t\n"
-    await service.said("config", "set", "piped", "-", stdin=text.encode())
+    await service.said("locks", "set", "piped", "-", stdin=text.encode())
     assert await service.client.get("piped") == (text[:-1], 1)
-    assert await service.said("config", "get", "piped") == text
-    await service.said("config", "set", "piped", "--", "-5")
-    assert await service.said("config", "get", "piped") == "-5\n"
-    await service.said("config", "set", "piped", "-", stdin=b"x" * MAX_DATA + b"\n")
+    await service.said("locks", "set", "piped", "--", "-5")
+    assert await service.client.get("piped") == ("-5", 2)
+    await service.said("locks", "set", "piped", "-", stdin=b"x" * MAX_DATA + b"\n")
     for bad, part in ((b"\xff\xfe", "byte 0"), (b"x" * (MAX_DATA + 1), str(MAX_DATA))):
-        refused(await service.faust("config", "set", "piped", "-", stdin=bad), 2, part)
+        refused(await service.faust("locks", "set", "piped", "-", stdin=bad), 2, part)
     assert await service.client.get("piped") == ("x" * MAX_DATA, 3)
-    await service.said("config", "set", "piped", "-")
+    await service.said("locks", "set", "piped", "-")
     assert await service.client.get("piped") == ("", 4)
-
-
-class Watching:
-    """A `config watch` that runs."""
-
-    def __init__(self, service: Service, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            service.command(*arguments),
-            cwd=ROOT,
-            env=service.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    async def line(self) -> str:
-        """Its next line."""
-        assert self.process.stdout is not None
-        return await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), TIMEOUT_S)
-
-    async def end(self) -> tuple[int, str, str]:
-        """Wait for its end; give the exit code and what is left to read."""
-        stdout, stderr = await asyncio.to_thread(self.process.communicate, timeout=TIMEOUT_S)
-        return self.process.returncode, stdout, stderr
-
-    def close(self) -> None:
-        """End it if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
-
-
-async def test_watch_prints_each_change_until_it_is_interrupted(service: Service) -> None:
-    client = service.client
-    with contextlib.closing(Watching(service, "config", "watch", "watched")) as lines:
-        assert await lines.line() == "version 0: not there\n"
-        await client.put("watched", "one\ntwo")
-        assert await lines.line() == 'version 1: "one\\ntwo"\n'
-        async with client.lock("watched", ttl=60):
-            # It changes what there is to see of the name, and not the node.
-            await client.delete("watched")
-            assert await lines.line() == "version 2: deleted\n"
-        await client.put("watched", "back")
-        assert await lines.line() == 'version 3: "back"\n'
-        lines.process.send_signal(signal.SIGINT)
-        assert await lines.end() == (0, "", "")
-
-
-@pytest.mark.nightly
-async def test_watch_ends_after_a_count_and_speaks_json(service: Service) -> None:
-    command = ("--json", "-A", MODULE, "config", "watch", "counted", "--count")
-    assert json.loads(await service.said(*command, "1")) == {
-        "name": "counted",
-        "version": 0,
-        "data": None,
-        "found": False,
-    }
-    with contextlib.closing(Watching(service, *command, "2")) as lines:
-        await lines.line()
-        await service.client.put("counted", "now")
-        assert json.loads(await lines.line()) == {"name": "counted", "version": 1, "data": "now", "found": True}
-        assert await lines.end() == (0, "", "")
 
 
 # --- without a worker ----------------------------------------------------------------------------------------------
@@ -542,12 +474,11 @@ async def check_without_worker(service: Service) -> None:
     assert cells(table.stdout, "idle-short")[0][4] == "over"
     assert table.stderr.startswith("over: by the clock")
     assert "left over" in await service.said("locks", "show", "idle-short")
-    assert await service.said("config", "get", "idle-node") == "kept\n"
-    refused(await service.faust("config", "get", "idle-ephemeral"), 1, "no node 'idle-ephemeral'")
+    assert (await service.json("locks", "show", "idle-node"))["node"]["data"] == "kept"
+    assert (await service.json("locks", "show", "idle-ephemeral"))["node"] is None
     for command in (
         ["locks", "break", "idle-long", "--yes"],
-        ["config", "set", "idle-node", "new"],
-        ["config", "watch", "idle-node"],
+        ["locks", "set", "idle-node", "new"],
     ):
         refused(await service.faust(*command, "--timeout", "2"), 1, "no answer within 2 s", "worker")
     assert (await service.names("--prefix", "idle-"))["idle-long"]["held"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +12,6 @@ import pytest
 from actors.coordination import Coordination
 from actors.coordination.errors import CoordinationTimeoutError
 from tests.documents import block
-from tests.kafka.apps.documents_app import Limits, make
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 
 HERE = '"127.0.0.1:9092"'
@@ -30,12 +27,8 @@ class Printer:
         self.printed.append((document, fence))
 
 
-async def test_locks_fences_and_shared_maps(
-    brokers: str,
-    workers: list[WorkerProcess],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+async def test_locks(
+    brokers: str, workers: list[WorkerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, printer = unique("documents"), Printer()
@@ -57,36 +50,10 @@ async def test_locks_fences_and_shared_maps(
     assert printer.printed == [("a letter", names["lease"].token)]
 
     code = block("docs/reference/api/coordination.md", "Example", 2)
-    code = block_with(code, code.code.replace(HERE, f'"{brokers}", app="{name}"'))
+    code = type(code)(code.label, code.language, code.code.replace(HERE, f'"{brokers}", app="{name}"'), code.line)
     found = await asyncio.to_thread(code.run, {})
     assert (found["version"], found["is_lost"], found["lease"].is_held) == (1, False, False)
-
-    with sqlite3.connect("ledger.db") as connection:
-        connection.execute("CREATE TABLE lines (line TEXT)")
-    connection.close()
-    code = block("docs/how-to/coordination.md", "Guarding a resource")
-    text = code.code.replace(HERE, f'"{brokers}"').replace('"ledger-lines"', f'"{name}-lines"')
-    printed = "print(record.token, record.value)"
-    await block_with(code, text).run_async(
-        {"lease": names["lease"], "line": b"a line"}, changes={printed: printed + "\n        break"}
-    )
-    assert capsys.readouterr().out == f"{names['lease'].token} b'a line'\n"
-
-    app: Any = make(name, brokers)
-    try:
-        code = block("docs/how-to/views.md", "Shared maps: writing with compare-and-set")
-        opened = {"held = limits": "await limits.open()\nheld = limits"}
-        names = await code.run_async({"app": app, "Limits": Limits}, changes=opened)
-        assert names["held"].version == 0
-        assert names["limits"].get("printer-7") is None
-        await names["limits"].close()
-    finally:
-        await app.close_asks()
     assert worker.terminate() == 0, worker.log()[-3000:]
-
-
-def block_with(code: Any, text: str) -> Any:
-    return type(code)(code.label, code.language, text, code.line)
 
 
 class Config(msgspec.Struct):

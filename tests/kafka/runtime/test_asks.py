@@ -15,9 +15,9 @@ import pytest
 from actors import AskFailedError, AskRejectedError, AskTimeoutError
 from actors._core.partitioner import partition_for
 from actors._kafka.connection import Connection
-from actors._kafka.produce.appends import KafkaAppends
+from actors._kafka.requests import KafkaRequests
 from actors.errors import RecordTooLargeError, UnknownTopicError
-from actors.ports import TopicPartition
+from actors.ports import ActorRequest
 from tests.kafka.apps.asks_app import Balance, Break, Deposit, Fetch, Look, Ring, Spread, Withdraw, make
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -86,14 +86,22 @@ async def test_from_outside(brokers: str, name: str, outside: SimpleNamespace, w
 
 async def test_a_record_that_the_broker_refuses_spoils_none_after_it(brokers: str, name: str) -> None:
     await make_topics(brokers, name, partitions=1)
-    appends, place = KafkaAppends(Connection(tuple(brokers.split(","))), 1_000), TopicPartition(name, 0)
+    connection = Connection(tuple(brokers.split(",")))
+    asks = KafkaRequests(connection, group=name, topic=f"{name}-replies", replication_factor=-1)
+
+    async def ask(value: bytes) -> None:
+        question = ActorRequest(id="q", topic=name, partition=0, key=b"k", value=value, headers=[])
+        with pytest.raises(TimeoutError):
+            await asks.ask(question, 1.0)
+
     try:
-        await appends.append(place, b"k", b"first", ())
+        await asks._open()
+        await ask(b"first")
         with pytest.raises(RecordTooLargeError, match="allow 2000000 bytes"):
-            await appends.append(place, b"k", b"x" * 2_000_000, ())
-        await appends.append(place, b"k", b"second", ())
+            await ask(b"x" * 2_000_000)
+        await ask(b"second")
     finally:
-        await appends.close()
+        await asks.close()
     assert [record.value for record in await read_all(brokers, name)] == [b"first", b"second"]
 
 

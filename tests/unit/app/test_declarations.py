@@ -271,7 +271,6 @@ def test_a_write_with_a_ttl_that_is_no_timedelta_says_what_to_write() -> None:
         ({"commit_max_bytes": "1kb"}, "commit_max_bytes='1kb' can't be used: write a whole number"),
         ({"commit_max_bytes": True}, "commit_max_bytes=True can't be used: write a whole number"),
         ({"create_topics": "no"}, "create_topics='no' can't be used: write True or False"),
-        ({"queries_per_second": None}, "queries_per_second=None can't be used: write a number"),
         ({"web_key": 5}, "web_key=5 can't be used: write a path"),
         ({"changelogs": ["a"]}, "changelogs=['a'] can't be used: write a mapping of texts"),
         ({"worker_secret": 5}, "worker_secret=… can't be used: write a text, a list of texts, or the Path of a file"),

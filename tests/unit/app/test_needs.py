@@ -142,9 +142,6 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-actors-owners": 1,
         "shop-dead-letters": 1,
         "shop-replies": 8,
-        "shop-flags-writes": 1,
-        "shop-flags-changelog": 1,
-        "shop-flags-answers-changelog": 1,
     }
     assert {name for name, need in needs.items() if not need.is_made} == {
         "shop-in",
@@ -153,7 +150,7 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-seen",
         "shop-keyed",
     }
-    assert len(needs) == 19
+    assert len(needs) == 16
 
 
 def test_settings_are_those_with_which_a_worker_makes_them() -> None:
@@ -184,9 +181,9 @@ def a_plan(**more: Any) -> Plan:
 
 def test_kafkas_tools_make_each_topic() -> None:
     lines = FORMATS["kafka-topics"](a_plan(replication=3)).splitlines()
-    assert len(lines) == 19
+    assert len(lines) == 16
     head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
-    assert lines[2] == f"{head} shop-in --partitions 4 --replication-factor 3"
+    assert f"{head} shop-in --partitions 4 --replication-factor 3" in lines
     assert any(
         line.startswith(f"{head} shop-counts-changelog --partitions 4 --replication-factor 3 --config cleanup.pol")
         for line in lines

@@ -559,12 +559,6 @@ def test_aggregates_keep_infinity_and_nan() -> None:
         assert driver.get(app.stores["means"], "ada") == math.inf
 
 
-def test_a_shared_map_refuses_what_it_could_not_read() -> None:
-    shared = App("maps", broker="kafka://127.0.0.1:1").shared("config", value_type=Money)
-    with pytest.raises(CodecError, match=r"\$\.rate is nan"):
-        shared.put(LOST)
-
-
 def test_a_typed_dict_is_a_stores_type() -> None:
     app = App("rows", broker="kafka://127.0.0.1:1")
     orders, rows = app.topic("orders", key_type=str, value_type=Row), app.store("rows", value_type=Row)

@@ -255,7 +255,7 @@ def test_all_kinds_from_both_places(folder: Path) -> None:
     environment = {
         f"{PREFIX}WORKER_HOSTS": "10.0.*, x.internal",
         f"{PREFIX}CHANGELOGS": '{"a": "shop-b"}',
-        f"{PREFIX}QUERIES_PER_SECOND": "2.5",
+        f"{PREFIX}QUEUE_RECORDS": "25",
         f"{PREFIX}AUTODISCOVER": "one,two",
         f"{PREFIX}BROKER_COMMIT_INTERVAL": "250ms",
     }
@@ -266,7 +266,7 @@ def test_all_kinds_from_both_places(folder: Path) -> None:
         "broker": "kafka://b:1;kafka://c:2",
         "worker_hosts": ["10.0.*", "x.internal"],
         "changelogs": {"a": "shop-b"},
-        "queries_per_second": 2.5,
+        "queue_records": 25,
         "autodiscover": ["one", "two"],
         "broker_commit_interval": 0.25,
     }

@@ -38,12 +38,12 @@ def driver():
         yield made
 
 
-def client(driver: ActorTestDriver, call_timeout: float = 10.0) -> Sharing:
+def client(driver: ActorTestDriver, call_timeout: float = 10.0, *, app: str = APP) -> Sharing:
     async def partitions() -> int:
         return 2
 
     asks = driver._make_asks()
-    return Sharing(Outside(asks, f"{APP}-coordination", partitions, FakeClock()), call_timeout)
+    return Sharing(Outside(asks, f"{app}-coordination", partitions, FakeClock()), call_timeout)
 
 
 def run(driver: ActorTestDriver, work: Callable[[], Awaitable[Any]]) -> Any:

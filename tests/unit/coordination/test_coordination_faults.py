@@ -30,13 +30,13 @@ def driver():
         yield made
 
 
-def client_by(driver: ActorTestDriver, clock: FakeClock) -> Sharing:
+def client_by(driver: ActorTestDriver, clock: FakeClock, *, app: str = APP) -> Sharing:
     """A client with a clock of its own."""
 
     async def partitions() -> int:
         return 2
 
-    return Sharing(Outside(driver._make_asks(), f"{APP}-coordination", partitions, clock), 10.0)
+    return Sharing(Outside(driver._make_asks(), f"{app}-coordination", partitions, clock), 10.0)
 
 
 async def believes_alone(second: Any, third: Sharing, ttl: float) -> None:

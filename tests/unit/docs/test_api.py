@@ -20,13 +20,8 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "EffectCall": "the example of Effect",
-    "FencedRecord": "a result of FencedReader",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
-    "Shared": "docs/how-to/views.md#shared-maps-writing-with-compare-and-set",
-    "SharedView": "docs/how-to/views.md#shared-maps-writing-with-compare-and-set",
-    "Versioned": "a result of SharedView",
-    "Written": "a result of SharedView",
 }
 """What has no example of its own, with the place that shows it."""
 

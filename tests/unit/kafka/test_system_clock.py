@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from actors.errors import BrokerUnavailableError
+from actors._kafka.admin.broker_time import require_broker_time
+from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.runtime.clock import ASK_AGAIN_S, ASK_S, SystemClock, compare, watch
 
 START_MS = 1_800_000_000_000
@@ -156,3 +157,9 @@ def test_steps_are_noticed_and_the_brokers_asked_while_the_worker_is_idle(caplog
     assert "no broker answers" in caplog.text
     assert caplog.text.count("3600.0 s ahead of the broker's") == 1
     assert caplog.text.count("is still 3600.0 s ahead") == len(asked) - 2
+
+
+def test_a_registry_without_the_brokers_time_is_refused():
+    require_broker_time("shop-actors-owners", {"message.timestamp.type": "LogAppendTime"})
+    with pytest.raises(ConfigurationError, match=r"--topic shop-actors-owners --add-config message.timestamp.type=Log"):
+        require_broker_time("shop-actors-owners", {"message.timestamp.type": "CreateTime"})

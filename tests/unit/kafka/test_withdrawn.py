@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import timedelta
 from types import SimpleNamespace
@@ -25,7 +26,6 @@ from actors._kafka import requests as asking
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
@@ -174,20 +174,22 @@ async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.M
             done.set_exception(error)
         return done
 
-    async def start() -> SimpleNamespace:
+    async def start() -> None:
         running = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
-        made.append(SimpleNamespace(send=send, stop=lambda: asyncio.sleep(0), _sender=running))
-        return made[-1]
+        asks._producer = SimpleNamespace(send=send, stop=lambda: asyncio.sleep(0), _sender=running)
+        made.append(asks._producer)
 
-    appends = KafkaAppends(Connection((), security={"sasl_plain_username": "bob"}), 1_000)
-    monkeypatch.setattr(appends, "_start", start)
-    place = TopicPartition("locks", 0)
-    await appends.append(place, b"k", b"v", ())
-    with pytest.raises(BrokerUnavailableError, match="User:bob isn't allowed Write on topic locks"):
-        await appends.append(place, b"k", b"v", ())
-    await appends.append(place, b"k", b"v", ())
+    security = {"sasl_plain_username": "bob"}
+    asks = KafkaRequests(Connection((), security=security), group="g", topic="app-replies", replication_factor=-1)
+    asks._consumer = SimpleNamespace(stop=lambda: asyncio.sleep(0))
+    monkeypatch.setattr(asks, "_start_producer", start)
+    question = ActorRequest(id="q", topic="locks", partition=0, key=b"k", value=b"v", headers=[])
+    for refusal in (None, "User:bob isn't allowed Write on topic locks", None):
+        await asks._open()
+        with contextlib.nullcontext() if refusal is None else pytest.raises(BrokerUnavailableError, match=refusal):
+            await asks._send(question)
     assert len(made) == 2
-    await appends.close()
+    await asks.close()
 
 
 async def test_who_asks_hears_that_answers_may_not_be_read(

@@ -366,13 +366,11 @@ async def _nothing(ctx: Context, value: object) -> None:
         ("taken-actors-owners", "the leader registry"),
         ("taken-dead-letters", "where dead letters go"),
         ("taken-replies", "where answers go"),
-        ("taken-map-writes", "the input of actor map"),
         ("second", "store two is published there"),
     ],
 )
 def test_a_topic_in_which_there_is_something_else_is_refused(topic: str, why: str):
     app = App("taken")
-    app.shared("map")
     two = app.store("two", publish=app.topic("second"))
     one = app.store("one", publish=app.topic(topic))
     app.actor(app.topic("in"), stores=[two, one], name="x")(_nothing)

@@ -68,16 +68,6 @@ REQUESTS = (
     b'{"v": 1, "type": "renew", "owner": "a", "ttl_ms": 86400000, "token": -' + b"9" * 400 + b"}",
     b'{"v": 1, "type": "put", "data": "x", "expected": ' + b"9" * 400 + b"}", b'{"v": 1, "type": "new"}',
 )  # fmt: skip
-WRITES = (
-    b'{"type": "put", "value": {"count": ' + b"[" * 5_000 + b"]" * 5_000 + b"}}", b'{"type": "put", "value": "\xff"}',
-    b'{"type": "put", "value": {"count": 1' + b"0" * 400 + b'}, "version": -9' + b"9" * 400 + b"}",
-    b'{"type": "put", "value": "\\ud800"}', b'{"type": "put", "value": ' + DIGITS + b"}", b'{"type": "remove"}',
-    b'{"type": "put", "value": {"count": 1}}', b'{"type": "put", "value": null}', b'{"type": "remove", "version": ""}',
-    b'{"type": "compare-and-set", "expected": "\xff", "value": {"count": 1}}',
-    b'{"type": "compare-and-set", "expected": ' + b"[" * 5_000 + b"]" * 5_000 + b', "value": {"count": 1}}',
-    b'{"type": "compare-and-set", "expected": {"a": "\\ud800"}, "value": {"count": 1}}',
-    b'{"type": "compare-and-set", "expected": {"a": ' + DIGITS + b'}, "value": {"count": 1}}',
-)  # fmt: skip
 TIMES_MS = (-1, 0, -(2**63), 2**63 - 1, 10**15)
 FAR_MS = 10**14
 POLICIES = {
@@ -107,7 +97,7 @@ class Flagged(msgspec.Struct):
 
 
 class World:
-    """An app with what reads headers and values: questions, timers, parking, tagged, named and shared messages."""
+    """An app with what reads headers and values: questions, timers, parking, tagged and named messages."""
 
     def __init__(self, on_error: OnError, concurrency: int = 1) -> None:
         self.on_error = on_error
@@ -161,7 +151,6 @@ class World:
         async def scalars(ctx: Context, value: float) -> None:
             self.seen.add(("scalars", str(ctx.key)))
 
-        self.limits = app.shared("limits", key_type=str, value_type=Add)
         coordination(app)
         # What is sent afterwards, and is handled whatever came before it.
         self.sound: dict[Any, tuple[bytes, dict[str, bytes]]] = {
@@ -210,7 +199,7 @@ def test_headers_hurt_at_most_their_own_record(world: World) -> None:
 
 def test_values_hurt_at_most_their_own_record(world: World) -> None:
     topics = {world.plain: (), world.typed: TYPED, world.named: (), world.scalars: ()}
-    topics |= {world.app.topic("shop-coordination"): REQUESTS, world.app.topic("shop-limits-writes"): WRITES}
+    topics |= {world.app.topic("shop-coordination"): REQUESTS}
     with ActorTestDriver(world.app, partitions=2) as driver:
         for topic, own in topics.items():
             for number, value in enumerate((*VALUES, *own)):

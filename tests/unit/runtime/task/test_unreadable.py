@@ -12,7 +12,6 @@ from actors import App, Context, OnError, UndecodableRecordError
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
-from actors.coordination import FencedReader, FenceLostError
 from actors.errors import UnreadableLogError, UnreadableRecordError
 from actors.ports import InputRecord, OwnerRecord, TopicPartition, Unreadable
 from actors.runtime.task.context import Inbox
@@ -183,22 +182,6 @@ async def test_the_registry_of_owners_is_read_on_behind_them() -> None:
 
     owners = KafkaOwners("owners", Logs())  # type: ignore[arg-type]
     assert [record.actor for record in await owners.all()] == ["a0", "a3"]
-
-
-async def test_a_fenced_reader_does_not_judge_behind_them() -> None:
-    class Following:
-        async def poll(self, _: float) -> Any:
-            raise unreadable_log(TopicPartition("ledger", 0))
-
-        async def close(self) -> None:
-            pass
-
-    reader = FencedReader("127.0.0.1:1", "ledger", partitions=1)
-    reader._logs = reader._following = Following()  # type: ignore[assignment]
-    for _ in range(2):
-        with pytest.raises(FenceLostError, match=r"ledger\[0\]: the records are damaged"):
-            await reader.step()
-    await reader.close()
 
 
 def test_copies_of_other_partitions_are_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,8 @@ from actors.web.access.limits import (
     MAX_HEADER_BYTES,
     MAX_PATH_BYTES,
     UNREADABLE,
-    Rates,
 )
-from actors.web.access.signature import HOP
-from tests.unit.web.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, hop, raw, served
+from tests.unit.web.web_part import ADMIN, READ, TOKENS, bearer, raw, served
 
 PATHS = [
     "/state",
@@ -54,7 +52,7 @@ METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE", 
 
 @pytest.fixture(scope="module")
 async def guarded() -> object:
-    async with served(**TOKENS, queries_per_second=0) as server:
+    async with served(**TOKENS) as server:
         yield server
 
 
@@ -176,40 +174,6 @@ async def test_slow_bodies_keep_nobody_waiting(guarded: TestServer, monkeypatch:
         assert reply.status == 200
     statuses = [(await one)[0] for one in waiting]
     assert statuses == [408] * 48 + [401] * 100
-
-
-async def test_a_client_has_so_many_requests_a_second_and_others_have_theirs(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(**TOKENS, queries_per_second=0.1) as server, aiohttp.ClientSession() as session:
-
-        async def ask(headers: dict[str, str], path: str = "/state") -> tuple[int, str | None]:
-            async with session.get(server.make_url(path), headers=headers) as reply:
-                return reply.status, reply.headers.get("Retry-After")
-
-        assert await ask(bearer(READ)) == (200, None)
-        status, wait_s = await ask(bearer(READ))
-        assert status == 429
-        assert 1 <= int(wait_s or 0) <= 10
-        assert await ask(bearer(OLD_READ)) == (200, None)
-        # Who isn't known is counted by address, guessing tokens as well.
-        assert (await ask({}))[0] == 401
-        assert (await ask(bearer("guess-0123456789-abc")))[0] == 429
-        # A health page is for everybody at all times, and a worker that passes questions on isn't its caller.
-        for _ in range(3):
-            assert (await ask(bearer(READ), "/health"))[0] == 200
-            assert (await ask(hop(server, "GET", "/state", **TOKENS)))[0] == 200
-        # Saying so doesn't make it one.
-        assert (await ask({HOP: "1", **bearer(READ)}))[0] == 429
-
-
-def test_rates_are_those_that_were_set() -> None:
-    rates = Rates(10, 20)
-    assert [rates.take("a", 0.0) for _ in range(20)] == [0.0] * 20
-    assert rates.take("a", 0.0) == pytest.approx(0.1)
-    assert rates.take("b", 0.0) == 0.0
-    assert sum(rates.take("a", 1.0) == 0.0 for _ in range(20)) == 10
-    assert all(rates.take(f"client {number}", 2.0) == 0.0 for number in range(30_000))
-    assert len(rates._left) == 10_000
-    assert all(Rates(0, 0).take("a", 0.0) == 0.0 for _ in range(100))
 
 
 async def test_nothing_is_open_where_no_setting_says_who_may() -> None:

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from actors._core.task.lifecycle import State
 from actors.web.access import door, guard
 from actors.web.access.guard import GUARD
-from actors.web.access.limits import Places
+from actors.web.access.limits import MAX_HELD_BYTES, REQUEST_BYTES, SPARE_BYTES, Room
 from actors.web.problems import Problem
 from tests.unit.web.query_server import KEY, Connection, get, until
 from tests.unit.web.query_server import served as asked
@@ -25,7 +25,7 @@ from tests.unit.web.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, 
 
 @pytest.fixture
 async def server() -> AsyncIterator[TestServer]:
-    async with served(**TOKENS, queries_per_second=0) as running:
+    async with served(**TOKENS) as running:
         yield running
 
 
@@ -118,23 +118,28 @@ async def test_a_refused_requests_connection_is_closed_and_its_body_isnt_kept(se
         await hang_up(connection)
 
 
-# --- places --------------------------------------------------------------------------------------------------------
+# --- room ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_has_its_share_of_the_places() -> None:
-    places = Places("requests", 5, 3)
+def test_a_client_has_its_share_and_leaves_room_for_any_other() -> None:
+    room, most = Room(), (MAX_HELD_BYTES - SPARE_BYTES) // REQUEST_BYTES
     with contextlib.ExitStack() as taken:
-        for client in ("a", "a", "a", "b"):
-            taken.enter_context(places.place(client))
-        for client, said in (("a", "3 requests of a"), ("b", None), ("c", "5 requests are")):
-            if said is None:
-                taken.enter_context(places.place(client))
-                continue
-            with pytest.raises(Problem, match=said), places.place(client):
-                pass
-    assert not places._taken
-    with places.place("a"):
-        assert places._taken == {"a": 1}
+
+        def entered(client: str, **options: bool) -> int:
+            count = 0
+            with contextlib.suppress(Problem):
+                while True:
+                    taken.enter_context(room.enter(client, **options))
+                    count += 1
+            return count
+
+        assert entered("slow", has_body_to_come=True) == pytest.approx(most / 3, abs=1)
+        assert entered("slow") == pytest.approx(most / 2 - most / 3, abs=1), "its other requests"
+        assert entered("b") == pytest.approx(most / 4, abs=1)
+        assert [entered(f"client {number}") > 0 for number in range(6)] == [True] * 6
+        assert entered("administrator", is_reader=False) == pytest.approx(SPARE_BYTES / REQUEST_BYTES / 2, abs=2)
+        assert entered("another worker", is_reader=False) > 0
+    assert not room.held_bytes
 
 
 async def ask(server: TestServer, headers: dict[str, str], method: str = "GET", path: str = "/state") -> int:
@@ -145,14 +150,14 @@ async def ask(server: TestServer, headers: dict[str, str], method: str = "GET", 
         return one.status
 
 
-async def test_bodies_that_never_come_take_nobodys_places(server: TestServer) -> None:
+async def test_bodies_that_never_come_take_nobodys_room(server: TestServer) -> None:
     async with contextlib.AsyncExitStack() as stack:
         statuses = []
         for number in range(300):
             connection = Connection(*await asyncio.open_connection(str(server.host), server.port))
             stack.push_async_callback(hang_up, connection)
             connection.send(post("/state/_many", (READ, OLD_READ)[number % 2], "Content-Length: 1000") + b"x")
-            if number >= 96:
+            if number >= 256:
                 statuses.append((await connection.answer())[0])
         assert set(statuses) == {503}
         for token in (READ, ADMIN):
@@ -164,11 +169,13 @@ async def test_bodies_that_never_come_take_nobodys_places(server: TestServer) ->
         assert (await raw(server, request))[0] == 200
 
 
-async def test_administrators_have_places_when_readers_have_none(server: TestServer) -> None:
-    room = server.app[GUARD]
+async def test_administrators_have_room_when_readers_have_none(server: TestServer) -> None:
+    room = server.app[GUARD].room
     with contextlib.ExitStack() as taken:
-        for number in range(256):
-            taken.enter_context(room._readers.requests.place(f"reader {number}"))
+        for client in ("query token 1", "query token 2", *map(str, range(40))):
+            with contextlib.suppress(Problem):
+                while True:
+                    taken.enter_context(room.enter(client))
         assert await ask(server, bearer(READ)) == 503
         assert await ask(server, bearer(ADMIN)) == 200
         assert await ask(server, bearer(ADMIN), "POST", "/state/drop") == 200
@@ -179,15 +186,15 @@ async def test_administrators_have_places_when_readers_have_none(server: TestSer
 async def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_SEND_S", 0.2)
     async with asked() as there:
-        room = there.server.web_app[GUARD]._readers.requests
+        room = there.server.web_app[GUARD].room
         connection = await there.connect()
         connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
         # 8 values of 50 kB in each.
         request = get("/actors/words?prefix=big&partition=0&limit=1000")
         connection.send(request * 30)
-        await until(lambda: room._taken)
+        await until(lambda: room.held_bytes)
         await until(lambda: not there.server._runner.server.connections)
-        await until(lambda: not room._taken)
+        await until(lambda: not room.held_bytes)
         await hang_up(connection)
 
 

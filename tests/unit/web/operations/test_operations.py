@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,6 +83,24 @@ def test_a_worker_is_ready_while_its_partitions_are_served():
         driver.post(world.topic, key="a", value="bad")
         driver.advance(1, settle=False)
         assert {task.state.value for task in world.app.actor_service.tasks} == {"running", "halted"}
+        assert what_is_missing(world.app) == []
+
+
+@pytest.mark.parametrize(("off_s", "side"), [(3600, "ahead of"), (-600, "behind")])
+def test_a_worker_whose_clock_is_wrong_by_more_than_the_margin_is_not_ready(
+    off_s: int, side: str, monkeypatch: pytest.MonkeyPatch
+):
+    world = World()
+    clock, now_ns = world.app.actor_clock, time.time_ns()
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        world.adopt(driver)
+        monkeypatch.setattr(clock, "_wall_ns", lambda: now_ns + 299 * 10**9)
+        clock.heard(now_ns // 1_000_000, clock.boot_ms)
+        assert what_is_missing(world.app) == []
+        monkeypatch.setattr(clock, "_wall_ns", lambda: now_ns + off_s * 10**9)
+        (missing,) = what_is_missing(world.app)
+        assert missing.startswith(f"this machine's clock is {abs(off_s)} s {side} the brokers', more than")
+        monkeypatch.setattr(clock, "_wall_ns", lambda: now_ns)
         assert what_is_missing(world.app) == []
 
 
@@ -189,6 +208,12 @@ def unheard(*whom: str | TopicPartition) -> Callable[[World], None]:
     return arrange
 
 
+def an_hour_ahead(world: World) -> None:
+    """As after the machine's clock was set."""
+    clock = world.app.actor_clock
+    clock.heard(clock.wall_ms() - 3_600_000, clock.boot_ms)
+
+
 def ending(world: World) -> None:
     """As while the worker stops."""
     world.app.actor_service._stopped.set()
@@ -212,6 +237,7 @@ SITUATIONS: dict[str, Callable[[World], object]] = {
     "has no partitions, and keeps standby copies": assigned_nothing,
     "the group's coordinator hasn't answered for `broker_session_timeout`": unheard("group"),
     "the leader of an input partition hasn't answered for `broker_session_timeout`": unheard(TopicPartition("in", 1)),
+    "its machine's clock is wrong by more than `clock_skew_margin`": an_hour_ahead,
     "is ending": ending,
     "its dispatcher ended": broken,
 }

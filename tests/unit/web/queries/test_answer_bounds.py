@@ -146,7 +146,7 @@ async def test_answers_that_nobody_reads_are_counted_until_their_clients_are_hun
     path = "/actors/words/huge?partition=0"
     async with asking() as (there, ask):
         fill(there, ["huge"], size)
-        held = there.server.web_app[GUARD].memory
+        held = there.server.web_app[GUARD].room
         deaf: list[Any] = []
 
         async def ask_and_not_read() -> None:
@@ -175,23 +175,24 @@ async def test_answers_that_nobody_reads_are_counted_until_their_clients_are_hun
 
 
 async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = limits.Memory()
-    with room.reserve("a") as first, room.reserve("a") as second, room.reserve("b") as third:
-        first.take(limits.LARGE_BYTES)
-        assert room.held_bytes == 0, "what a connection holds in any case isn't counted"
-        first.take(limits.MAX_CALLER_BYTES - limits.LARGE_BYTES)
+    room = limits.Room()
+    with room.enter("a") as first, room.enter("a") as second, room.enter("b") as third:
+        base_bytes = room.held_bytes
+        first.take(limits.REQUEST_BYTES)
+        assert room.held_bytes == base_bytes, "what each request counts as"
+        first.take(limits.MAX_CLIENT_BYTES - 3 * limits.REQUEST_BYTES)
         with pytest.raises(limits.Problem, match="ask again later") as busy:
-            second.take(limits.LARGE_BYTES + 1)
+            second.take(4 * limits.REQUEST_BYTES)
         assert busy.value.status == 503
-        third.take(limits.MAX_CALLER_BYTES)
+        third.take(limits.MAX_CLIENT_BYTES // 2)
         with pytest.raises(limits.Problem, match="ask for less") as large:
-            third.take(1)
+            third.take(limits.MAX_CLIENT_BYTES)
         assert large.value.status == 500
     assert room.held_bytes == 0
 
 
 async def test_a_body_counts_as_what_it_becomes_when_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_CALLER_BYTES", 10_000_000)
+    monkeypatch.setattr(limits, "MAX_CLIENT_BYTES", 10_000_000)
     async with asking() as (there, ask):
 
         @there.app.query(next(iter(there.app.actors.values())).declared)
@@ -381,7 +382,7 @@ async def test_what_is_passed_on_is_json_whatever_the_other_worker_calls_it() ->
 
 
 async def test_parts_that_are_gathered_count_while_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_CALLER_BYTES", 1_000_000)
+    monkeypatch.setattr(limits, "MAX_CLIENT_BYTES", 1_000_000)
     async with stranger() as (other, address), beside(other, address) as (_, ask):
         other.body = b""
         status, said, _ = await ask(*PATHS[0])

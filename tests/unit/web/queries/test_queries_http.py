@@ -15,6 +15,7 @@ from actors._core.task.lifecycle import State
 from actors.errors import NotReadyError
 from actors.runtime.queries.queries import MAX_COUNTS, Bounds
 from actors.web.access.guard import GUARD
+from actors.web.access.limits import MAX_CLIENT_BYTES, REQUEST_BYTES
 from stores._core.record import encode_metadata
 from tests.unit.web.query_server import KEY, KEYS, PARTITIONS, POSITION, Connection, Served, get, is_here, served, until
 
@@ -219,19 +220,19 @@ async def test_exact_counts_dont_pile_up(there: Served) -> None:
     await connection.close()
 
 
-async def test_a_client_has_its_share_of_places_and_leaves_nothing_behind(there: Served) -> None:
-    share, room = 128, there.server.web_app[GUARD]._readers
+async def test_a_client_has_its_share_of_the_room_and_leaves_nothing_behind(there: Served) -> None:
+    share, room = MAX_CLIENT_BYTES // REQUEST_BYTES, there.server.web_app[GUARD].room
     connections = [await there.connect() for _ in range(share + 1)]
     there.commits(State.COMMITTING)
     for connection in connections:
         connection.send(QUESTION)
     (refused,) = [done.result() for done in (await _first([one.answer() for one in connections]))]
     assert refused[0] == 503
-    assert b"128 requests of address 127.0.0.1 are under way" in refused[2]
+    assert b"requests of address 127.0.0.1 hold 67108864 bytes, their share" in refused[2]
     for connection in connections:
         await connection.close()
     there.commits(State.RUNNING)
-    await until(lambda: not room.requests._taken)
+    await until(lambda: not room.held_bytes)
     again = [await there.connect() for _ in range(share)]
     there.commits(State.COMMITTING)
     for connection in again:

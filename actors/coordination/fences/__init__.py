@@ -1,1 +1,0 @@
-"""Resources that refuse writes with an old fencing token."""
