@@ -291,6 +291,10 @@ DECODERS: dict[str, Decoder] = {
     "decode_versions": Decoder(
         versions.decode_versions, (msgspec.msgpack.encode([(1, 2, b"v"), (2, 3, None)]),), (ValueError,)
     ),
+    "decode_early": Decoder(
+        join_rows.decode_early, (join_rows.encode_early(join_rows.Early(1, [], b"v")),), (ValueError,)
+    ),
+    "decode_ones": Decoder(join_rows.decode_ones, (join_rows.encode_ones([join_rows.One(1, 2, b"v")]),), (ValueError,)),
     "decode_chunk": Decoder(
         join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
     ),

@@ -49,8 +49,8 @@ def store_before_commit(patch: Patch) -> None:
     """RocksDB is written before the transaction, as Faust does."""
 
     def freeze(self: TaskProcessor) -> Any:
-        position = [held.store.position() for held in self._stores]
-        for held, (_, overlay), at in zip(self._stores, self._overlays, position, strict=True):
+        position = [held.store.position() for _, held, _ in self._parts]
+        for (_, held, overlay), at in zip(self._parts, position, strict=True):
             writes = [(key, processor.with_metadata(entry)) for key, entry in overlay.writes.items()]
             held.store.apply(writes, replace(at, source_offset=self._at.next_offset))
         return original(self)

@@ -97,7 +97,7 @@ def test_tokens_order_the_writes_of_holders_whatever_all_clocks_say(driver, seed
         # By this clock the lock is held for ever.
         clock = StoppedClock()
         clock.wall_offset_ms = random.choice((0, 60_000, -60_000))
-        held.append(acquire(driver, client_by(driver, clock, app=NAME), sleeps=True, timeout=60))
+        held.append(acquire(driver, client_by(driver, clock, app=NAME), sleeps=True, timeout=600))
         write(driver, held[-1], f"{number}")
         tokens.append(held[-1].token)
         # The service's clock is set while the lease runs, and once it begins anew on another disk.
