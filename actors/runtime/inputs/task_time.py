@@ -125,7 +125,8 @@ class TaskTime:
         """Note the time of a record; return whether a timer by stream time may be due. Hot."""
         if at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
             source.time_ms = at_ms
-            if self._times.holder == index or self._times.holder is None:
+            # Without followers only commits go by stream time.
+            if self._followers and (self._times.holder == index or self._times.holder is None):
                 self._move()
         return self._is_due()
 
@@ -280,6 +281,7 @@ class TaskTime:
 
     def before_commit(self) -> None:
         """Put the times into the inputs' marks for the commit."""
+        self._move()
         self._told, self._output_ms = False, self._next_output_ms()
         self._committed_ms, self._committed_s = self.stream_ms, self._monotonic()
         for index, one in enumerate(self._inputs):
