@@ -123,7 +123,11 @@ def test_a_value_that_is_taken_out_was_never_there(
     state = fold(aggregate, [*values, *out])
     for value in out:
         state = aggregate.remove(aggregate.decoder()(aggregate.encoder()(state)), value)
-    assert aggregate.result(state) == aggregate.result(fold(aggregate, values))
+    expected = aggregate.result(fold(aggregate, values))
+    if isinstance(aggregate.result(state), float) and isinstance(expected, int):
+        # A sum that had a float in it stays one.
+        expected = float(expected)
+    assert aggregate.result(state) == expected
     exact = builtins.sum(map(Fraction, values), start=Fraction(0))
     if make is aggregates.sum and abs(exact) <= sys.float_info.max:
         assert float(aggregate.result(state)) == float(exact)
