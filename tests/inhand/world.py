@@ -55,8 +55,10 @@ class Supervised(WorkerProcess):
 
     @property
     def pids(self) -> dict[str, int]:
-        """The newest process of each number that is ready."""
-        lines = self.log().rpartition("SIGHUP replaces them")[2]
+        """The newest process of each number that is ready; none before this supervisor has begun."""
+        _, begun, lines = self.log().rpartition(f"supervisor {self.pid}: ")
+        if not begun:
+            return {}
         return {number: int(pid) for number, pid in _READY.findall(lines)}
 
     def ready_count(self) -> int:
