@@ -9,36 +9,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Protocol
 
 from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, FeedTimes, Look, SourceTime, TimeMark, UpstreamTimes
 from actors.ports import TaskSink, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.inputs.time_order import TimeOrder
+from actors.runtime.inputs.time_order import Follower, TimeOrder
 from actors.runtime.spec import Feeds
 
 COMMIT_S = 10.0
 """How long stream time may move without a commit, where nothing else is committed and no task downstream waits."""
 SLOW_MS_PER_S = 100.0
 """Stream time that moves no faster counts as standing: a feed with times in seconds moves it by a thousandth."""
-
-
-class Follower(Protocol):
-    """Windows or timers, which go by stream time.
-
-    Attributes:
-        stream_ms: the stream time that it has been moved to, Unix milliseconds; -1 before the first record.
-    """
-
-    stream_ms: int
-
-    def advance(self, to_ms: int) -> None:
-        """Move stream time on."""
-
-    def earliest_output_ms(self) -> int:
-        """Return the earliest time of what it may still hand out."""
 
 
 class TaskTime:
@@ -239,10 +222,10 @@ class TaskTime:
 
     def known(self) -> tuple[int, list[TimeMark], float]:
         """Return stream time, the marks of the next commit, and the time before which records are handled."""
-        return self.stream_ms, self._marks(), self._order.passed_ms if self._order else 0
+        return self.stream_ms, self._marks(self._next_output_ms()), self._order.passed_ms if self._order else 0
 
-    def _marks(self) -> list[TimeMark]:
-        return [self._mark(index, self._next_output_ms()) for index in range(len(self._inputs))]
+    def _marks(self, output_ms: int) -> list[TimeMark]:
+        return [self._mark(index, output_ms) for index in range(len(self._inputs))]
 
     def _connected_ms(self, look: Look) -> int:
         if not self._feeds.connected:
@@ -273,7 +256,7 @@ class TaskTime:
         if not self._told:
             return False
         if self._feeds.has_readers:
-            self._told = self._marks() != [one.times for one in self._inputs]
+            self._told = self._marks(self._next_output_ms()) != [one.times for one in self._inputs]
             return self._told
         if not self._followers or self.stream_ms == self._committed_ms:
             return False
@@ -281,11 +264,12 @@ class TaskTime:
 
     def before_commit(self) -> None:
         """Put the times into the inputs' marks for the commit."""
-        self._move()
+        if not self._followers:
+            self._move()
         self._told, self._output_ms = False, self._next_output_ms()
         self._committed_ms, self._committed_s = self.stream_ms, self._monotonic()
-        for index, one in enumerate(self._inputs):
-            one.times = self._mark(index, self._output_ms)
+        for one, mark in zip(self._inputs, self._marks(self._output_ms), strict=True):
+            one.times = mark
 
     def _mark(self, index: int, output_ms: int) -> TimeMark:
         source = self._sources[index]

@@ -41,20 +41,24 @@ _WORD = 8
 _SOURCE = 2
 
 
-class Following(Protocol):
-    """Windows or timers, which go by the times of the records that are handled.
+class Follower(Protocol):
+    """Windows or timers, which go by stream time.
 
     Attributes:
-        stream_ms: as of `actors.runtime.inputs.task_time.Follower`.
+        stream_ms: the stream time that it has been moved to, Unix milliseconds; -1 before the first record.
     """
 
     stream_ms: int
 
     def advance(self, to_ms: int) -> None:
-        """See `Follower`."""
+        """Move stream time on."""
 
     def earliest_output_ms(self) -> int:
-        """See `Follower`."""
+        """Return the earliest time of what it may still hand out."""
+
+
+class Timed(Follower, Protocol):
+    """A follower by the times of the records that are handled in order."""
 
     def is_due(self) -> bool:
         """Return whether something waits to be handed out by stream time."""
@@ -118,7 +122,7 @@ class TimeOrder:
         self._state = state
         self._topics = {topic: place for place, topic in enumerate(topics)}
         self._timestamps = timestamps
-        self.followers: Sequence[Following] = ()
+        self.followers: Sequence[Timed] = ()
         self._rows = state.overlays[store]
         self._in_hand: set[bytes] = set()
         written = self._rows.get(STREAM_TIME)
@@ -159,7 +163,7 @@ class TimeOrder:
         """Return the error of a record that came behind stream time."""
         return late_record(ctx, ctx._working("late").actor, self._store.name, self.stream_ms)
 
-    def lead(self, followers: Sequence[Following]) -> None:
+    def lead(self, followers: Sequence[Timed]) -> None:
         """Take the actor's windows and timers as followers. Records before a time that they have reached are late."""
         self.followers = followers
         self.stream_ms = max([self.stream_ms, *(follower.stream_ms for follower in followers)])
@@ -176,7 +180,7 @@ class TimeOrder:
         """Make rows at stream time itself due too: no feed moves any more."""
         self._pass(self.stream_ms + 1)
 
-    def _pass(self, before_ms: int) -> None:
+    def _pass(self, before_ms: float) -> None:
         self._passed_ms = max(self._passed_ms, before_ms)
         if not self._in_hand and self._next_ms >= self._passed_ms:
             self._tell(self.stream_ms)
@@ -278,8 +282,7 @@ class TimeOrder:
 
     def _handled(self, row: bytes) -> None:
         self._in_hand.discard(row)
-        if not self._in_hand and self._next_ms >= self._passed_ms:
-            self._tell(self.stream_ms)
+        self._pass(self._passed_ms)
 
     def before_commit(self) -> None:
         """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""

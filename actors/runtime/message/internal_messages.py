@@ -82,13 +82,13 @@ def refuse_keyless(ctx: Context, call: str) -> None:
 
 
 class GoesWithCommits(Protocol):
-    """Something that is told of commits."""
+    """A part of a task that adds to its commits."""
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`."""
+        """Write what goes with every commit, into the task's shared state."""
 
 
-class Punctuator(Protocol):
+class Punctuator(GoesWithCommits, Protocol):
     """A source of internal messages, such as timers: asked between input records, from a takeover to the next.
 
     Attributes:
@@ -104,9 +104,6 @@ class Punctuator(Protocol):
 
     def take(self) -> Sequence[InternalMessage]:
         """Return what is due, a limited number at once. A message isn't returned again while it is in hand."""
-
-    def before_commit(self) -> None:
-        """Write what goes with every commit, into the task's shared state."""
 
     def committed(self) -> None:
         """Note that all that was handled so far is committed."""

@@ -11,8 +11,8 @@ from actors.ports import TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.inputs.task_time import Follower, TaskTime
-from actors.runtime.inputs.time_order import TimeOrder
+from actors.runtime.inputs.task_time import TaskTime
+from actors.runtime.inputs.time_order import Follower, TimeOrder
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
