@@ -23,6 +23,7 @@ from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, error_text, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import (
     ALL,
     CONTROL_HEADER,
@@ -99,8 +100,10 @@ class MessageHandling(Protocol):
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None, /) -> None:
         """Call the handler once."""
 
-    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /) -> RecordError:
-        """Take back what a failed call wrote and sent, and return why it failed."""
+    def undone(
+        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /, *, written: int
+    ) -> RecordError:
+        """Take back what a failed call wrote behind the first `written` writes, and sent; return why it failed."""
 
     def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None, /
@@ -335,7 +338,21 @@ class Parked:
     async def _retry(
         self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
     ) -> int:
-        """Hand the messages of a line to the handler, up to the first that fails; return how many were handled."""
+        """Hand the messages of a line to the handler, up to the first that fails; return how many were handled.
+
+        If the command isn't carried out to its end, all that came of it is taken back.
+        """
+        sent = len(state.outputs)
+        try:
+            return await self._hand_out(state, store, key, command, handling)
+        except BaseException:
+            state.scope.rollback()
+            del state.outputs[sent:]
+            raise
+
+    async def _hand_out(
+        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
+    ) -> int:
         overlay, count, size = state.overlays[store], 0, 0
         for sequence in self._sequences(overlay, key):
             with_metadata = overlay.read(make_place(ENTRY, key, sequence))
@@ -345,7 +362,7 @@ class Parked:
                 break
             if handling.is_ending():
                 # Nothing of the command is committed: the next owner carries it out.
-                raise asyncio.CancelledError
+                raise GivenBack
             raw = with_metadata[METADATA_BYTES:]
             size += len(raw) + summary_of(raw).size
             if not await self._again(state, store, (key, sequence, raw), handling):
@@ -358,8 +375,9 @@ class Parked:
     async def _again(
         self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: MessageHandling
     ) -> bool:
-        """Handle a parked message in a savepoint of its own; tell whether it is done with."""
+        """Handle a parked message, behind what the command led to before; tell whether it is done with."""
         key, sequence, raw = entry
+        written = len(state.scope.undo)
         try:
             message = read_entry(state.overlays[store].get, key, sequence, raw)
         except LostContentError as error:
@@ -381,7 +399,7 @@ class Parked:
             retime(self._spec.event_times, state.source, internal_record)
             await handling.once(state, internal_record, internal)
         except BaseException as error:
-            failed = handling.undone(state, internal_record, error, sent)
+            failed = handling.undone(state, internal_record, error, sent, written=written)
             if isinstance(error, Rejected):
                 handling.reject(state, internal_record, error, internal)
                 return True
@@ -395,11 +413,11 @@ class Parked:
         self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], failed: RecordError
     ) -> None:
         key, sequence, raw = entry
-        attempts, message_id = 0, summary_of(raw).message_id
+        attempts, message_id, written = 0, summary_of(raw).message_id, len(state.scope.undo)
         try:
             attempts = write_failure(store, state, key, sequence, raw, describe(failed))
         except RecordTooLargeError:
-            state.scope.rollback()
+            state.scope.rollback(written)
             logger.exception("%s: no room to note why %s failed", state.source, message_id)
         logger.error(
             "%s: the parked message %s of key %s failed again, at attempt %d: %s",

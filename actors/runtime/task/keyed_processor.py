@@ -11,6 +11,7 @@ from itertools import chain
 
 from actors.errors import RecordError
 from actors.ports import CommitBatch, InputRecord, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.progress import InputProgress
@@ -64,7 +65,6 @@ class KeyedProcessor(TaskProcessor):
                 await self._idle()
             else:
                 await self._inbox.wait(min(wait_s, self._due_in_s()))
-        await self._finish()
 
     async def close(self) -> None:
         """See `TaskProcessor.close`."""
@@ -232,7 +232,7 @@ class KeyedProcessor(TaskProcessor):
             due_s = min(due_s, now_s + self._rest_s())
         return due_s - now_s
 
-    async def _finish(self) -> None:
+    async def _leave(self) -> None:
         """Let the handlers that run come to their end, and commit."""
         await self._commit()
         self._ending.set()
@@ -240,7 +240,7 @@ class KeyedProcessor(TaskProcessor):
             await self._executor.quiet()
         await self._take_care()
         self._sync()
-        await self._leave()
+        await super()._leave()
 
     async def _let_pass(self, seconds: float) -> None:
         while not self._ending.is_set():
@@ -251,4 +251,4 @@ class KeyedProcessor(TaskProcessor):
                 break
             seconds = PAUSED_LOOK_S
         if self._ending.is_set():
-            raise asyncio.CancelledError
+            raise GivenBack

@@ -19,6 +19,7 @@ Timers, results of effects and parked messages are internal messages: the commit
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ from actors.errors import (
     RestoreError,
 )
 from actors.ports import CommitBatch, InputRecord, Output, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import is_command
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import take_in_order
@@ -114,7 +116,9 @@ class TaskProcessor:
             TaskError: the task has to take over again.
         """
         try:
-            await self._work()
+            with contextlib.suppress(GivenBack):
+                await self._work()
+            await self._leave()
         except (NewerVersionError, RecordError) as error:
             await self._end_before(error)
             raise
@@ -144,7 +148,6 @@ class TaskProcessor:
                     await self._clock.sleep(0)
             elif not await self._rests():
                 await self._begin_commit()
-        await self._leave()
 
     async def _stay_paused(self) -> None:
         """Commit what was handled, and nothing else until the pause is over: queries and checkpoints go on."""
@@ -164,8 +167,7 @@ class TaskProcessor:
             if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
                 self._skip_to(one, queue.left_at)
                 one.next_offset = queue.left_at
-        owner = self._context.last_owner(self.inputs)
-        if owner is not None:
+        if (owner := self._context.last_owner(self.inputs)) is not None:
             self._messages.outputs.append(self._services.encode_owner(owner))
         await self._end_in_order()
 
@@ -289,8 +291,7 @@ class TaskProcessor:
         was_due = self._may_take and not self._inbox.stopping and self._due.take()
         if was_due:
             await self._handle_due(took_s)
-        sweeper = self._sweeper
-        if sweeper is not None and not sweeper.wait_s():
+        if (sweeper := self._sweeper) is not None and not sweeper.wait_s():
             was_due = True
             await self._sweep(sweeper)
         return was_due
@@ -475,8 +476,7 @@ class TaskProcessor:
         until_s = self._clock.monotonic() + seconds
         while (left_s := until_s - self._clock.monotonic()) > 0.0 or self._inbox.is_paused:
             if self._inbox.stopping:
-                await self._end_in_order()
-                raise asyncio.CancelledError
+                raise GivenBack
             await (self._stay_paused() if self._inbox.is_paused else self._inbox.wait(left_s))
 
     def _next_pause_s(self) -> float:

@@ -1,6 +1,7 @@
 """Effects where a worker leaves: a call that has ended isn't made again, and its result is handled once."""
 
 import asyncio
+import json
 from collections import Counter
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.runtime.outbox.effect_bench import Log, bench, play
 
 KEYS = 60
 CALL_S, HANDLER_S = 0.05, 0.02
+TORN = "torn"
 
 
 def test_a_result_that_is_not_handled_is_kept_for_the_next_owner_who_makes_no_call():
@@ -103,7 +105,8 @@ class Shop:
         self.orders = app.topic("orders", key_type=str, value_type=str)
         self.done = app.topic("done", key_type=str, value_type=str)
         self.begun, self.ended, self.begun_late = Counter(), Counter(), []
-        self.is_leaving = self.fails = False
+        self.is_leaving = self.fails = self.refuses = self.cancels = False
+        self.sold = set()
 
         @app.effect()
         async def charge(call, order: str):
@@ -118,17 +121,28 @@ class Shop:
         async def order(ctx, value):
             if not value.startswith("charged"):
                 ctx.effect(charge, value)
+                if ctx.key == TORN:
+                    await self.sell(value)
                 return
             await asyncio.sleep(handler_s)
+            if self.is_leaving and self.cancels:
+                raise asyncio.CancelledError
             if self.fails:
                 raise ValueError("not now")
             ctx.send(self.done, key=ctx.key, value=value)
 
         self.options = {"partitions": 1, "effects": {charge: charge}}
 
-    def fill(self, driver):
+    async def sell(self, value):
+        if self.refuses:
+            raise ValueError(f"{value} can't be sold")
+        await asyncio.sleep(CALL_S)
+        self.sold.add(value)
+
+    def fill(self, driver, key=None):
+        """Post orders, each of a key of its own or all of one."""
         for number in range(KEYS):
-            driver.post(self.orders, key=f"{number:02}", value="hat")
+            driver.post(self.orders, key=key or f"{number:02}", value="hat" if key is None else f"{key} {number}")
 
     def leave(self, driver, **options):
         self.is_leaving = True
@@ -137,9 +151,10 @@ class Shop:
     def _start(self):
         self.is_leaving = False
 
-    def check(self, driver):
+    def check(self, driver, key=None):
+        """Check that each order of a key of its own had its result once, and as many of the one key if there is one."""
         finals = sorted(one.key for one in driver.outputs(self.done))
-        assert finals == [f"{number:02}" for number in range(KEYS)]
+        assert finals == [f"{number:02}" for number in range(KEYS)] + [key] * (KEYS if key else 0)
         assert self.begun_late == [], "calls began while the worker was leaving"
         assert max(self.ended.values()) == 1, "calls were repeated that had ended"
 
@@ -180,6 +195,38 @@ def test_a_result_whose_handler_waits_to_be_tried_again_is_kept():
         shop.fails = False
         driver.settle()
         shop.check(driver)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_call_that_has_ended_is_made_again_where_what_a_handler_waits_for_ends_with_the_worker(concurrency):
+    shop = Shop(concurrency=concurrency)
+    shop.cancels = True
+    with ActorTestDriver(shop.app, **shop.options) as driver:
+        shop.fill(driver)
+        driver.advance(0.3, settle=False)
+        shop.leave(driver, settle=False)
+        driver.settle()
+        shop.check(driver)
+
+
+@pytest.mark.parametrize("keep_disk", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_call_that_has_ended_is_made_again_where_a_retry_of_parked_messages_is_cut_off(concurrency, keep_disk):
+    shop = Shop(concurrency=concurrency, on_error="park")
+    retry = json.dumps({"actor": "order", "what": "message", "command": "retry"}).encode()
+    with ActorTestDriver(shop.app, **shop.options) as driver:
+        shop.refuses = True
+        shop.fill(driver, TORN)
+        driver.settle()
+        shop.refuses = False
+        shop.fill(driver)
+        driver.advance(0.3, settle=False)
+        driver.post(shop.orders, key=TORN, value="", headers={"fa-control": retry})
+        while len(shop.sold) < 3:
+            driver.advance(CALL_S, settle=False)
+        shop.leave(driver, keep_disk=keep_disk, settle=False)
+        driver.settle()
+        shop.check(driver, TORN)
 
 
 def test_calls_do_not_run_far_ahead_of_what_handles_their_results():
