@@ -127,8 +127,8 @@ def test_every_window_closes_once_under_faults(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(OTHERS))
 def test_no_call_that_has_succeeded_is_repeated_where_workers_leave_in_order(seed: int) -> None:
-    more = ((), ("timers",), ("parallel",), ("windows",), ("joins",))[seed % 5]
-    report = check(seed, faults=("bounce", "rebalance"), features=("effects", *more))
+    more = ((), ("timers",), ("parallel",), ("windows",), ("joins",), ("park",))[seed % 6]
+    report = check(seed, faults=("bounce", "rebalance", "retry_some"), features=("effects", *more))
     assert report.counted["effect succeeded again"] == 0
 
 

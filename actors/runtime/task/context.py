@@ -14,6 +14,7 @@ from actors.errors import MigratedError, RecordError
 from actors.ports import CommitBatch, Committed, Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
 from actors.runtime.committer import Membership
+from actors.runtime.handlers.effect import Outcome
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.publishing import Publications
@@ -35,7 +36,7 @@ Batched = dict[str, Writes]
 
 @dataclass(slots=True)
 class PoisonTracking:
-    """What a task remembers of earlier processors, so that it doesn't run into the same again.
+    """What a task remembers of earlier processors, so that it doesn't run into the same, or call the same, again.
 
     Attributes:
         careful_until: by input topic, messages before this offset are committed one by one: the broker refused a commit
@@ -49,6 +50,7 @@ class PoisonTracking:
         given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by changelog, what a commit found that shows that its changelog lost records.
+        succeeded: by id, calls of effects whose outcomes weren't committed.
     """
 
     careful_until: dict[str, int] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class PoisonTracking:
     went_back: dict[str, str] = field(default_factory=dict)
     held_up: dict[MessageId, RecordError] = field(default_factory=dict)
     dropped: set[MessageId] = field(default_factory=set)
+    succeeded: dict[str, Outcome] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

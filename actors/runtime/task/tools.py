@@ -171,7 +171,7 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             wake=context.inbox.wake,
             meters=context.meters,
         )
-        effects.held_up = context.poison.held_up
+        effects.held_up, effects.succeeded = context.poison.held_up, context.poison.succeeded
         effects.is_held = lambda: context.inbox.is_paused or context.inbox.stopping
         made.punctuators.append(effects)
     if context.services.asks is not None:

@@ -1,4 +1,4 @@
-"""Effects where a worker leaves: a call that has ended isn't made again, and its result is handled once."""
+"""Effects where a task leaves or takes over again: no call that has ended is made again, and its result is handled."""
 
 import asyncio
 import json
@@ -7,9 +7,11 @@ from collections import Counter
 import pytest
 
 from actors import App, HandlerFailedError, OnError
+from actors.errors import BatchesRefusedError, CommitRefusedError, OutcomeUnknownError
 from actors.ports import TopicPartition
 from actors.runtime.outbox import effects
 from actors.testing import ActorTestDriver
+from actors.testing.fakes.ports import FakeWriter
 from tests.unit.runtime.leaving import leave
 from tests.unit.runtime.outbox.effect_bench import Log, bench, play
 
@@ -241,3 +243,29 @@ def test_calls_do_not_run_far_ahead_of_what_handles_their_results():
         driver.settle()
         shop.check(driver)
     assert 0 < most <= effects.MOST_ENDED
+
+
+@pytest.mark.parametrize(
+    "error", [OutcomeUnknownError("no answer"), BatchesRefusedError({0: CommitRefusedError("no")})]
+)
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_call_that_has_ended_is_made_again_where_a_commit_fails_and_the_partition_stays(
+    monkeypatch, concurrency, error
+):
+    shop, in_order = Shop(concurrency=concurrency), FakeWriter._in_order
+    errors = []
+
+    async def fail_or_write(writer, producer, identity, batches):
+        if errors and any(batch.offsets for batch in batches):
+            raise errors.pop()
+        return await in_order(writer, producer, identity, batches)
+
+    monkeypatch.setattr(FakeWriter, "_in_order", fail_or_write)
+    with ActorTestDriver(shop.app, **shop.options) as driver:
+        shop.fill(driver)
+        for _ in range(3):
+            driver.advance(0.18, settle=False)
+            errors.append(error)
+        driver.settle()
+        assert not errors
+        shop.check(driver)
