@@ -27,6 +27,7 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.task.handling import Handling
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
+from stores.errors import StoreError
 from stores.memory import MemoryStore
 
 ON_ERROR = OnError(then="park")
@@ -551,23 +552,29 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(waits
 
 
 @pytest.mark.parametrize("handled", [0, 2])
-async def test_a_task_that_ends_leaves_all_of_a_retry_to_the_next_owner(handled: int):
+@pytest.mark.parametrize("error", [GivenBack, StoreError])
+async def test_a_retry_that_is_not_carried_out_to_its_end_leaves_nothing(error: type[BaseException], handled: int):
     standing = Standing()
     for offset in range(3):
         standing.fail(b"a", offset)
     state = standing.state
-    state.outputs, held = ["of another message"], dict(state.overlays[standing.store].writes)
+    state.outputs, writes = ["of another message"], dict(state.overlays[standing.store].writes)
     told = b'{"actor":"work","what":"message","command":"retry"}'
 
+    def is_over() -> bool:
+        return len(state.outputs) > handled
+
     async def send(ctx: Context, value: bytes) -> None:
+        if error is StoreError and is_over():
+            raise error
         state.outputs.append(value)
 
     spec = replace(standing.spec, handler=send)
-    handling = Handling(spec, standing.parked, {}, lambda: len(state.outputs) > handled, asyncio.sleep)
-    with pytest.raises(GivenBack):
+    handling = Handling(spec, standing.parked, {}, lambda: error is GivenBack and is_over(), asyncio.sleep)
+    with pytest.raises(error):
         await standing.parked.intercept(state, InternalRecord(9, 0, b"a", b"1", [("fa-control", told)]), handling)
     assert standing.sequences(b"a") == [0, 1, 2]
-    assert state.overlays[standing.store].writes == held, "a commit has nothing of a command whose offset it lacks"
+    assert state.overlays[standing.store].writes == writes, "a commit has nothing of a command whose offset it lacks"
     assert state.outputs == ["of another message"]
     assert not standing.scope.undo
 
