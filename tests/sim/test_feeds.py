@@ -104,6 +104,7 @@ PLANTED = [
     (damages.send_before_records_in_order, NO_FAULTS, 0, "late", "ordered"),
     (damages.close_windows_before_records_in_order, NO_FAULTS, 3, "late", "ordered"),
     (damages.handle_in_the_order_of_arrival, NO_FAULTS, 1, "first stage lacks", "ordered"),
+    (damages.commit_with_each_look, NO_FAULTS, 0, "rest", ""),
 ]
 
 

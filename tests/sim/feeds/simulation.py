@@ -442,4 +442,5 @@ class Run:
         if self.world.shape.idle_ms is not None:
             # Times go on with the clock.
             return {name: end for name, end in ends.items() if name.startswith((FIRST, RESULTS, LATE))}
-        return ends | {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
+        offsets = {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
+        return {**ends, **offsets, "the count of commits": self.judge.commits, "the group": cluster.group.generation}
