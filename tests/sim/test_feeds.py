@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.feeds import damages
+from tests.sim.feeds.program import KINDS, ONE_MANY
 from tests.sim.feeds.simulation import check, simulate
 from tests.sim.planted import Patch
 from tests.unit.core import test_feed_times as schedules
@@ -69,6 +70,11 @@ def test_so_do_those_of_other_programs(seed: int, features: str) -> None:
 @pytest.mark.parametrize("faults", [None, NO_FAULTS, GROWTH], ids=["faults", "none", "growth"])
 def test_windows_across_users_are_those_of_all_records_by_time(seed: int, faults: tuple[str, ...] | None) -> None:
     check(seed, faults=faults, features=["across"], print_trace=REPLAYED is not None)
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS, ONE_MANY}))
+def test_each_kind_of_program_comes_to_rest(kind: str) -> None:
+    check(67, features=[kind])
 
 
 def test_a_run_repeats() -> None:
