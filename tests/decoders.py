@@ -129,7 +129,10 @@ _EFFECT = msgspec.json.encode(
 )
 _COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
-_STORE = StoreRecord(store="s", changelog="c", at_ms=1, shapes=[{"a": 1}], former={1: [2]})
+_STORE = StoreRecord(
+    store="s", changelog="c", at_ms=1, topic_id="i", partitions=2, version=1, shapes=[{"a": 1}], former={1: [2]},
+    came_after=["t"], contents="values", windows="", is_given_up=False,
+)  # fmt: skip
 _OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, "t", "i", 3)
 _PAUSE = Pause(actor="a", partition=0, is_paused=True, at_ms=2, by="ann")
 _MEMBER = Member(

@@ -39,9 +39,8 @@ from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp
+from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.names import (
-    changelog_topic,
     dead_letter_topic,
     group_of,
     owners_topic,
@@ -321,7 +320,7 @@ class Setup:
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
-            name, recorded = self.changelog_topic(store.name), self.recorded.get(store.name)
+            name = self.changelog_topic(store.name)
             logs[store.name] = Changelog(
                 store=store.name,
                 topic=name,
@@ -329,8 +328,6 @@ class Setup:
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
                 partition_count=changelogs[name].partitions,
-                former_id=recorded.former_id if recorded else "",
-                copied_id=recorded.copied_id if recorded else "",
                 other_names=self.names_of(name),
             )
         answers = self._answers(definition)

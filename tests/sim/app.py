@@ -48,7 +48,7 @@ UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 
 def changelog(store: str) -> str:
-    return f"app-{store}-changelog"
+    return f"app--{store}-changelog"
 
 
 def transactional_id(partition: int) -> str:

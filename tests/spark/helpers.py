@@ -101,7 +101,7 @@ def write_log(brokers: str, transactions: Iterable[Transaction], *, config: dict
 
 
 async def _write_log(brokers: str, transactions: list[Transaction], config: dict[str, str] | None) -> Log:
-    log = Log(f"{unique('app-store')}-changelog", [])
+    log = Log(f"{unique('app--store')}-changelog", [])
     await make_topics(brokers, log.topic, partitions=PARTITIONS, config=config)
     await append(brokers, log, transactions)
     return log

@@ -110,10 +110,7 @@ async def plan(setup: Setup, control: ControlPlane, free: int = GIVEN_PARTITIONS
 def _was_deleted(setup: Setup, topic: str, known: Mapping[str, StoreRecord]) -> bool:
     """Return whether it is a changelog that had state: whether to begin without is an operator's choice at a start."""
     names = {setup.changelog_topic(store.name) for one in setup.app.actors.values() for store in one.stores}
-    return topic in names and any(
-        record.changelog == topic and not record.is_given_up and (record.topic_id or record.last_id)
-        for record in known.values()
-    )
+    return topic in names and any(record.changelog == topic and not record.is_given_up for record in known.values())
 
 
 def _created(

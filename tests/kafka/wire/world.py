@@ -241,7 +241,7 @@ class World:
         self.name = unique("wire")
         self.group = f"{self.name}-actors"
         self.input, self.out = f"{self.name}-in", f"{self.name}-out"
-        self.changelog, self.registry = f"{self.name}-{STORE}-changelog", f"{self.name}-actors-owners"
+        self.changelog, self.registry = f"{self.name}--{STORE}-changelog", f"{self.name}-actors-owners"
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True

@@ -142,7 +142,7 @@ class MovedDriver(ActorTestDriver):
     async def _restart(self, *, settle: bool = True) -> None:
         # As `spark_replay` metadata it: no owner, no input.
         headers = [(METADATA_HEADER, encode_metadata(0, -1))]
-        self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
+        self._cluster.produce(TopicPartition("ids--seen-changelog", 0), [(b'"old"', b"1", headers)])
         await super()._restart(settle=settle)
 
 

@@ -87,7 +87,7 @@ def test_messages_with_a_key_too_long_for_the_changelog_wait_in_one_line_in_orde
 def test_a_record_whose_parking_the_broker_refuses_stops_the_partition(concurrency: int):
     world = World(concurrency=concurrency)
     with ActorTestDriver(world.app, partitions=1) as driver:
-        driver._cluster.limit_records("shop-work-parked-changelog", 200)
+        driver._cluster.limit_records("shop--work-parked-changelog", 200)
         driver.post(world.topic, key="b", value="1")
         with pytest.raises(RefusedRecordError, match=r"in\[0\] offset 1 key 'a'.*refuses that its on_error policy"):
             driver.send(world.topic, key="a", value="bad")
@@ -181,7 +181,7 @@ def test_a_retry_of_a_message_whose_slice_is_gone_does_not_stop_the_partition():
     with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, f"a bad{LARGE}", "a 2")
         slice_key = slices(driver.items(world.store))[0]
-        driver._produce("shop-work-parked-changelog", slice_key, None, (), 0, None)
+        driver._produce("shop--work-parked-changelog", slice_key, None, (), 0, None)
         driver.crash(keep_disk=False)
         world.is_mended = True
         driver.retry_parked("work", "a")

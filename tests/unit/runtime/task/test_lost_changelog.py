@@ -35,7 +35,7 @@ from stores.rocks import RocksStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
 DAY_MS = 86_400_000
-CHANGELOG = Changelog("store", "app-store-changelog", "id", DAY_MS, 1_000_000, 4)
+CHANGELOG = Changelog("store", "app--store-changelog", "id", DAY_MS, 1_000_000, 4)
 SOURCE = TopicPartition(CHANGELOG.topic, 1)
 Write = tuple[bytes, bytes | None]
 
@@ -567,7 +567,7 @@ def test_a_write_back_that_dies_leaves_the_mark_with_the_lost_topic(monkeypatch:
     with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="a", value=1)
         driver._kill()
-        driver._cluster.make_topic("w-held-changelog", 1, is_compacted=True)
+        driver._cluster.make_topic("w--held-changelog", 1, is_compacted=True)
         with monkeypatch.context() as patch:
             patch.setattr("actors.runtime.task.lost_changelog.write_back", never_ends)
             driver._run(driver._restart(settle=False))
