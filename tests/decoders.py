@@ -234,7 +234,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "_chain_in": Decoder(lambda raw: asks._chain_in(_context(raw)), (b'[["a", 0, "k"]]',)),
     "_RequestHeaders.of": Decoder(
-        lambda raw: answers._RequestHeaders.of(_with(asks.ASK, asks.ASK_ID, asks.REPLY_TO, asks.DEADLINE)(raw)),
+        lambda raw: answers._RequestHeaders.of(_with(asks.ASK, asks.REPLY_TO, asks.DEADLINE)(raw)),
         (b"12",),
     ),
     "Waiting.deliver": Decoder(_deliver, (b"ok",)),
