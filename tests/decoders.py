@@ -246,7 +246,7 @@ DECODERS: dict[str, Decoder] = {
     # what members of the group say, and offsets' metadata
     "decode_member_data": Decoder(lambda raw: decode_member_data("m", raw), (encode_member_data(_MEMBER),)),
     "decode_copies": Decoder(decode_copies, (encode_copies(_COPIES),)),
-    "parse_mark": Decoder(_text(commit.parse_mark), (b"1;2;abc.5;AQ==", b"1;2;abc")),
+    "parse_mark": Decoder(_text(commit.parse_mark), (b"1;2;abc~,0.5;AQ==", b"1;2;abc~,0")),
     "decode_finished": Decoder(_text(lambda text: progress.decode_finished(0, text)), (b"AQ==",), (ValueError,)),
     "read_series": Decoder(read_series, (msgspec.json.encode(History().series()).replace(b":-179", b":7"),), MALFORMED),
     # the owners' registry

@@ -342,7 +342,7 @@ class ActorService(Service):  # type: ignore[misc]
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
-            former_id=setup.former_id if setup.exactly_once else None,
+            command_id=setup.command_id if setup.exactly_once else None,
         )
         self.worker = Worker(
             specs,

@@ -41,11 +41,11 @@ from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.names import (
+    command_transactional_id,
     dead_letter_topic,
     group_of,
     owners_topic,
     reply_topic,
-    transactional_id,
     worker_transactional_id,
 )
 from actors.declare.options import milliseconds
@@ -483,9 +483,9 @@ class Setup:
         """Return the transactional id of the worker that has a data folder, None at least once."""
         return worker_transactional_id(self.app.conf.id, folder_id) if self.exactly_once else None
 
-    def former_id(self, actor: str, partition: int) -> str:
-        """Return the transactional id that earlier releases used for a task."""
-        return transactional_id(self.app.conf.id, actor, partition)
+    def command_id(self, actor: str, partition: int) -> str:
+        """Return the transactional id with which a command that writes beside no worker writes for a task."""
+        return command_transactional_id(self.app.conf.id, actor, partition)
 
     def task_settings(self, transactional_id: str | None = None) -> TaskSettings:
         """Return the settings that all tasks of a worker with this transactional id share."""
@@ -528,7 +528,7 @@ class Setup:
 
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
-        writer = self.writer(transactional_id(self.app.conf.id, actor, partition))
+        writer = self.writer(self.command_id(actor, partition))
         return Committer(writer, self.app.actor_options.commit_max_bytes).only_log()
 
 

@@ -66,8 +66,8 @@ def worker_transactional_id(app_id: str, folder_id: str) -> str:
     return f"{app_id}:worker:w{folder_id}"
 
 
-def transactional_id(app_id: str, actor: str, partition: int) -> str:
-    """Return the transactional id of a task in releases that had one for each; commands that write alone use it too.
+def command_transactional_id(app_id: str, actor: str, partition: int) -> str:
+    """Return the transactional id with which a command that writes beside no worker writes for a task.
 
     Names can't contain colons, so no two tasks share an id.
     """

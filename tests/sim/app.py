@@ -51,10 +51,6 @@ def changelog(store: str) -> str:
     return f"app--{store}-changelog"
 
 
-def transactional_id(partition: int) -> str:
-    return f"app-{ACTOR}-{partition}"
-
-
 def _store(name: str) -> Store[Any, Any]:
     return Store(
         name, encode_key=str.encode, decode_key=bytes.decode, encode_value=_encode_value, decode_value=_decode_value

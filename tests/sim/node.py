@@ -451,7 +451,6 @@ class Node:
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),
             release=copies.release,
-            former_id=(lambda _, partition: app.transactional_id(partition)) if world.is_exactly_once else None,
         )
 
     def _end(self, process: Process) -> None:

@@ -212,9 +212,7 @@ def last_commit(
             return NO_COMMIT
         known = (owner.changelog_ids.get(store, "") for store in (changelog.store, *changelog.other_names))
         return LastCommit(owner.epoch, next(filter(None, known), ""), is_marked=False, owner=epoch)
-    known_id = ""
-    if mark.topics is not None:
-        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
+    known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = tuple(map(_reached, found, marks))
     if epoch:
         epoch = max(epoch, *(each.epoch for each in marks if each is not None))

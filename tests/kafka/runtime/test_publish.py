@@ -176,7 +176,7 @@ async def overtaken_by_a_worker(brokers: str, name: str, patch: pytest.MonkeyPat
         receipts = await write(self, identity, batches)
         other = setup.writer("other")
         await other.fence()
-        await other.end_transaction_of(setup.former_id("count", batches[0].partition))
+        await other.end_transaction_of(setup.command_id("count", batches[0].partition))
         await other.close()
         return receipts
 
