@@ -148,7 +148,8 @@ _SNAPSHOT = snapshot.SnapshotManifest(
     partitions=(snapshot.SnapshotPartition(0, _POSITION,
         (snapshot.SnapshotTable("partition-00000-0000.sst", 1, 2, 3),)),),
 )  # fmt: skip
-_LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=((Span(0, 5, exact=True),),))
+_SPANS = ((Span(0, 5, exact=True),),)
+_LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
 _PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
 _LIVE = (
