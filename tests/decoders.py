@@ -342,7 +342,9 @@ DECODERS: dict[str, Decoder] = {
     "document snapshot": Decoder(
         _text(snapshot.decode_snapshot), (snapshot.encode_snapshot(_SNAPSHOT).encode(),), (ValueError,)
     ),
-    "_read_about": Decoder(_file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1}',), (StoreError,)),
+    "_read_about": Decoder(
+        _file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1, "id": "i"}',), (StoreError,)
+    ),
     # requests, and answers of other workers
     "many_body": Decoder(many_body, (b'{"keys": ["a", {"b": 1}], "encoding": "json", "partition": 1}',), (Problem,)),
     "arguments": Decoder(arguments, (b'{"a": [1, {"b": null}]}', b""), (Problem,)),

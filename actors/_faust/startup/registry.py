@@ -52,6 +52,51 @@ LOOK_S = 0.25
 MAX_READERS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """A store of the program, what is recorded of it, and the topic that exists.
+
+    Attributes:
+        name: the store's.
+        changelog: its topic.
+        record: that of the store, or of the one that had its changelog under another name.
+        topic_id: the topic's id, "" if it doesn't exist.
+        partitions: how many the topic has.
+    """
+
+    name: str
+    changelog: str
+    record: StoreRecord | None
+    topic_id: str
+    partitions: int
+
+    @classmethod
+    def of(cls, known: Mapping[str, StoreRecord], name: str, changelog: str, topic: TopicInfo | None) -> StoreFacts:
+        """Gather them; `known` are the app's records."""
+        record = known.get(name) or next((one for one in known.values() if one.changelog == changelog), None)
+        return cls(name, changelog, record, *(("", 0) if topic is None else (str(topic.topic_id), topic.partitions)))
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the topic is the one that is recorded."""
+        return self.record is not None and self.record.topic_id == self.topic_id
+
+    @property
+    def former_id(self) -> str:
+        """The id of the topic that has the store's state, "" if there is no state that would be missed."""
+        record = self.record
+        return "" if record is None or record.changelog != self.changelog or record.is_given_up else record.topic_id
+
+    @property
+    def lost(self) -> str | None:
+        """Why the store would begin without its state, None if it wouldn't."""
+        if self.former_id in ("", self.topic_id):
+            return None
+        if self.topic_id:
+            return why_replaced(self.former_id, self.topic_id)
+        return f"it was the changelog of store {self.name}, with the id {self.former_id}, and was deleted"
+
+
 class StoreRegistry:
     """The records of an app's stores, for the start of one worker: `check`, make the changelogs, `confirm`."""
 
@@ -82,50 +127,36 @@ class StoreRegistry:
         known = await self._owners.stores()
         owners = await self._owners.all()
         check_program(self._app, owners)
-        before = {store: record_of(known, store, topic) for store, topic in self._changelogs.items()}
-        current = await self._current(before)
-        for store, record in before.items():
-            if record is not None and current.get(store) == record.topic_id:
-                check_contents(record, self._contents[store])
-                self._shapes(store, record)
-                self._warn_older(store, record)
-                if record.is_given_up:
-                    logger.warning(
-                        "store %s was given up with `faust state forget`: a later program without it isn't refused",
-                        store,
-                    )
+        stores = await self._facts(known)
+        for store in stores:
+            if store.record is not None and store.is_same:
+                check_contents(store.record, self._contents[store.name])
+                self._shapes(store.name, store.record)
+                self._warn_older(store.name, store.record)
+                if store.record.is_given_up:
+                    text = "store %s was given up with `faust state forget`: a later program without it isn't refused"
+                    logger.warning(text, store.name)
         await self._check_stranded(known)
         await self._check_gone(known, owners)
-        await check_counts(self._setup, self._topics, before)
-        self._check_replaced(before, current)
+        await check_counts(self._setup, self._topics, {store.name: store.record for store in stores})
+        for store in stores:
+            if store.lost is not None and not self._has_choice:
+                raise LostChangelogError(choice(f"topic {store.changelog}", store.lost))
 
-    async def _current(self, before: Mapping[str, StoreRecord | None]) -> dict[str, str]:
-        """Return the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
+    async def _facts(self, known: Mapping[str, StoreRecord]) -> list[StoreFacts]:
+        """Return what there is of the program's stores. A changelog that is recorded may not be seen for a moment."""
         deadline_s = asyncio.get_running_loop().time() + SEEN_S
         while True:
             topics = await self._topics.existing(self._changelogs.values())
-            current = {
-                store: str(topics[topic].topic_id) for store, topic in self._changelogs.items() if topic in topics
-            }
-            missing = [
-                store for store, topic in self._changelogs.items() if store not in current and _id(before[store], topic)
-            ]
-            if not missing or self._has_choice or asyncio.get_running_loop().time() >= deadline_s:
-                return current
+            stores = [StoreFacts.of(known, *names, topics.get(names[1])) for names in self._changelogs.items()]
+            is_missing = any(store.former_id and not store.topic_id for store in stores)
+            if not is_missing or self._has_choice or asyncio.get_running_loop().time() >= deadline_s:
+                return stores
             await asyncio.sleep(LOOK_S)
 
     @property
     def _has_choice(self) -> bool:
         return self._setup.lost_changelog is not LostChangelog.STOP
-
-    def _check_replaced(self, records: Mapping[str, StoreRecord | None], current: Mapping[str, str]) -> None:
-        """Refuse to begin with a changelog that isn't the one that had the state, unless an operator has chosen."""
-        for store, topic in self._changelogs.items():
-            before, now = _id(records[store], topic), current.get(store)
-            if not before or before == now or self._has_choice:
-                continue
-            gone = f"it was the changelog of store {store}, with the id {before}, and was deleted"
-            raise LostChangelogError(choice(f"topic {topic}", gone if now is None else why_replaced(before, now)))
 
     async def confirm(self, changelogs: Mapping[str, TopicInfo]) -> None:
         """Record the stores with the ids of their changelogs.
@@ -136,50 +167,45 @@ class StoreRegistry:
         known = await self._owners.stores()
         topics = sorted({*(one.changelog for one in known.values()), *(one.topic for one in await self._owners.all())})
         records = {}
-        for store, topic in self._changelogs.items():
-            before = record_of(known, store, topic)
-            if not self._has_choice and _id(before, topic) not in ("", str(changelogs[topic].topic_id)):
+        for name, topic in self._changelogs.items():
+            store = StoreFacts.of(known, name, topic, changelogs[topic])
+            if store.lost is not None and not self._has_choice:
                 raise ConfigurationError(
-                    f"store {store}: topic {topic} was replaced while this worker started: start the worker again"
+                    f"store {name}: topic {topic} was replaced while this worker started: start the worker again"
                 )
-            record = self._record(store, before, changelogs[topic], topics)
-            former = known.get(store)
+            record, former = self._record(store, topics), known.get(name)
             if former is None or msgspec.structs.replace(former, at_ms=record.at_ms) != record:
-                records[store] = record
+                records[name] = record
         if records:
             await self._write(records)
         self._setup.recorded = {**known, **records}
 
-    def _record(
-        self, store: str, before: StoreRecord | None, changelog: TopicInfo, topics: Sequence[str]
-    ) -> StoreRecord:
+    def _record(self, store: StoreFacts, topics: Sequence[str]) -> StoreRecord:
         """Return the record of a store that uses a changelog; `topics` are those that the app has used so far."""
-        value, topic_id = self._app.value_types[store], str(changelog.topic_id)
+        name, value = store.name, self._app.value_types[store.name]
+        before = None if store.record is None or store.record.changelog != store.changelog else store.record
         version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
-        if before is not None and before.changelog != changelog.name:
-            before = None
-        is_same = before is not None and before.topic_id == topic_id
-        if before is not None and (is_same or self._setup.lost_changelog.restores):
+        if before is not None and (store.is_same or self._setup.lost_changelog.restores):
             # What is written back to another topic are values of those shapes.
-            version, former, shapes = max(before.version, version), before.former, self._shapes(store, before)
+            version, former, shapes = max(before.version, version), before.former, self._shapes(name, before)
             if version > before.version:
                 former = {**former, before.version: before.shapes}
             if version > value.version and value.type is not bytes:
                 # Before a write of any key, its value is looked at: it may be of the newer version.
-                self._app.stores[store].refuse_newer = refusal(value.version, f"store {store}")
+                self._app.stores[name].refuse_newer = refusal(value.version, f"store {name}")
         return StoreRecord(
-            store=store,
-            changelog=changelog.name,
+            store=name,
+            changelog=store.changelog,
             at_ms=self._clock.wall_ms(),
-            topic_id=topic_id,
+            topic_id=store.topic_id,
             version=version,
             shapes=shapes,
             former=former,
             came_after=[*topics] if before is None else before.came_after,
-            is_given_up=is_same and before is not None and before.is_given_up,
-            partitions=changelog.partitions,
-            windows=self._windows.get(store, ""),
-            contents=self._contents[store],
+            is_given_up=before is not None and store.is_same and before.is_given_up,
+            partitions=store.partitions,
+            windows=self._windows.get(name, ""),
+            contents=self._contents[name],
         )
 
     async def _write(self, records: Mapping[str, StoreRecord]) -> None:
@@ -411,16 +437,6 @@ _LEFT = (
         "let them be called, or remove them with `faust -A … parked drop {actor} KEY --all`",
     ),
 )
-
-
-def record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
-    """Return the record of a store, or of the store that had its changelog under another name."""
-    return known.get(store) or next((record for record in known.values() if record.changelog == topic), None)
-
-
-def _id(record: StoreRecord | None, topic: str) -> str:
-    """Return the id that a store's changelog had when it was recorded, "" if it has no state that would be missed."""
-    return "" if record is None or record.changelog != topic or record.is_given_up else record.topic_id
 
 
 def _newest(shape: Shape | None) -> list[Shape]:
