@@ -83,6 +83,17 @@ def test_an_id_that_could_make_the_names_of_another_app_is_refused(app_id: str, 
         App(app_id, broker=URL)
 
 
+def test_two_actors_of_an_app_that_come_to_one_repartition_topic_are_refused() -> None:
+    app = App("shop", broker=URL)
+
+    async def count(ctx: Context, sale: dict[str, Any]) -> None:
+        """Count nothing."""
+
+    app.actor(app.topic("b-c", key_type=str, value_type=dict), by="shop", name="a")(count)
+    with pytest.raises(ConfigurationError, match="topic shop--a-b-c-repartition is the input of actor a"):
+        app.actor(app.topic("c", key_type=str, value_type=dict), by="shop", name="a-b")(count)
+
+
 # --- what stores hold ------------------------------------------------------------------------------------------------
 
 
