@@ -498,10 +498,7 @@ class TaskSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActorRequest:
-    """A message that wants an answer. `id` is the same each time the same question is asked.
-
-    `older_id` is what earlier releases would have called it, None where they would call it the same.
-    """
+    """A message that wants an answer. `id` is the same each time the same question is asked."""
 
     id: str
     topic: str
@@ -509,7 +506,6 @@ class ActorRequest:
     key: bytes
     value: bytes
     headers: Sequence[tuple[str, bytes]]
-    older_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ from actors.declare.declared import (
     takes_tombstones,
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name, name_store
-from actors.declare.names import changelog_topic
+from actors.declare.host import changelog_topic
+from actors.declare.names import check_app_id
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition, forwarder
@@ -72,6 +73,7 @@ class App(TableMethods, FaustApp):
     """
 
     def __init__(self, id: str, **options: Any) -> None:
+        check_app_id(id)
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
         self.repartitions: dict[str, Repartition] = {}
@@ -99,10 +101,10 @@ class App(TableMethods, FaustApp):
         publish: Any = None,
         renamed_from: str | None = None,
     ) -> Store[Any, Any]:
-        """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
+        """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}--{name}-changelog`.
 
         Args:
-            name: letters, digits, `.`, `_` and `-`; unique in the app, among its tables too.
+            name: letters, digits, `.`, `_` and `-`; unique among the app's stores.
             key_type: what keys are; normally the input's `key_type`, so that the bytes are the same.
             value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
             key_serializer: a codec of Faust's; follows from the type when left out.

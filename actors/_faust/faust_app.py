@@ -199,33 +199,6 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Make a channel, as Faust does; handlers can't send to it."""
         return ActorChannel(self, **options)
 
-    def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a Faust table. Its changelog's name must not be a store's."""
-        self._check_table(name)
-        return super().Table(name, **options)
-
-    def GlobalTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a global table; else as `Table`."""
-        self._check_table(name)
-        return super().GlobalTable(name, **options)
-
-    def SetTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a table of sets; else as `Table`."""
-        self._check_table(name)
-        return super().SetTable(name, **options)
-
-    def SetGlobalTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a global table of sets; else as `Table`."""
-        self._check_table(name)
-        return super().SetGlobalTable(name, **options)
-
-    def _check_table(self, name: str) -> None:
-        if name in self.stores:
-            raise ConfigurationError(
-                f"table {name}: the app has a store of that name, and both would use the topic "
-                f"…-{name}-changelog: rename one"
-            )
-
     def _load_settings(self, *, silent: bool = False) -> Any:
         try:
             return super()._load_settings(silent=silent)

@@ -271,7 +271,7 @@ class ActorService(Service):  # type: ignore[misc]
         registry: StoreRegistry,
         owners: KafkaOwners,
     ) -> dict[str, TopicInfo]:
-        """Make the changelogs that are missing once it is certain that they are this app's, and check the others."""
+        """Compare the program with what is recorded, make the changelogs that are missing, and record them."""
         settings = setup.changelog_settings
         await topics.ensure_compacted({setup.owners_topic: 1}, settings, BROKER_TIME_CONFIG)
         require_broker_time(setup.owners_topic, (await topics.configs([setup.owners_topic]))[setup.owners_topic])
@@ -280,7 +280,7 @@ class ActorService(Service):  # type: ignore[misc]
             raise AssertionError("the worker connects first")
         async with reminding("waiting for the registry of the app's stores"):
             await settle_claims(self._control, owners, self._committer.new_log(), self.app.actor_clock)
-            await registry.claim()
+            await registry.check()
         await check_parked(self.app, topics, inputs)
         changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings, kept_ms=setup.kept_ms())
         await registry.confirm(changelogs)
@@ -342,7 +342,7 @@ class ActorService(Service):  # type: ignore[misc]
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
-            former_id=setup.former_id if setup.exactly_once else None,
+            command_id=setup.command_id if setup.exactly_once else None,
         )
         self.worker = Worker(
             specs,

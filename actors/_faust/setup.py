@@ -39,14 +39,13 @@ from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp
+from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.names import (
-    changelog_topic,
+    command_transactional_id,
     dead_letter_topic,
     group_of,
     owners_topic,
     reply_topic,
-    transactional_id,
     worker_transactional_id,
 )
 from actors.declare.options import milliseconds
@@ -321,7 +320,7 @@ class Setup:
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
-            name, recorded = self.changelog_topic(store.name), self.recorded.get(store.name)
+            name = self.changelog_topic(store.name)
             logs[store.name] = Changelog(
                 store=store.name,
                 topic=name,
@@ -329,8 +328,6 @@ class Setup:
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
                 partition_count=changelogs[name].partitions,
-                former_id=recorded.former_id if recorded else "",
-                copied_id=recorded.copied_id if recorded else "",
                 other_names=self.names_of(name),
             )
         answers = self._answers(definition)
@@ -486,9 +483,9 @@ class Setup:
         """Return the transactional id of the worker that has a data folder, None at least once."""
         return worker_transactional_id(self.app.conf.id, folder_id) if self.exactly_once else None
 
-    def former_id(self, actor: str, partition: int) -> str:
-        """Return the transactional id that earlier releases used for a task."""
-        return transactional_id(self.app.conf.id, actor, partition)
+    def command_id(self, actor: str, partition: int) -> str:
+        """Return the transactional id with which a command that writes beside no worker writes for a task."""
+        return command_transactional_id(self.app.conf.id, actor, partition)
 
     def task_settings(self, transactional_id: str | None = None) -> TaskSettings:
         """Return the settings that all tasks of a worker with this transactional id share."""
@@ -531,7 +528,7 @@ class Setup:
 
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
-        writer = self.writer(transactional_id(self.app.conf.id, actor, partition))
+        writer = self.writer(self.command_id(actor, partition))
         return Committer(writer, self.app.actor_options.commit_max_bytes).only_log()
 
 

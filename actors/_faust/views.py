@@ -16,8 +16,7 @@ from actors._faust.brokers import reached
 from actors._faust.setup import connection
 from actors._kafka.connection import Connection
 from actors._kafka.consume.views import KafkaTopicLogs
-from actors.declare.host import DeclaredApp
-from actors.declare.names import changelog_topic
+from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.values.codecs import resolve, resolve_key, topic_codecs
 from actors.errors import UnreadableLogError

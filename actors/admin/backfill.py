@@ -1,10 +1,9 @@
 """Writes all that a store holds into its read-model topic: for keys that were written before it was published.
 
-Each partition is written with the transactional id that its task had in earlier releases. Its changelog is restored
-into a database in a temporary folder, and what that holds goes out in transactions of this id. So each value is the
-last one: a worker that takes over a partition with a published store ends the id's transaction first, and from then on
-nothing of it is committed. A process that dies in here leaves a topic that has some of the keys, each
-with a right value, and is run again.
+Each partition is written with a transactional id of its own. Its changelog is restored into a database in a temporary
+folder, and what that holds goes out in transactions of this id. So each value is the last one: a worker that takes over
+a partition with a published store ends the id's transaction first, and from then on nothing of it is committed. A
+process that dies in here leaves a topic that has some of the keys, each with a right value, and is run again.
 """
 
 from __future__ import annotations

@@ -274,12 +274,8 @@ def name_store(app: Any, name: str, former: str | None) -> None:
         ConfigurationError: naming it.
     """
     check_name("store", name)
-    if name in app.stores or name in app.tables:
-        kind = "store" if name in app.stores else "table"
-        raise ConfigurationError(
-            f"store {name}: the app has a {kind} of that name, and both would use the topic …-{name}-changelog: rename "
-            "one"
-        )
+    if name in app.stores:
+        raise ConfigurationError(f"store {name}: the app has a store of that name: rename one")
     if former is not None:
         check_name("store", former)
         app.renamed_stores[name] = former

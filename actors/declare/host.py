@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from actors._core.partitioner import Partitioner
 from actors.declare.definition import ActorDefinition
+from actors.declare.names import own_prefix
 from actors.declare.options import ActorOptions
 from actors.declare.streams.repartition import Repartition
 from actors.declare.values.shapes import ValueType
@@ -68,3 +69,14 @@ class DeclaredApp(Protocol):
 
     async def close_asks(self) -> None:
         """Disconnect the client that sends requests."""
+
+
+def changelog_topic(app: DeclaredApp, store: str) -> str:
+    """Return the topic of a store's changelog."""
+    named = app.actor_options.changelogs.get(store)
+    return str(named or f"{own_prefix(app.conf.id)}{app.renamed_stores.get(store, store)}-changelog")
+
+
+def table_changelog(app: DeclaredApp, table: str) -> str:
+    """Return the topic that Faust makes for a table of its own."""
+    return f"{app.conf.id}-{table}-changelog"

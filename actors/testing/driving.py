@@ -222,17 +222,17 @@ class _Registry(StoreRegistry):
         self._cluster.produce(TopicPartition(self._setup.owners_topic, 0), written)
 
 
-async def claim_stores(
+async def record_stores(
     setup: Setup, inputs: Mapping[str, TopicInfo], cluster: MemoryKafka, network: DirectNetwork, clock: FakeClock
 ) -> None:
     """Check a program's stores as a worker does before it touches them, and make the changelogs that are missing.
 
     Raises:
-        ConfigurationError, LostChangelogError: see `StoreRegistry.claim`.
+        ConfigurationError, LostChangelogError: see `StoreRegistry.check`.
     """
     registry, topics = _Registry(setup, cluster, network, clock), SimTopics(cluster)
     any_topics: Any = topics
-    await registry.claim()
+    await registry.check()
     await check_parked(setup.app, any_topics, inputs)
     changelogs = setup.compacted(inputs)
     for name, count in changelogs.items():

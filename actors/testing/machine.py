@@ -29,8 +29,8 @@ from actors.testing.driving import (
     PatientSettings,
     ProgramClient,
     SimTopics,
-    claim_stores,
     make_topics,
+    record_stores,
 )
 from actors.testing.fakes.cluster import MemoryKafka
 from actors.testing.fakes.direct import DirectNetwork
@@ -139,7 +139,7 @@ class Machine:
         """Start a version of the app if a worker would. The former one stays the driver's if it is refused."""
         make_topics(self._cluster, setup, self._partitions)
         inputs = await setup.check_topics(self._topics)
-        await claim_stores(setup, inputs, self._cluster, self._network, self._clock)
+        await record_stores(setup, inputs, self._cluster, self._network, self._clock)
         self._app, self._setup = app, setup
         if self._client is not None:
             self._client.withdraw()

@@ -74,7 +74,7 @@ def store(name: str, keys: int | None) -> StoreStatus:
         name=name,
         keys=keys,
         size_bytes=None if keys is None else keys * 96,
-        changelog_topic=f"shop-{name}-changelog",
+        changelog_topic=f"shop--{name}-changelog",
         changelog_offset=keys,
         figures={},
     )

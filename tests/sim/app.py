@@ -48,11 +48,7 @@ UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 
 def changelog(store: str) -> str:
-    return f"app-{store}-changelog"
-
-
-def transactional_id(partition: int) -> str:
-    return f"app-{ACTOR}-{partition}"
+    return f"app--{store}-changelog"
 
 
 def _store(name: str) -> Store[Any, Any]:

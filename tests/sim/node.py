@@ -47,7 +47,6 @@ from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Handler, Host
 from tests.sim.pauses import Pausing
-from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
 from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
 
@@ -57,8 +56,6 @@ REVOKE_S = 3.0
 STOP_S = 5.0
 FOLDED = "~log"
 """Ends the name of a store that has a log's content while it is compared with a store."""
-REGISTERED = frozenset(("rival", "unparking"))
-"""The features in which a process checks the app's registry before it runs."""
 SUPERVISED_S = 1.0
 """How long after its end a process is started again by what supervises it."""
 
@@ -386,22 +383,19 @@ class Node:
         """Check clock and stores as a worker does that starts; one that is refused is started again."""
         if "steps" in self._world.features:
             await self._check_clock(process, clock)
-        if REGISTERED.isdisjoint(self._world.features) or await self._is_let_start(process, clock):
+        if "unparking" not in self._world.features or await self._is_let_start(process, clock):
             return True
         self._start_again(process)
         return False
 
     async def _is_let_start(self, process: Process, clock: MachineClock) -> bool:
-        world, rival = self._world, self._world.model.part(RivalPart)
+        world = self._world
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(
-            app.APP,
             stores,
             parks=app.PARKED in world.stores and world.deployment.parks,
             lost_changelog=world.deployment.lost_changelog,
         )
-        if rival is not None:
-            await rival.deployed()
         registry = SimRegistry(setup, world.cluster, world.network, clock, chunk_records=world.chunk_records)
         unparking = world.model.part(ParkPart) if "unparking" in world.features else None
         try:
@@ -417,8 +411,6 @@ class Node:
         except (BrokerUnavailableError, RestoreError) as error:
             world.audit.note(f"{process.name} can't start: {error}")
             return False
-        if rival is not None:
-            rival.used(app.APP)
         if unparking is not None:
             unparking.started()
         return True
@@ -459,7 +451,6 @@ class Node:
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),
             release=copies.release,
-            former_id=(lambda _, partition: app.transactional_id(partition)) if world.is_exactly_once else None,
         )
 
     def _end(self, process: Process) -> None:

@@ -103,9 +103,6 @@ class Part:
     def heal(self) -> None:
         """Take back what harm the part does."""
 
-    def reap(self) -> None:
-        """Free processes of its own, when all is over."""
-
     async def open(self, node: Node, process: Process) -> None:
         """Start what runs in a process beside its worker."""
 

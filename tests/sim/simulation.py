@@ -4,7 +4,6 @@ About half of the runs have features beside faults:
 
     operator        the group's offsets are reset, by people who don't ask the app
     retention       inputs are deleted, processed or not
-    rival           another app of a similar name comes to the changelog of one of its stores
     unparking       a program without on_error="park" is deployed while messages are parked, or were; with `park`
     expired         all are off until the group's offsets are forgotten, and perhaps all state was deleted before
     poison          some inputs make their handler raise, or can't be decoded
@@ -78,7 +77,7 @@ TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
 NOT_WITH_EXPIRED = frozenset(("at_least_once", "park", "windows", "joins"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
-NOT_WITH_SWAPPED = frozenset(("views", "rival", "at_least_once"))
+NOT_WITH_SWAPPED = frozenset(("views", "at_least_once"))
 """What damages or copies databases itself, or has zombies that write to one that was moved."""
 NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
 """What else may fail, or write after its process was killed."""
@@ -124,8 +123,6 @@ def features_of(seed: int) -> tuple[str, ...]:
     found += drawn(seed, found)
     if NOT_WITH_EXPIRED.isdisjoint(found) and Random(f"{seed} expired").random() < 0.08:
         found.append("expired")
-    if Random(f"{seed} rival").random() < 0.08:
-        found.append("rival")
     if WITH_RECREATED.issuperset(found) and Random(f"{seed} recreate").random() < 0.12:
         found.append("recreate")
     if NOT_WITH_SWAPPED.isdisjoint(found) and Random(f"{seed} swapped").random() < 0.1:
@@ -185,8 +182,6 @@ def simulate(
                     node.forget(process)
                 for process in node.dead:
                     process.reap()
-            for part in simulation.model.parts:
-                part.reap()
             # What the dead leave behind warns now, while it is known whose it was.
             gc.collect(1)
     return simulation.report()

@@ -29,7 +29,6 @@ EVERY = (
     "standbys",
     "steps",
     "expired",
-    "rival",
     "unparking",
     "recreate",
     "replaced",
@@ -39,7 +38,7 @@ EVERY = (
     "inputs",
 )
 PLAIN: tuple[str, ...] = ()
-NOT_WITH_INPUTS = frozenset(("grow", "rival", "unparking", "recreate"))
+NOT_WITH_INPUTS = frozenset(("grow", "unparking", "recreate"))
 """Features whose oracles know of one input only."""
 
 REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")

@@ -53,7 +53,7 @@ LONG_MS = 3_600_000
 """A retention longer than a run."""
 MOVED = frozenset(("park", "operator", "retention", "recreate", "expired", "grow", "inputs", "replaced"))
 """Features with which an event may come long after its time, or inputs don't tell what was handled before."""
-UNTOLD = MOVED | {"asks", "parallel", "poison", "refused", "rival", "unparking", "versions"}
+UNTOLD = MOVED | {"asks", "parallel", "poison", "refused", "unparking", "versions"}
 """Features with which not every record of the input moves stream time, or some that do are handled later."""
 NONE = "none"
 _WORD = 8

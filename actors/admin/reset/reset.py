@@ -344,9 +344,7 @@ class Resetter:
     def _begun(self, before: StoreRecord, topic_id: str) -> StoreRecord:
         """Return the record of a store that holds nothing: values of any shape may come."""
         version = self._setup.app.value_types[before.store].version
-        return msgspec.structs.replace(
-            before, topic_id=topic_id, last_id="", former_id="", copied_id="", version=version, shapes=[], former={}
-        )
+        return msgspec.structs.replace(before, topic_id=topic_id, version=version, shapes=[], former={})
 
 
 def effects_of_kept_state(scope: Scope) -> list[str]:

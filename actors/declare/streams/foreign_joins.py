@@ -27,7 +27,8 @@ from actors._core.windows.foreign_keys import (
     within,
 )
 from actors.declare.definition import check_name
-from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like, repartition_topic
+from actors.declare.names import repartition_topic
+from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like
 from actors.declare.streams.tables import JOIN_LINE, AnyStore, Joined, TwoValues, two_values
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec

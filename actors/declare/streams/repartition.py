@@ -21,6 +21,7 @@ from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
 from actors._core.unions import arms_of
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
+from actors.declare.names import repartition_topic
 from actors.declare.values.codecs import CodecError, topic_codecs
 from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
 from actors.runtime.handlers.callables import check_callable, name_of
@@ -174,11 +175,6 @@ def _function_of(actor: str, topic: str, by: By, value_type: Any, option: str) -
     if not by or (fields and by not in fields and not hasattr(value_type, by)):
         raise ConfigurationError(f"actor {actor}: {option}= of topic {topic}: {say_unknown('field', [by], fields)}")
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
-
-
-def repartition_topic(app_id: str, actor: str, topic: str) -> str:
-    """Return the topic through which an actor reads another one by a key of its own."""
-    return f"{app_id}-{actor}-{topic}-repartition"
 
 
 def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:

@@ -76,9 +76,6 @@ class Changelog:
     """A store's changelog topic as the broker has it.
 
     `other_names` are those under which the app's programs have had the store; marks of commits name it by one of them.
-
-    `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
-    has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
     """
 
     store: str
@@ -87,8 +84,6 @@ class Changelog:
     delete_retention_ms: int
     max_record_bytes: int
     partition_count: int
-    former_id: str = ""
-    copied_id: str = ""
     other_names: tuple[str, ...] = ()
 
 
@@ -237,8 +232,6 @@ class Restorer:
             LostChangelogError: the changelog was replaced, and this store isn't one to write back to it.
         """
         claimed_id = last.changelog_id or ("" if position is None else position.changelog_id)
-        if claimed_id == changelog.copied_id:
-            claimed_id = changelog.topic_id
         plan = plan_restore(position, bounds, changelog.topic_id, claimed_id=claimed_id)
         if plan.wipe is not None:
             await self._wipe(store, source, plan.wipe)

@@ -150,7 +150,7 @@ class FoundInput:
             known = LastKnown(last.input_offset, owner.worker, owner.epoch, owner.at_ms)
         known_id = "" if known is None or last is None else last.topic_id
         if mark is not None:
-            known_id = "" if mark.topics is None else mark.topics.input_id
+            known_id = mark.topics.input_id
         return cls(index, source, spec.inputs[index], topics, committed, bounds, mark, known, known_id)
 
     @property
@@ -184,7 +184,7 @@ class FoundInput:
 
 
 def _input_of(owner: OwnerRecord, topic: str) -> OwnerInput | None:
-    return next((one for one in owner.inputs if one.topic in ("", topic)), None)
+    return next((one for one in owner.inputs if one.topic == topic), None)
 
 
 def another_input(actor: str, before: str, now: str) -> str:

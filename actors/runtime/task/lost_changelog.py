@@ -212,9 +212,7 @@ def last_commit(
             return NO_COMMIT
         known = (owner.changelog_ids.get(store, "") for store in (changelog.store, *changelog.other_names))
         return LastCommit(owner.epoch, next(filter(None, known), ""), is_marked=False, owner=epoch)
-    known_id = changelog.former_id
-    if mark.topics is not None:
-        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
+    known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = tuple(map(_reached, found, marks))
     if epoch:
         epoch = max(epoch, *(each.epoch for each in marks if each is not None))
@@ -260,7 +258,7 @@ class StandbyChecks:
         """Tell why a copy of another topic has to be kept: no owner has gone on with this one yet."""
         found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
         known_id = last_commit(changelog, found).changelog_id or at.changelog_id
-        if known_id in (changelog.topic_id, changelog.copied_id):
+        if known_id == changelog.topic_id:
             return None
         return why_replaced(known_id, changelog.topic_id)
 

@@ -468,16 +468,15 @@ class Task:
 
     async def _found(self, topics: Sequence[TopicIds]) -> tuple[list[FoundInput], OwnerRecord | None]:
         """Return each input's committed offset and bounds, and the last owner, once no former owner can change them."""
-        group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
+        group, clock, command_id = self._services.group, self._services.clock, self._services.command_id
         owners, tell = self._services.owners, self.meters.waiting
         owner = await settled_owner(group, owners, self._log, clock, self.spec.name, self.partition, tell=tell)
         # The registry was read: what was paused before the takeover handles nothing after it.
         self.pause(self._services.owners.pause_of(self.spec.name, self.partition))
         check_order(self.spec, owner)
-        is_of_earlier_release = owner is not None and not owner.transactional_id
-        if former_id is not None and (is_of_earlier_release or self.spec.published):
-            # Earlier releases had a transactional id for each task; commands that publish what was there still have.
-            await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
+        if command_id is not None and self.spec.published:
+            # A command that publishes what was there may be under way.
+            await self._log.end_transaction_of(command_id(self.spec.name, self.partition))
         found = []
         for index, source in enumerate(self.sources):
             own_id = self._settings.transactional_id

@@ -182,7 +182,7 @@ async def test_all_features_run_with_what_the_table_has(site: Site) -> None:
     worker = site.worker("all", name, FEATURES)
     code, missing = await site.check(worker)
     assert (code, missing.count("it isn't there")) == (1, len(needs))
-    small = f"{name}-counts-changelog"
+    small = f"{name}--counts-changelog"
     await site.make(need for need in needs if need.name != small)
     own = next(need for need in needs if need.name == small)
     await site.make([replace(own, partitions=PARTITIONS, config={**own.config, "max.message.bytes": "70000"})])

@@ -355,7 +355,7 @@ async def test_export_while_the_worker_runs_has_what_the_changelog_has(running: 
     assert last == {"store": "seen", "partitions": PARTITIONS, "keys": len(KEYS), "to": str(tmp_path)}
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["partition 0", "partition 1"]
     target, rows = exported(tmp_path)
-    changelog = await read_all(running.brokers, f"{running.name}-seen-changelog")
+    changelog = await read_all(running.brokers, f"{running.name}--seen-changelog")
     assert {(row["partition"], row["key"], row["value"]) for row in rows} == {
         (record.partition, record.key, record.value) for record in changelog
     }

@@ -93,7 +93,7 @@ async def test_a_kill_at_any_step_of_a_commit_changes_nothing(
 
 async def no_uncommitted_trace(brokers: str, name: str, folder: Path) -> None:
     """RocksDB holds a prefix of the committed changelog, nothing else."""
-    committed = await read_all(brokers, f"{name}-counts-changelog")
+    committed = await read_all(brokers, f"{name}--counts-changelog")
     data = DataFolder.open(folder / "v1" / "actors", app=name)
     try:
         for partition in data.partitions_on_disk("counts"):
@@ -230,6 +230,6 @@ async def test_records_stay_with_the_partition_of_their_key(
     workers.append(worker.start())
     await send(brokers, f"{name}-in", sent, partitions=PARTITIONS)
     await all_echoed(brokers, name, sent, worker)
-    for topic in (f"{name}-out", f"{name}-counts-changelog"):
+    for topic in (f"{name}-out", f"{name}--counts-changelog"):
         for record in await read_all(brokers, topic):
             assert record.partition == partition_for(record.key, PARTITIONS)

@@ -217,11 +217,6 @@ def open_claims_unawaited(patch: Patch, world: World) -> None:
     patch.setattr(former_owners, "settle_claims", nothing)
 
 
-def earlier_release_unfenced(patch: Patch, world: World) -> None:
-    """The transactional id that a task had in earlier releases isn't fenced."""
-    world.former_id = None
-
-
 def doubt_left_to_tasks(patch: Patch, world: World) -> None:
     """A transaction of unknown outcome is ended when a task asks for it, and not before."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
@@ -241,13 +241,12 @@ class World:
         self.name = unique("wire")
         self.group = f"{self.name}-actors"
         self.input, self.out = f"{self.name}-in", f"{self.name}-out"
-        self.changelog, self.registry = f"{self.name}-{STORE}-changelog", f"{self.name}-actors-owners"
+        self.changelog, self.registry = f"{self.name}--{STORE}-changelog", f"{self.name}-actors-owners"
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
         self.is_exactly_once = True
         self.transactional_id: str | None = None
-        self.former_id: Callable[[str, int], str] | None = lambda actor, partition: f"{self.name}:{actor}:{partition}"
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
@@ -339,7 +338,6 @@ class World:
             clock=clock,
             resolve_output=lambda topic: OutputTopic(topic, str.encode, str.encode, MAX_RECORD_BYTES),
             encode_owner=lambda record: encode_owner(self.registry, record),
-            former_id=self.former_id if self.is_exactly_once else None,
         )
 
     def settings(self, worker: str) -> TaskSettings:

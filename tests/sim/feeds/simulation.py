@@ -27,7 +27,7 @@ from actors.ports import TopicPartition
 from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.commands import CONTROL_HEADER, Command
-from actors.testing.driving import SimTopics, claim_stores, make_topics
+from actors.testing.driving import SimTopics, make_topics, record_stores
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import RefusedError
@@ -321,7 +321,7 @@ class Run:
         cluster.make_topic(CLICKS, self._clicks)
         make_topics(cluster, setup, self._partitions)
         inputs = await setup.check_topics(SimTopics(cluster))  # type: ignore[arg-type]
-        await claim_stores(setup, inputs, cluster, DirectNetwork(), FakeClock())
+        await record_stores(setup, inputs, cluster, DirectNetwork(), FakeClock())
 
     async def _produce(self, source: TopicPartition, random: Random) -> None:
         """Write a backlog, and then live records with silences between them.

@@ -74,8 +74,8 @@ def test_a_full_disk(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        ({"app": "other", "format": 1}, "belongs to the app 'other'"),
-        ({"app": "shop", "format": 9}, "has format 9"),
+        ({"app": "other", "format": 1, "id": "1"}, "belongs to the app 'other'"),
+        ({"app": "shop", "format": 9, "id": "1"}, "has format 9"),
         ({"format": 1}, "doesn't say which app"),
     ],
 )

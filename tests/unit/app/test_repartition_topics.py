@@ -82,7 +82,7 @@ def test_all_inputs_of_an_actor_by_new_keys_have_the_partitions_of_one_topic() -
     app.actor(three, five, by={three: "x", five: "x"}, name="both")(lambda ctx, value: None)
     app.actor(five, direct, by={five: "x"}, name="one")(lambda ctx, value: None)
     assert inputs.repartitions(app) == {
-        "shop-both-three-repartition": "three",
-        "shop-both-five-repartition": "three",
-        "shop-one-five-repartition": "direct",
+        "shop--both-three-repartition": "three",
+        "shop--both-five-repartition": "three",
+        "shop--one-five-repartition": "direct",
     }

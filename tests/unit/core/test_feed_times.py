@@ -189,9 +189,9 @@ def test_marks_carry_times(times: TimeMark, now_ms: int, finished: str) -> None:
     assert parse_mark(mark.encode()) == mark
 
 
-@pytest.mark.parametrize("text", ["1;2;cafe.x.y.z", "1;2;cafe.5.-3.1e9", "1;2;cafe.5.", "1;2;cafe.5.6.7.8"])
+@pytest.mark.parametrize("text", ["x.y.z", "5.-3.1e9", "5.", "5.6.7.8"])
 def test_times_that_another_program_wrote_are_no_times_or_numbers(text: str) -> None:
-    mark = parse_mark(text)
+    mark = parse_mark(f"1;2;cafe~,0.{text}")
     assert mark is not None
     assert mark.times in (TimeMark(), TimeMark(6, 7))
 

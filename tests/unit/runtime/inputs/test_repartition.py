@@ -114,7 +114,7 @@ def test_what_was_forwarded_before_the_actor_began_is_read_whatever_the_reset_po
         """Has a record in each topic before the tasks begin."""
 
         def _start(self) -> None:
-            for cents, topic in enumerate(("payments", "shop-add_up-payments-repartition"), 1):
+            for cents, topic in enumerate(("payments", "shop--add_up-payments-repartition"), 1):
                 value = msgspec.json.encode(Payment("o1", cents))
                 self._cluster.produce(TopicPartition(topic, MURMUR2.home(b"o1", 3)), [(b"o1", value, [], 1)])
             super()._start()

@@ -361,8 +361,8 @@ async def _nothing(ctx: Context, value: object) -> None:
     ("topic", "why"),
     [
         ("in", "the input of actor x"),
-        ("taken-one-changelog", "the changelog of store one"),
-        ("taken-two-changelog", "the changelog of store two"),
+        ("taken--one-changelog", "the changelog of store one"),
+        ("taken--two-changelog", "the changelog of store two"),
         ("taken-actors-owners", "the leader registry"),
         ("taken-dead-letters", "where dead letters go"),
         ("taken-replies", "where answers go"),

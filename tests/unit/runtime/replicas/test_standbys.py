@@ -28,7 +28,7 @@ from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Conditions, Network
 
 HOUR_MS = 3600 * 1000
-LOG = "app-counts-changelog"
+LOG = "app--counts-changelog"
 ZERO, ONE = TaskId("count", 0), TaskId("count", 1)
 
 

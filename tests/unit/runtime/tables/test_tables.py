@@ -135,7 +135,7 @@ def test_a_table_is_read_from_its_beginning(reset: str) -> None:
     with ActorTestDriver(plain) as driver:
         driver.send(before.customers, key="ada", value=Customer("Ada"))
         driver.send(orders, key="ada", value=Order(1))
-        driver._cluster.make_topic("shop-customers-changelog", 3, is_compacted=True)
+        driver._cluster.make_topic("shop--customers-changelog", 3, is_compacted=True)
         driver.restart(after)
         driver.send(orders, key="ada", value=Order(2))
         assert sent(driver, before.out) == [[2, "Ada"]]

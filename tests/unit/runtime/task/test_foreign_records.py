@@ -19,7 +19,7 @@ from stores.memory import MemoryStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
 TOPIC_ID = "0199c0de-0000-7000-8000-000000000001"
-CHANGELOG = Changelog("store", "app-store-changelog", TOPIC_ID, 86_400_000, 1_000_000, 4)
+CHANGELOG = Changelog("store", "app--store-changelog", TOPIC_ID, 86_400_000, 1_000_000, 4)
 TOPICS = TopicIds.of("", {"store": TOPIC_ID})
 OWNER = OwnerRecord("actor", 1, 5, "worker", "", NOW_MS, transactional_id="app-0", changelog_ids={"store": TOPIC_ID})
 AT = Position(10, 2, NOW_MS - 1000, 5, TOPIC_ID, transaction=7)
@@ -79,7 +79,7 @@ def test_a_record_that_no_owner_can_have_written_is_refused(
         restore([record], position, commit=last(transaction), lost=lost)
     text = str(refused.value)
     assert text.startswith(
-        f"app-store-changelog[1] offset 3, key 'k': {why}. No owner of the partition can have written"
+        f"app--store-changelog[1] offset 3, key 'k': {why}. No owner of the partition can have written"
     )
     assert 'lost_changelog="rebuild"' in text
 

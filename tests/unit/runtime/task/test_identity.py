@@ -151,7 +151,7 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
         owners=world,
         clock=clock,
         release=None,
-        former_id=None,
+        command_id=None,
     )
     services.encode_owner = world.encode_owner
     rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)

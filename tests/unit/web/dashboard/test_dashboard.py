@@ -223,7 +223,7 @@ async def test_actors_that_forward_a_topic_by_another_key_are_listed_with_their_
     found = await Group("shop", report)._look(cast("QueryService", Here()))
     rows = {row.name: (row.running, row.partitions, [one.topic for one in row.inputs]) for row in build(found).actors}
     assert rows == {
-        "add_up": (3, 3, ["shop-add_up-payments-repartition"]),
+        "add_up": (3, 3, ["shop--add_up-payments-repartition"]),
         "payments-repartition": (3, 3, ["payments"]),
     }
     assert {"payments-repartition", "add_up"} <= set(re.findall(r">([\w-]+)</a>", page(found)))
