@@ -63,7 +63,7 @@ Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 class App(TableMethods, FaustApp):
     """A Faust app with actors.
 
-    Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
+    Takes Faust's settings and those of `ActorOptions`.
 
     Examples:
         >>> app = App("shop", broker="kafka://127.0.0.1:9092")

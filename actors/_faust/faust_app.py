@@ -14,6 +14,7 @@ import faust
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from faust.exceptions import ImproperlyConfigured
+from faust.types import ProcessingGuarantee
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
@@ -228,7 +229,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     def _load_settings(self, *, silent: bool = False) -> Any:
         try:
-            return super()._load_settings(silent=silent)
+            conf = super()._load_settings(silent=silent)
         except (ValueError, TypeError, LookupError, ImportError, ImproperlyConfigured) as error:
             found = unusable(
                 self.Settings.SETTINGS,
@@ -240,6 +241,15 @@ class FaustApp(faust.App):  # type: ignore[misc]
             if found is None:
                 raise
             raise found from error
+        if conf.processing_guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+            place = self.setting_origins.get("processing_guarantee", ARGUMENT)
+            if conf.getenv("PROCESSING_GUARANTEE"):
+                place = "PROCESSING_GUARANTEE in the environment"
+            raise ConfigurationError(
+                f"{place}: processing_guarantee={conf.processing_guarantee.value} can't be used: exactly once is the "
+                "only mode, another would be no faster: leave the setting out"
+            )
+        return conf
 
     def _load_settings_from_source(self, source: Any, *, silent: bool = False) -> dict[str, Any]:
         """Read a configuration object as Faust does; it is part of the program, so a file and a variable go first."""

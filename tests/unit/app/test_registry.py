@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import json
 import uuid
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -28,8 +27,6 @@ from actors._kafka.connection import broker_errors
 from actors.admin import adopt
 from actors.declare.values.shapes import ValueType
 from actors.errors import BrokerUnavailableError, LostChangelogError
-from actors.ports import TopicPartition
-from actors.testing import ActorTestDriver
 
 OWNER = b'{"actor":"counter","partition":0,"epoch":1,"worker":"w","address":"","at_ms":1}'
 
@@ -428,20 +425,6 @@ async def test_nothing_is_carried_over_from_a_changelog_that_was_not_the_stores(
     brokers.make("shop-orders-changelog")
     await adopt.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
     assert brokers.records["shop-actors-owners"] == before
-
-
-def test_the_first_claim_without_transactions_proves_a_committed_offset_only_after_it():
-    app = App("unit", broker="kafka://127.0.0.1:1", processing_guarantee="at_least_once")
-    topic = app.topic("in", key_type=str, value_type=str)
-
-    @app.actor(topic)
-    def look(ctx: Context, value: str) -> None:
-        """Do nothing."""
-
-    with ActorTestDriver(app, partitions=1) as driver:
-        driver.send(topic, key="a", value="x")
-        history = driver._cluster.log(TopicPartition("unit-actors-owners", 0)).history
-        assert [json.loads(record.value)["input_offset"] for record in history] == [None, 0]
 
 
 async def test_topics_of_features_that_the_app_never_had_need_not_be_visible(brokers: Brokers) -> None:
