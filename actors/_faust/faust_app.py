@@ -107,6 +107,13 @@ class FaustApp(faust.App):  # type: ignore[misc]
             faust_options.setdefault("topic_allow_declare", False)
         super().__init__(id, **with_web_options(self.actor_options, faust_options))
 
+    @property
+    def app_id(self) -> str:
+        """The app's id with its version: `conf.id`, known before the settings are read."""
+        id, options = self._default_options
+        version = options.get("version", 1)
+        return f"{id}-v{version}" if version > 1 else str(id)
+
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
 
@@ -248,6 +255,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
             raise ConfigurationError(
                 f"{place}: processing_guarantee={conf.processing_guarantee.value} can't be used: exactly once is the "
                 "only mode, another would be no faster: leave the setting out"
+            )
+        if conf.id != self.app_id:
+            raise ConfigurationError(
+                f"version={conf.version} comes after the declarations of actors, which name topics by it: write "
+                f"App({self._default_options[0]!r}, version={conf.version})"
             )
         return conf
 
