@@ -118,8 +118,6 @@ class CommitBatch:
         offsets: the task's offset in each input; empty if they stay as they are.
         changelogs: writes by topic.
         outputs: in order.
-        steps: the changelog writes in the order in which they have to become durable where a commit isn't atomic;
-            empty if they may in any.
         size: about how many bytes it takes.
     """
 
@@ -127,7 +125,6 @@ class CommitBatch:
     offsets: Mapping[TopicPartition, Committed]
     changelogs: Mapping[str, ChangelogWrites] = field(default_factory=dict)
     outputs: Sequence[Output] = ()
-    steps: Sequence[Mapping[str, ChangelogWrites]] = ()
     size: int = 0
 
     def __str__(self) -> str:
@@ -194,12 +191,11 @@ class Writer(Protocol):
         """See `TaskLog.end_transaction_of`."""
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        """Make all batches durable, as a whole where the guarantee is exactly once. `identity` owns their inputs.
+        """Make all batches durable as a whole. `identity` owns their inputs.
 
         Raises:
             BatchesRefusedError: nothing was committed, because of some of the batches.
-            StaleGenerationError: the offsets weren't committed, because the group has another generation; `fence` is
-                next. Exactly once, nothing was.
+            StaleGenerationError: nothing was committed, because the group has another generation; `fence` is next.
             OutcomeUnknownError: it failed, or may have: nothing but `fence` and `close` works then.
         """
 
@@ -405,9 +401,9 @@ class OwnerRecord:
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
     last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
-    `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, "" where it has
-    no transactions, and `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has
-    by store the id of the topic that has its state. Older releases left these out.
+    `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, and
+    `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has by store the id of
+    the topic that has its state. Older releases left these out.
     """
 
     actor: str

@@ -64,7 +64,7 @@ Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 class App(TableMethods, FaustApp):
     """A Faust app with actors.
 
-    Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
+    Takes Faust's settings and those of `ActorOptions`.
 
     Examples:
         >>> app = App("shop", broker="kafka://127.0.0.1:9092")
@@ -496,7 +496,7 @@ class App(TableMethods, FaustApp):
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
-                raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
+                raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self.app_id}")
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)

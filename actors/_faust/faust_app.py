@@ -14,6 +14,7 @@ import faust
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from faust.exceptions import ImproperlyConfigured
+from faust.types import ProcessingGuarantee
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
@@ -105,6 +106,13 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
         super().__init__(id, **with_web_options(self.actor_options, faust_options))
+
+    @property
+    def app_id(self) -> str:
+        """The app's id with its version: `conf.id`, known before the settings are read."""
+        id, options = self._default_options
+        version = options.get("version", 1)
+        return f"{id}-v{version}" if version > 1 else str(id)
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -201,7 +209,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     def _load_settings(self, *, silent: bool = False) -> Any:
         try:
-            return super()._load_settings(silent=silent)
+            conf = super()._load_settings(silent=silent)
         except (ValueError, TypeError, LookupError, ImportError, ImproperlyConfigured) as error:
             found = unusable(
                 self.Settings.SETTINGS,
@@ -213,6 +221,20 @@ class FaustApp(faust.App):  # type: ignore[misc]
             if found is None:
                 raise
             raise found from error
+        if conf.processing_guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+            place = self.setting_origins.get("processing_guarantee", ARGUMENT)
+            if conf.getenv("PROCESSING_GUARANTEE"):
+                place = "PROCESSING_GUARANTEE in the environment"
+            raise ConfigurationError(
+                f"{place}: processing_guarantee={conf.processing_guarantee.value} can't be used: exactly once is the "
+                "only mode, another would be no faster: leave the setting out"
+            )
+        if conf.id != self.app_id:
+            raise ConfigurationError(
+                f"version={conf.version} comes after the declarations of actors, which name topics by it: write "
+                f"App({self._default_options[0]!r}, version={conf.version})"
+            )
+        return conf
 
     def _load_settings_from_source(self, source: Any, *, silent: bool = False) -> dict[str, Any]:
         """Read a configuration object as Faust does; it is part of the program, so a file and a variable go first."""

@@ -317,7 +317,7 @@ class ActorService(Service):  # type: ignore[misc]
         logs: KafkaLogs,
         owners: KafkaOwners,
         outputs: Callable[[Any], OutputTopic],
-        own_id: str | None,
+        own_id: str,
     ) -> None:
         if self._control is None or self._cache is None or self._committer is None:
             raise AssertionError("the worker starts after its parts")
@@ -333,7 +333,6 @@ class ActorService(Service):  # type: ignore[misc]
                 clock_skew_margin_ms=margin_ms,
                 snapshots=setup.snapshots,
                 lost=setup.lost_changelog,
-                are_owners_fenced=setup.exactly_once,
             ),
             stores=self._cache,
             sink=self._late,
@@ -342,7 +341,7 @@ class ActorService(Service):  # type: ignore[misc]
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
-            command_id=setup.command_id if setup.exactly_once else None,
+            command_id=setup.command_id,
         )
         self.worker = Worker(
             specs,
@@ -392,7 +391,7 @@ class ActorService(Service):  # type: ignore[misc]
             declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
             leaving=lambda: worker.leaving,
-            transactional_id=setup.transactional_id(folder.id) or "",
+            transactional_id=setup.transactional_id(folder.id),
         )
 
         def assigned(

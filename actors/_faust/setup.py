@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from faust.sensors import Monitor
-from faust.types import ProcessingGuarantee
 
 from actors._core.backoff import Backoff
 from actors._core.group.placement import PlacementRules
@@ -35,7 +34,6 @@ from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.membership import GroupSettings, check_timeouts
-from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
@@ -103,7 +101,6 @@ class Setup:
         self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
         self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
         self.lost_changelog = lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
-        self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.address = own_address(app)
@@ -124,7 +121,6 @@ class Setup:
             session_timeout_ms=int(conf.broker_session_timeout * 1000),
             heartbeat_interval_ms=int(conf.broker_heartbeat_interval * 1000),
             rebalance_timeout_ms=int(conf.broker_rebalance_timeout * 1000),
-            isolation_level="read_committed" if self.exactly_once else "read_uncommitted",
             fetch_bytes=conf.consumer_max_fetch_size or FETCH_BYTES,
             max_poll_records=conf.broker_max_poll_records,
         )
@@ -479,15 +475,15 @@ class Setup:
         """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
-    def transactional_id(self, folder_id: str) -> str | None:
-        """Return the transactional id of the worker that has a data folder, None at least once."""
-        return worker_transactional_id(self.app.conf.id, folder_id) if self.exactly_once else None
+    def transactional_id(self, folder_id: str) -> str:
+        """Return the transactional id of the worker that has a data folder."""
+        return worker_transactional_id(self.app.conf.id, folder_id)
 
     def command_id(self, actor: str, partition: int) -> str:
         """Return the transactional id with which a command that writes beside no worker writes for a task."""
         return command_transactional_id(self.app.conf.id, actor, partition)
 
-    def task_settings(self, transactional_id: str | None = None) -> TaskSettings:
+    def task_settings(self, transactional_id: str = "") -> TaskSettings:
         """Return the settings that all tasks of a worker with this transactional id share."""
         conf, options = self.app.conf, self.app.actor_options
         return TaskSettings(
@@ -496,7 +492,6 @@ class Setup:
             policy=CommitPolicy(interval_s=conf.broker_commit_interval, max_bytes=options.commit_max_bytes),
             rules=StartRules(
                 reset=ResetPolicy(conf.consumer_auto_offset_reset),
-                exactly_once=self.exactly_once,
                 allow_reprocessing=options.allow_reprocessing,
                 allow_lost_input=options.allow_lost_input,
                 missing_offset=None if self.missing_offset is None else ResetPolicy(self.missing_offset),
@@ -506,25 +501,24 @@ class Setup:
             queue_records=options.queue_records,
             checkpoint_refresh_s=options.checkpoint_refresh.total_seconds(),
             group=self.group,
-            transactional_id=transactional_id or "",
+            transactional_id=transactional_id,
             clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
         )
 
-    def writer(self, transactional_id: str | None, if_shared: str = STOP_IT) -> Writer:
-        """Return what commits, in transactions with this id, or at least once; `if_shared` is for its errors."""
-        common: dict[str, Any] = {
-            "connection": self.connection,
-            "group": self.group,
-            "batch_bytes": self.batch_bytes,
-            "compression": self.app.conf.producer_compression_type,
-            "commit_deadline_s": self.app.actor_options.commit_deadline.total_seconds(),
-            "wall_ms": self.app.actor_clock.wall_ms,
-            "if_shared": if_shared,
-        }
-        if transactional_id is None:
-            return OrderedWriter(**common)
-        timeout_ms = int(common["commit_deadline_s"] * 1000) + 10_000
-        return TransactionWriter(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **common)
+    def writer(self, transactional_id: str, if_shared: str = STOP_IT) -> Writer:
+        """Return what commits in transactions with this id; `if_shared` is for its errors."""
+        commit_deadline_s = self.app.actor_options.commit_deadline.total_seconds()
+        return TransactionWriter(
+            connection=self.connection,
+            group=self.group,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=int(commit_deadline_s * 1000) + 10_000,
+            batch_bytes=self.batch_bytes,
+            compression=self.app.conf.producer_compression_type,
+            commit_deadline_s=commit_deadline_s,
+            wall_ms=self.app.actor_clock.wall_ms,
+            if_shared=if_shared,
+        )
 
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""

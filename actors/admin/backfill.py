@@ -115,7 +115,6 @@ class Backfill:
             ActorsError: a worker took it over, or the broker is away.
             RecordTooLargeError: a value doesn't fit into the topic.
         """
-        # Transactions under any guarantee; at least once they shut nobody out, so that no worker may run.
         log = self._setup.lone_log(self._spec.name, partition)
         with tempfile.TemporaryDirectory(prefix="actors-publish-") as folder:
             store = RocksStore.open(Path(folder) / "store", resources=RocksResources())

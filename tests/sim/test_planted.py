@@ -34,9 +34,7 @@ from actors.testing.fakes.ports import (
     BrokerUnavailableError,
     FakeGroupView,
     FakeLogs,
-    FakeOrderedWriter,
     FakeWriter,
-    _receipt,
 )
 from stores._core.overlay import MessageScope, Overlay
 from tests.sim.fakes.disk import Disk
@@ -438,51 +436,6 @@ def go_on_behind_a_failure(patch: Patch) -> None:
     patch.setattr(KeyExecutor, "failure", property(merge_anyway))
 
 
-# --- at least once ----------------------------------------------------------------------------------------------------
-
-
-def changelog_first(patch: Patch) -> None:
-    """State is durable before the outputs that it stands for."""
-    patch.setattr(
-        FakeOrderedWriter,
-        "_in_order",
-        rewritten(
-            FakeOrderedWriter._in_order,
-            ("    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n", "    pass\n"),
-            (
-                "    group = self._cluster.group\n",
-                "    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n"
-                "    group = self._cluster.group\n",
-            ),
-        ),
-    )
-
-
-def changelog_last(patch: Patch) -> None:
-    """The offset is committed before the changelog has the writes."""
-
-    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
-        await original(self, producer, identity, [replace(batch, changelogs={}, steps=()) for batch in batches])
-        bases = await self._send(producer, [replace(batch, outputs=()) for batch in batches])
-        return [_receipt(batch, bases) for batch in batches]
-
-    original = FakeOrderedWriter._in_order
-    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
-
-
-def outputs_last(patch: Patch) -> None:
-    """The offset is committed before the outputs are there."""
-
-    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
-        bare = [replace(batch, changelogs={}, steps=(), outputs=()) for batch in batches]
-        await original(self, producer, identity, bare)
-        bases = await self._send(producer, batches)
-        return [_receipt(batch, bases) for batch in batches]
-
-    original = FakeOrderedWriter._in_order
-    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
-
-
 def lose_a_write(patch: Patch) -> None:
     """Some commits have one write less than their messages made."""
 
@@ -565,7 +518,6 @@ PLANTED = (
     Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
     Planted(refuse_without_a_reason, "progress", ("crash",), features=("operator",)),
     Planted(pass_over_lost_input, "exactly once", ("retention",), first_seed=8, features=("retention",)),
-    Planted(pass_over_lost_input, "at least once", ("retention",), features=("at_least_once", "retention")),
     Planted(no_savepoint_of_writes, "savepoint", first_seed=10, features=("poison",)),
     Planted(no_savepoint_of_sends, "savepoint", first_seed=10, features=("poison",)),
     Planted(read_on, "exactly once", features=("poison",)),
@@ -578,13 +530,7 @@ PLANTED = (
     Planted(merge_before_the_end, "savepoint", first_seed=29, features=("parallel", "poison")),
     Planted(overlap_within_a_key, "exactly once", first_seed=2, features=("parallel",)),
     Planted(go_on_behind_a_failure, "exactly once", features=("parallel", "poison")),
-    Planted(store_before_commit, "disk ahead", features=("at_least_once",)),
-    Planted(changelog_first, "order", features=("at_least_once",)),
-    Planted(changelog_last, "order", features=("at_least_once",)),
-    Planted(outputs_last, "at least once", features=("at_least_once",)),
-    Planted(skip_to_the_end, "at least once", features=("at_least_once",)),
     Planted(lose_a_write, "exactly once"),
-    Planted(lose_a_write, "at least once", first_seed=5, features=("at_least_once",)),
     Planted(any_generation_commits, "one owner", ("move",), check_phases=False, first_seed=11, features=("static",)),
     Planted(leave_although_static, "static", ("bounce",), features=("static",)),
     Planted(join_as_a_stranger, "static", ("quick_restart",), features=("static",)),

@@ -120,7 +120,7 @@ def test_every_invariant_holds_with_standbys(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_window_closes_once_under_faults(seed: int) -> None:
-    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("static",))[seed % 5]
+    more = (("standbys",), ("inputs",), ("effects", "park", "timers"), ("static",))[seed % 4]
     check(seed, features=("windows", *more))
 
 
@@ -133,13 +133,13 @@ def test_no_call_that_has_succeeded_is_repeated_where_workers_leave_in_order(see
 
 @pytest.mark.parametrize("seed", range(OTHERS))
 def test_every_pair_and_every_lone_record_is_called_once_under_faults(seed: int) -> None:
-    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "park", "timers"), ("windows",))[seed % 5]
+    more = (("standbys",), ("inputs",), ("effects", "park", "timers"), ("windows",))[seed % 4]
     check(seed, features=("joins", *more))
 
 
 @pytest.mark.parametrize("seed", range(OTHERS))
 def test_results_of_a_foreign_key_follow_both_tables_under_faults(seed: int) -> None:
-    more = (("standbys",), ("at_least_once",), ("inputs",), ("effects", "static", "timers"), ("joins", "windows"))
+    more = (("standbys",), ("inputs",), ("effects", "static", "timers"), ("joins", "windows"))
     check(seed, features=("foreign", *more[seed % len(more)]))
 
 
@@ -159,7 +159,7 @@ def test_tasks_are_kept_and_held_back() -> None:
 
 @pytest.mark.parametrize("seed", range(OTHERS))
 def test_nothing_is_handled_while_it_is_paused_and_nothing_lost_after(seed: int) -> None:
-    more = ((), ("standbys",), ("parallel",), ("static",), ("timers",), ("inputs",), ("at_least_once",))[seed % 7]
+    more = ((), ("standbys",), ("parallel",), ("static",), ("timers",), ("inputs",))[seed % 6]
     check(seed, features=("pauses", *more))
 
 
@@ -168,12 +168,6 @@ def test_every_invariant_holds_with_two_inputs(seed: int) -> None:
     more = ("inputs", ("standbys", "recreate", "retention", "parallel")[seed % 4])
     features = [feature for feature in features_of(seed) if feature not in NOT_WITH_INPUTS]
     check(seed, features=more if more[1] == "recreate" else (*features, *more))
-
-
-@pytest.mark.parametrize("seed", range(OTHERS))
-def test_nothing_of_two_inputs_is_lost_at_least_once(seed: int) -> None:
-    more = (("standbys",), ("parallel",), ("retention", "static"))[seed % 3]
-    check(seed, features=("at_least_once", "inputs", *more))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +225,6 @@ def test_a_seed_is_one_run() -> None:
         PLAIN,
         ("standbys",),
         ("operator", "poison", "refused", "retention", "static"),
-        ("at_least_once",),
         MODEL,
     ):
         first, again = simulate(3, features=features), simulate(3, features=features)

@@ -49,8 +49,8 @@ class Member:
     last one that it took part in; `kept` tells whether it still has them while it joins, None for a member of an
     earlier release, which never has. `on_disk` has the sum of the changelog positions of its stores, by task.
     `process` tells the processes of a static member apart, 0 for a dynamic one. `transactional_id` is what the worker
-    commits with, "" at least once, `declared` are the actors of its program; both are None for a member of a release
-    that doesn't say so. `trouble` says what of this couldn't be understood; a member of which nothing could be isn't
+    commits with, `declared` are the actors of its program; both are None for a member of a release that doesn't say
+    so. `trouble` says what of this couldn't be understood; a member of which nothing could be isn't
     `is_known`.
     """
 

@@ -227,6 +227,11 @@ class InputFacts:
         return bool(self.state_source_offset) or self.last_known is not None or self.is_recreated
 
     @property
+    def is_below(self) -> bool:
+        """Whether the committed offset, with what is finished behind it, is below the state's: somebody set it back."""
+        return max(self.committed or 0, self.finished or 0) < (self.state_source_offset or 0)
+
+    @property
     def last_position(self) -> int:
         """The highest input offset that an earlier commit is known to have reached."""
         known = None if self.last_known is None else self.last_known.offset
@@ -261,13 +266,11 @@ class ResetPolicy(enum.Enum):
 class StartRules:
     """The settings that decide where a task begins.
 
-    `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
     `missing_offset` is where to begin when the committed offset is gone, or is of a topic that was re-created.
     `accept_moved` says that offsets are wanted which another program than this app has committed.
     """
 
     reset: ResetPolicy
-    exactly_once: bool
     allow_reprocessing: bool
     allow_lost_input: bool
     missing_offset: ResetPolicy | None = None
@@ -374,12 +377,11 @@ def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradict
 
 def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | None:
     state, committed = facts.state_source_offset, facts.committed
-    is_below = rules.exactly_once and bool(state) and max(committed or 0, facts.finished or 0) < (state or 0)
-    if is_below and rules.allow_reprocessing:
+    if facts.is_below and rules.allow_reprocessing:
         return None
     if committed is not None and facts.is_moved:
         return None if rules.accept_moved else _moved(facts, committed)
-    if not is_below:
+    if not facts.is_below:
         return None
     begin = ' and missing_offset="earliest" or "latest" (or MISSING_OFFSET)' if committed is None else ""
     remedy = _filled(_REPROCESS, facts, begin=begin)
@@ -429,10 +431,7 @@ def _start_at(policy: ResetPolicy, bounds: LogBounds, *, is_anew: bool = False) 
 
 
 def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> Start | Contradiction:
-    bounds, state = facts.bounds, facts.state_source_offset or 0
-    # Without transactions a state that is ahead of the offset is the usual one after a crash, not an operator's choice.
-    is_below = max(committed, facts.finished or 0) < state and (rules.exactly_once or facts.is_moved)
-    is_anew = facts.is_recreated or is_below
+    bounds, is_anew = facts.bounds, facts.is_recreated or facts.is_below
     if committed > bounds.end:
         return Contradiction(
             f"the committed offset {committed} is beyond the input's end {bounds.end}: the topic lost records, as in "

@@ -44,7 +44,7 @@ async def versions(at: Brokers) -> AsyncIterator[Result]:
         return
     answer = await at.control.ask_any(ApiVersionsRequest("faust-actors", "1", {}))
     level = finalized_features(answer).get(FEATURE, 0)
-    if level >= VERSION_2 or not at.setup.exactly_once:
+    if level >= VERSION_2:
         return
     why = "each transaction takes more requests, and a request of an earlier one may come late into the next (KIP-890)"
     # An answer to this version of the request leaves out the features that the broker could have.

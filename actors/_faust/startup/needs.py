@@ -157,8 +157,7 @@ def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
     if setup.app.actors:
         found.append(Permission(Resource.GROUP.value, setup.group, _READ))
-        if setup.exactly_once:
-            found.append(Permission(Resource.TRANSACTIONAL_ID.value, f"{setup.app.conf.id}:", _WRITE))
+        found.append(Permission(Resource.TRANSACTIONAL_ID.value, f"{setup.app.conf.id}:", _WRITE))
     return sorted(found)
 
 

@@ -39,6 +39,6 @@ async def _publish(session: Session, store: str, actor: str) -> tuple[str, int, 
         with reporting(session.stderr, partitions, quiet=session.quiet) as report:
             for partition in partitions:
                 keys += await backfill.write(partition, report)
-        # At least once nobody is shut out: a worker that was started meanwhile may have been faster.
+        # A worker that was started meanwhile may have been faster.
         await backfill.check_stopped()
     return backfill.topic, len(partitions), keys

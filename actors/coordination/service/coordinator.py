@@ -339,10 +339,9 @@ def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]
         app: the app; its actors ask the service through `Coordination.inside(ctx)`.
         partitions: of the topic, as many as it shall ever have.
     """
-    app_id = app._default_options[0]
-    topic = app.topic(f"{app_id}-coordination", key_type=str, value_type=bytes)
-    letters = app.topic(f"{app_id}-dead-letters", key_type=bytes, value_type=bytes)
-    app.made_topics |= {f"{app_id}-coordination": partitions, f"{app_id}-dead-letters": 1}
+    topic = app.topic(f"{app.app_id}-coordination", key_type=str, value_type=bytes)
+    letters = app.topic(f"{app.app_id}-dead-letters", key_type=bytes, value_type=bytes)
+    app.made_topics |= {f"{app.app_id}-coordination": partitions, f"{app.app_id}-dead-letters": 1}
 
     class Own(Coordinator):
         dead_letters = letters

@@ -269,7 +269,7 @@ def _topics(app: Any, join: str, *, of: Table[Any, Any], like: Table[Any, Any]) 
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.
     """
-    name = repartition_topic(app._default_options[0], join, of.topic_name)
+    name = repartition_topic(app.app_id, join, of.topic_name)
     if len(name) > LONGEST_TOPIC:
         raise ConfigurationError(
             f"join {join}: {name}, a topic between its tables, has {len(name)} characters, and Kafka takes "

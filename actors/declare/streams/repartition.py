@@ -183,7 +183,7 @@ def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.
     """
-    target = repartition_topic(app._default_options[0], actor, source)
+    target = repartition_topic(app.app_id, actor, source)
     if len(target) > LONGEST_TOPIC:
         raise ConfigurationError(
             f"{what}: {target}, the topic of its changes, has {len(target)} characters, and Kafka takes "
@@ -214,7 +214,7 @@ def rekeyed(
         if name not in keys:
             found.append(topic)
             continue
-        target = repartition_topic(app._default_options[0], actor, name)
+        target = repartition_topic(app.app_id, actor, name)
         if len(target) > LONGEST_TOPIC or len(name) > LONGEST_SOURCE:
             raise ConfigurationError(
                 f"actor {actor}: topic {name} can't be read by another key: its name has up to {LONGEST_SOURCE} "

@@ -97,7 +97,7 @@ class LastCommit:
         reached: for each input the offset behind the last record that is committed.
         is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
             owner took over. Brokers delete the offsets of an input with the input.
-        owner: the highest epoch that an owner had; 0 if that is unknown, or its commits were no transactions.
+        owner: the highest epoch that an owner had; 0 if that is unknown.
         transaction: the commit's number in that epoch, 0 if that is unknown.
     """
 
@@ -128,8 +128,7 @@ class Restored:
 class Restorer:
     """Restores the stores of one worker, empty ones from `snapshots` if there are some.
 
-    `lost` says what happens with a store whose changelog lost records. Where owners aren't fenced, one that lost its
-    partition may have written behind records that it didn't see: a store like that is rebuilt whatever `lost` says.
+    `lost` says what happens with a store whose changelog lost records.
     """
 
     def __init__(
@@ -140,13 +139,11 @@ class Restorer:
         clock_skew_margin_ms: int,
         snapshots: Snapshots | None = None,
         lost: LostChangelog = LostChangelog.STOP,
-        are_owners_fenced: bool = True,
     ) -> None:
         self._logs = logs
         self._clock = clock
         self._snapshots = snapshots
         self._lost = lost
-        self._are_owners_fenced = are_owners_fenced
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
         self._reading = 0
@@ -183,11 +180,7 @@ class Restorer:
         meter = RestoreMeter() if meter is None else meter
         asked_ms = self._clock.wall_ms()
         position, bounds = store.position(), await self._logs.bounds(source)
-        if (
-            last.changelog_id != changelog.topic_id
-            or not self._are_owners_fenced
-            or self._lost is LostChangelog.REBUILD
-        ):
+        if last.changelog_id != changelog.topic_id or self._lost is LostChangelog.REBUILD:
             last = replace(last, owner=0)
         plan, position = await self._plan(store, changelog, source, position, bounds, last)
         if position is None and plan.lost is None and self._snapshots is not None:
@@ -265,9 +258,6 @@ class Restorer:
                 return await self._read(store, source, plan, position, meter, start, last)
         except _RewrittenError as error:
             lost = str(error)
-            if not self._are_owners_fenced:
-                await self._wipe(store, source, lost)
-                return None
         if self._lost is LostChangelog.STOP:
             raise LostChangelogError(choice(source, lost))
         if self._lost.restores:
@@ -352,8 +342,6 @@ class Restorer:
             start = max(bounds.start, position.changelog_offset - LOOK_BACK)
             async for records, _ in self._logs.read(source, start, position.changelog_offset, position.changelog_id):
                 why = why or _why_rewritten(position, records)
-            if not self._are_owners_fenced:
-                return why
         if why is not None and self._lost is not LostChangelog.REBUILD:
             raise LostChangelogError(choice(source, why))
         return why

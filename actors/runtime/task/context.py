@@ -21,7 +21,6 @@ from actors.runtime.message.publishing import Publications
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task.steps import in_steps
 from stores._core.overlay import Writes
 
 CAREFUL_INTERNAL_S = 30.0
@@ -144,7 +143,7 @@ class TaskContext:
     def last_owner(self, inputs: Sequence[InputProgress]) -> OwnerRecord | None:
         """Return the registry's record of this owner for its last commit; None if nothing of it is new."""
         claimed = self.claimed
-        if claimed is None or not (self.inbox.is_last and self.settings.rules.exactly_once):
+        if claimed is None or not self.inbox.is_last:
             return None
         first, *more = (one.owned() for one in inputs)
         owner = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
@@ -161,8 +160,7 @@ class TaskContext:
         for one in inputs:
             one.completed.skip_to(one.next_offset)
         self.now_ms = max(self.now_ms, state.scope.now_ms, state.tools.latest_ms)
-        steps = () if self.settings.rules.exactly_once else in_steps(self.spec, writes)
-        return CommitBatch(self.partition, self.marked(inputs), writes, outputs, steps, size)
+        return CommitBatch(self.partition, self.marked(inputs), writes, outputs, size)
 
     async def confirm(self) -> None:
         """Ask the group whether the partition is still ours.

@@ -206,7 +206,7 @@ def last_commit(
     """Return what the inputs' committed offsets, or else the registry, say of the last commit to a changelog."""
     marks = [None if committed is None else parse_mark(committed.metadata) for committed in found]
     mark = next(filter(None, marks), None)
-    epoch = 0 if owner is None or not owner.transactional_id else owner.epoch
+    epoch = 0 if owner is None else owner.epoch
     if mark is None:
         if owner is None:
             return NO_COMMIT

@@ -27,8 +27,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.ordered import OrderedWriter
-from actors._kafka.produce.writer import BatchWriter, TransactionWriter
+from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.committer import Committer, Membership
@@ -245,7 +244,6 @@ class World:
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
-        self.is_exactly_once = True
         self.transactional_id: str | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
@@ -308,21 +306,16 @@ class World:
         """The transactional id of an owner: its own, unless all have one."""
         return self.transactional_id or f"{self.name}:worker:w-{owner}"
 
-    def writer(self, connection: Connection) -> BatchWriter:
-        common: dict[str, Any] = {
-            "connection": connection,
-            "group": self.group,
-            "batch_bytes": lambda topic: MAX_RECORD_BYTES,
-            "compression": None,
-            "commit_deadline_s": self.commit_deadline_s,
-        }
-        if not self.is_exactly_once:
-            return OrderedWriter(**common)
+    def writer(self, connection: Connection) -> TransactionWriter:
         return TransactionWriter(
+            connection=connection,
+            group=self.group,
             transactional_id=self.id_of(connection.client_id),
             transaction_timeout_ms=self.transaction_timeout_ms,
+            batch_bytes=lambda topic: MAX_RECORD_BYTES,
+            compression=None,
+            commit_deadline_s=self.commit_deadline_s,
             if_shared=if_copied("/data/copy"),
-            **common,
         )
 
     def services(self, connection: Connection, control: ControlPlane, stores: Any, sink: Any) -> TaskServices:
@@ -346,16 +339,11 @@ class World:
             address="",
             # Each record is a transaction of its own.
             policy=CommitPolicy(interval_s=0.0, max_bytes=1 << 30),
-            rules=StartRules(
-                ResetPolicy.EARLIEST,
-                exactly_once=self.is_exactly_once,
-                allow_reprocessing=False,
-                allow_lost_input=False,
-            ),
+            rules=StartRules(ResetPolicy.EARLIEST, allow_reprocessing=False, allow_lost_input=False),
             backoff=Backoff(),
             queue_records=1000,
             checkpoint_refresh_s=3600.0,
-            transactional_id=self.id_of(worker) if self.is_exactly_once else "",
+            transactional_id=self.id_of(worker),
         )
 
     def spec(self, owner: str) -> ActorSpec:

@@ -230,8 +230,6 @@ class Run:
             commit_interval_s=random.choice((0.05, 0.1, 0.5)),
             session_s=random.choice((3.0, 6.0)),
             features=features,
-            is_exactly_once=shape.is_exactly_once,
-            has_zombies=shape.is_exactly_once,
         )
         self._partitions = random.randint(1, 3)
         self._clicks = random.randint(1, 3)
@@ -362,7 +360,7 @@ class Run:
             value = msgspec.json.encode(Event(self._ids, user, at_ms - early_ms))
             records.append((key.encode(), value, (), at_ms - early_ms))
         transactions = self.world.cluster.transactions
-        if random.random() > 0.12 or transactions.is_moving or not self.world.is_exactly_once:
+        if random.random() > 0.12 or transactions.is_moving:
             self.world.cluster.produce(source, records)
             return
         self._open += 1

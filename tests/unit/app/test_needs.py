@@ -47,7 +47,7 @@ NAMES = {
     "keyed": "shop-keyed",
     "rekeying": "forward",
 }
-ALWAYS = ("an actor", "`exactly_once`, the default", "other declared topics, which handlers send to")
+ALWAYS = ("an actor", "other declared topics, which handlers send to")
 ROWS = {
     "store": ("a store, or the state of a class actor",),
     "publish": ("a store, or the state of a class actor", "`publish=`"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import json
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +23,6 @@ from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors._kafka.connection import broker_errors
 from actors.declare.values.shapes import ValueType
 from actors.errors import LostChangelogError
-from actors.ports import TopicPartition
-from actors.testing import ActorTestDriver
 
 
 def recorded(store: str) -> StoreRecord:
@@ -278,20 +275,6 @@ async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warnin
     with pytest.raises(ConfigurationError, match="Set version to 2"):
         await brokers.start(worker(Other, 1))
     await brokers.start(worker(Large, 1))
-
-
-def test_the_first_claim_without_transactions_proves_a_committed_offset_only_after_it():
-    app = App("unit", broker="kafka://127.0.0.1:1", processing_guarantee="at_least_once")
-    topic = app.topic("in", key_type=str, value_type=str)
-
-    @app.actor(topic)
-    def look(ctx: Context, value: str) -> None:
-        """Do nothing."""
-
-    with ActorTestDriver(app, partitions=1) as driver:
-        driver.send(topic, key="a", value="x")
-        history = driver._cluster.log(TopicPartition("unit-actors-owners", 0)).history
-        assert [json.loads(record.value)["input_offset"] for record in history] == [None, 0]
 
 
 async def test_topics_of_features_that_the_app_never_had_need_not_be_visible(brokers: Brokers) -> None:

@@ -41,7 +41,6 @@ def position(changelog_offset=50, wall_time_ms=0, changelog_id="a"):
 def rules(**changes):
     defaults = {
         "reset": ResetPolicy.EARLIEST,
-        "exactly_once": True,
         "allow_reprocessing": False,
         "allow_lost_input": False,
     }
@@ -150,10 +149,6 @@ def test_settings_allow_what_an_operator_wants():
     assert decide_start(facts(committed=2, start=3), rules(allow_lost_input=True)) == Start(3)
 
 
-def test_at_least_once_may_commit_offsets_after_the_state():
-    assert decide_start(facts(committed=41, state=42), rules(exactly_once=False)) == Start(41)
-
-
 def test_an_epoch_is_above_all_known_ones():
     assert next_epoch([]) == 1
     assert next_epoch([3, 9, 0]) == 10
@@ -243,7 +238,7 @@ def lost(state=None, offset=40):
 
 def test_a_start_without_the_offset_that_the_group_had_is_refused_with_or_without_state():
     for case in (lost(), lost(state=0)):
-        for held in (rules(), rules(reset=ResetPolicy.LATEST), rules(exactly_once=False)):
+        for held in (rules(), rules(reset=ResetPolicy.LATEST)):
             decision = decide_start(case, held)
             assert isinstance(decision, Contradiction)
             assert (
@@ -255,10 +250,10 @@ def test_a_start_without_the_offset_that_the_group_had_is_refused_with_or_withou
 
 
 def test_state_names_the_last_position_where_the_registry_does_not():
-    decision = decide_start(facts(committed=None, state=42), rules(exactly_once=False))
+    decision = decide_start(facts(committed=None, state=42), rules(reset=ResetPolicy.LATEST, allow_reprocessing=True))
     assert isinstance(decision, Contradiction)
     assert "--to-offset 42" in decision.remedy
-    assert "--to-offset 43" in decide_start(lost(state=43), rules(exactly_once=False)).remedy
+    assert "--to-offset 43" in decide_start(lost(state=43), rules()).remedy
 
 
 def test_a_missing_offset_is_where_the_operator_says():
@@ -293,7 +288,7 @@ def recreated(committed=10, state=None, **changes):
 @pytest.mark.parametrize("case", [recreated(), recreated(None), recreated(state=42), recreated(committed=500)])
 def test_a_re_created_input_is_refused_with_both_ids_and_what_each_choice_does(case):
     known = LastKnown(40, "worker-1", 7, 1_700_000_000_000)
-    for held in (rules(), rules(allow_reprocessing=True), rules(exactly_once=False), rules(accept_moved=True)):
+    for held in (rules(), rules(allow_reprocessing=True), rules(accept_moved=True)):
         decision = decide_start(replace(case, last_known=known), held)
         assert isinstance(decision, Contradiction)
         assert "re-created" in decision.reason
@@ -337,7 +332,7 @@ def moved(committed=10, state=None, offset=40):
     ],
 )
 def test_an_offset_without_a_mark_is_refused_with_the_numbers(case, words):
-    for held in (rules(), rules(exactly_once=False), rules(missing_offset=ResetPolicy.EARLIEST)):
+    for held in (rules(), rules(missing_offset=ResetPolicy.EARLIEST)):
         decision = decide_start(case, held)
         assert isinstance(decision, Contradiction)
         assert f"the group's committed offset {case.committed} was set by hand" in decision.reason

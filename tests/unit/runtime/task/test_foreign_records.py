@@ -52,12 +52,9 @@ def restore(
     *,
     commit: LastCommit | None = None,
     lost: LostChangelog = LostChangelog.STOP,
-    are_owners_fenced: bool = True,
 ) -> tuple[Restored, MemoryStore]:
     store = store_at(position)
-    restorer = Restorer(
-        Log([*OWN, *records]), Clock(), clock_skew_margin_ms=1000, lost=lost, are_owners_fenced=are_owners_fenced
-    )
+    restorer = Restorer(Log([*OWN, *records]), Clock(), clock_skew_margin_ms=1000, lost=lost)
     return asyncio.run(restorer.restore(store, CHANGELOG, 1, last=commit or last())), store
 
 
@@ -118,8 +115,7 @@ def test_an_operator_takes_the_record_as_state() -> None:
         ([put(3, 5)], None, last()),
         ([put(3, 5)], replace(AT, transaction=0), last()),
         ([UNSIGNED], replace(AT, transaction=0), last()),
-        # An owner without transactions, and one that wrote to another topic, or isn't in the registry.
-        ([put(3, 6)], AT, last(owner=replace(OWNER, transactional_id=""))),
+        # An owner that isn't in the registry, or wrote to another topic.
         ([put(3, 6)], AT, last(owner=None)),
         ([put(3, 6)], None, last(topics=TopicIds.of("", {}))),
         # The registry has a newer owner than the mark, which an operator set back.
@@ -131,11 +127,6 @@ def test_what_an_owner_may_have_written_is_restored(
     records: list[Record], position: Position | None, commit: LastCommit
 ) -> None:
     found, _ = restore(records, position, commit=commit)
-    assert found.position.changelog_offset == 4
-
-
-def test_without_fencing_a_former_owner_may_have_written() -> None:
-    found, _ = restore([put(3, 4)], are_owners_fenced=False)
     assert found.position.changelog_offset == 4
 
 

@@ -167,19 +167,6 @@ def test_a_log_that_others_wrote_to_since_stops_the_partition() -> None:
     assert content(store) == KEPT
 
 
-def test_where_owners_are_not_fenced_a_store_that_missed_records_is_rebuilt() -> None:
-    """An owner that lost its partition wrote behind its successor, whose records it never saw."""
-    world, successor = World(), MemoryStore()
-    store = world.take_over(epoch=1)
-    world.commit(store, [(b"a", b"1")], epoch=1)
-    world.take_over(epoch=2, store=successor)
-    world.commit(successor, [(b"a", b"2")], epoch=2)
-    world.commit(store, [(b"b", b"1")], epoch=1)
-    restorer = Restorer(world.log, Clock(), clock_skew_margin_ms=1000, lost=LostChangelog.STOP, are_owners_fenced=False)
-    asyncio.run(restorer.restore(store, CHANGELOG, 1))
-    assert content(store) == world.folded() == {b"a": b"2", b"b": b"1"}
-
-
 def test_a_log_that_has_grown_to_the_very_same_end_stops_the_partition() -> None:
     world, store = owned()
     other = world.take_over(epoch=2)
