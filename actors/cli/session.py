@@ -14,6 +14,7 @@ from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
 from actors._faust.startup.refusal import told
+from actors.admin.host import definition_of
 from actors.cli.project import name_app
 from actors.errors import ActorsError, ConfigurationError
 from actors.runtime.message.store import Store
@@ -75,11 +76,7 @@ class Session:
         Raises:
             ConfigurationError: there is none; the text lists those there are.
         """
-        found = self.app.actors.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.app.actors)) or "none"
-            raise ConfigurationError(f"app {self.app.conf.id} has no actor {name!r}. Its actors: {known}")
-        return found
+        return definition_of(self.app, name)
 
     def owner_of(self, store: str) -> str:
         """Return the name of the actor that owns the store.

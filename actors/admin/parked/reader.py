@@ -17,7 +17,7 @@ from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup
+from actors.admin.host import Setup, definition_of
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
@@ -106,6 +106,11 @@ class ParkedQueue:
     partition: int
     key: bytes
     entries: Sequence[Entry]
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition of the input to which commands about it go."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def head(self) -> Entry:
@@ -323,12 +328,10 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     """Return an actor that parks.
 
     Raises:
-        ParkedError: the app has none of that name, or it parks nothing.
+        ConfigurationError: the app has none of that name.
+        ParkedError: it parks nothing.
     """
-    definition = app.actors.get(name)
-    if definition is None:
-        names = ", ".join(sorted(app.actors)) or "none"
-        raise ParkedError(f"app {app.conf.id} has no actor {name!r}. Its actors: {names}")
+    definition = definition_of(app, name)
     if not kinds_of(definition):
         raise ParkedError(
             f'actor {name} doesn\'t park anything: declare it with @app.actor(..., on_error="park"), or with effects'
@@ -336,26 +339,36 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     return definition
 
 
-def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool]:
+def wanted_keys(definition: ActorDefinition, key: str | bytes) -> Callable[[bytes], bool]:
     """Return a filter for the keys of lines that `key` may mean; see `chosen`."""
+    if isinstance(key, bytes):
+        return key.__eq__
     raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
     return lambda found: found in raw_keys or shown(found) == key
 
 
-def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str) -> list[ParkedQueue]:
-    """Return the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
+def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str | bytes) -> list[ParkedQueue]:
+    """Return the lines of a key: its bytes, as it is shown, or as what the input's key serializer writes or reads.
 
     Raises:
         ParkedError: nothing is parked there.
     """
-    parked = [line for line in lines if line.is_parked]
+    if isinstance(key, bytes):
+        matches = [line for line in lines if line.key == key]
+        key = shown(key)
+    else:
+        matches = _chosen(definition, [line for line in lines if line.is_parked], key)
+    if not matches:
+        raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
+    return matches
+
+
+def _chosen(definition: ActorDefinition, parked: Sequence[ParkedQueue], key: str) -> list[ParkedQueue]:
     # Bytes that aren't UTF-8 arrive as surrogates; they come back as they were typed.
     for raw_key in (os.fsencode(key), _encoded(definition, key)):
         if matches := [line for line in parked if line.key == raw_key]:
             return matches
-    if matches := [line for line in parked if key in (line.shown_key, printable(line.shown_key))]:
-        return matches
-    raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
+    return [line for line in parked if key in (line.shown_key, printable(line.shown_key))]
 
 
 def key_json(line: ParkedQueue) -> str | None:
