@@ -19,7 +19,7 @@ from actors.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget(Operation):
-    """Give up the state of a store, or of an actor, that the program of -A doesn't have any more.
+    """Forget the state of a store, or of an actor, that the program of -A doesn't have any more.
 
     Without it, a worker that would leave the state behind refuses to start. Workers of the former program may go on
     with a store; to give up an actor, stop them. No topic is deleted. The last line on stdout is JSON with the

@@ -26,7 +26,7 @@ class Answer:
     """The result of an operation.
 
     Attributes:
-        content: the result for programs, as JSON can say it.
+        content: the result for programs, as JSON can say it; None where there is text only.
         table: title, columns and rows for people; columns whose name starts with `#` hold numbers.
         lines: what people read below the table; the last one sums up. Without text they get `content`.
         remarks: what isn't part of the result.

@@ -1,7 +1,8 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
 operations.py    the commands of the operations in `actors.admin`: `parked …`, `stopped …`, `pause`, and others
-actors.py, settings.py, reset.py   a command each; the last one replaces Faust's own
+actors.py, settings.py   a command each
+reset.py         the operation that takes the place of Faust's own command, here because it reads this machine too
 run              `dev`, and `worker` and `send`, which replace Faust's own
 state            the commands of this group
 init             the command and the templates of new projects
@@ -32,7 +33,7 @@ from actors.cli.init import init
 from actors.cli.nearest import name_nearest
 from actors.cli.operations import add_operations
 from actors.cli.project import load_app
-from actors.cli.reset import reset
+from actors.cli.reset import Reset
 from actors.cli.run.dev import dev
 from actors.cli.run.send import send as send
 from actors.cli.run.worker import worker as worker
@@ -53,12 +54,11 @@ for command in (
     init,
     locks,
     plan,
-    reset,
     settings,
     state,
     topics,
 ):
     cli.add_command(command)
-add_operations(cli, OPERATIONS)
+add_operations(cli, [*OPERATIONS, Reset])
 for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
     name_nearest(group)

@@ -81,7 +81,8 @@ def _parameter(field: Field[Any], hint: Any) -> click.Parameter:
 def _print(session: Session, answer: Answer) -> None:
     for remark in answer.remarks:
         session.remark(remark)
-    if session.as_json or not (answer.lines or answer.table):
+    has_text = bool(answer.lines or answer.table)
+    if answer.content is not None and (session.as_json or not has_text):
         session.say_json(answer.content)
     else:
         if answer.table is not None:

@@ -54,13 +54,13 @@ class Resolution:
 
     @property
     def is_pending(self) -> bool:
-        """Whether an effect that was to be called again is neither done nor parked again."""
+        """True while an effect that was to be called again is neither done nor parked again."""
         left, is_effect = self.left, self.line.what == "effect"
         return is_effect and left is not None and not left.head.is_parked and left.head.id == self.line.head.id
 
     @property
     def rest(self) -> str:
-        """What is left, as text."""
+        """The entries that are left, as text."""
         if self.left is None:
             return "nothing of the key is parked any more"
         if self.left.what == "effect" and not self.left.head.is_parked:

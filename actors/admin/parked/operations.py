@@ -368,7 +368,7 @@ class RetryStopped(_ResolveStopped):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropStopped(_ResolveStopped):
-    """Give up the timer, result or close of ID. A periodic timer goes on with its next time."""
+    """Drop the timer, result or close of ID. A periodic timer goes on with its next time."""
 
     command: ClassVar[str] = "stopped drop"
     verb: ClassVar[Literal["retry", "drop"]] = "drop"

@@ -29,7 +29,7 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
-from stores._core.overlay import Overlay, after_prefix
+from stores._core.overlay import Overlay
 
 ENTRY = b"p"
 AFTER_ALL = b"q"
@@ -225,13 +225,6 @@ def remove_entry(overlay: Overlay, line_key: bytes, sequence: int, raw: bytes) -
             overlay.delete(prefix + number.to_bytes(4, "big"))
 
 
-def remove_slices(overlay: Overlay, line_key: bytes) -> None:
-    """Remove the slices that are left of a line without entries: earlier releases drop heads only."""
-    prefix = slices_of_line(line_key)
-    for place, _ in overlay.items(prefix, after_prefix(prefix)):
-        overlay.delete(place)
-
-
 def is_slice(place: bytes) -> bool:
     """Tell whether a key is that of a slice."""
     return place.startswith(_SLICE)
@@ -267,7 +260,6 @@ def _size_of(message: ParkedMessage) -> int:
 def _write_head(
     store: Store[bytes, bytes], state: TaskState, place: bytes, message: ParkedMessage, size: int, slices: int
 ) -> None:
-    # Earlier releases show a head as a message without a value, so it has all their fields.
     key = None if message.key is None else b""
     fields = {name: getattr(message, name) for name in ParkedMessage.__struct_fields__}
     head = _Head(**{**fields, "key": key, "value": None, "headers": []}, size=size, slices=slices)

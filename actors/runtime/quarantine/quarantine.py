@@ -56,7 +56,6 @@ from actors.runtime.quarantine.entries import (
     line_key_of,
     read_entry,
     remove_entry,
-    remove_slices,
     summary_of,
     write_entry,
     write_failure,
@@ -352,7 +351,6 @@ class Parked:
                 break
             count += 1
             await asyncio.sleep(0)
-        self._tidy(overlay, key)
         return count
 
     async def _again(
@@ -429,13 +427,7 @@ class Parked:
                 count += 1
                 if command.id != ALL:
                     break
-        self._tidy(overlay, key)
         return count
-
-    @staticmethod
-    def _tidy(overlay: Overlay, key: bytes) -> None:
-        if next(overlay.items(*line_bounds(ENTRY, key)), None) is None:
-            remove_slices(overlay, key)
 
     def _note_refusal(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
         command, key, store = self._command(state, record), record.key or b"", self._store

@@ -195,18 +195,6 @@ def test_a_retry_of_a_message_whose_slice_is_gone_does_not_stop_the_partition():
         assert driver.items(world.store) == {}
 
 
-async def test_slices_that_an_earlier_release_left_are_removed_with_the_line():
-    standing = Standing()
-    standing.fail(b"a", 0, b"x" * 100_000)
-    standing.drop(b"a")
-    standing.fail(b"a", 1)
-    told = b'{"actor":"work","what":"message","command":"drop"}'
-    internal_record: Any = InternalRecord(2, 0, b"a", told, [("fa-control", told)])
-    handling: Any = None
-    assert await standing.parked.intercept(standing.state, internal_record, handling)
-    assert list(standing.state.overlays[standing.store].items()) == []
-
-
 def test_nothing_is_decoded_to_know_the_lines(monkeypatch: pytest.MonkeyPatch):
     standing = Standing()
     standing.fail(b"a", 0, b"x" * 100_000)
