@@ -43,7 +43,7 @@ PAUSE_RECORDS = 500
 UNREADABLE = "it can't be read: a newer release may have written it"
 UNREADABLE_ID = "(unreadable)"
 NULL_KEY = "(null)"
-_LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
+LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
 _ORDER: tuple[What, ...] = ("message", "effect")
 _Order = tuple[str, int, int]
 
@@ -228,7 +228,7 @@ class ParkedReader:
         }
         if not wanted:
             return {}
-        letter, prefix = _LETTERS[line.what], slices_of_line(line.key)
+        letter, prefix = LETTERS[line.what], slices_of_line(line.key)
         sliced = {sequence for sequence, entry in wanted.items() if entry.is_sliced}
 
         def is_wanted(key: bytes) -> bool:
@@ -271,7 +271,7 @@ class ParkedReader:
     async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[ParkedQueue]:
         """Return the lines of one partition, as of a commit not before the call."""
         values: dict[bytes, Entry] = {}
-        letter = _LETTERS[source.what]
+        letter = LETTERS[source.what]
         async for record in self._records(source):
             if record.key is None or record.key[:1] != letter:
                 continue
@@ -281,7 +281,9 @@ class ParkedReader:
             if record.value is None:
                 values.pop(record.key, None)
             else:
-                values[record.key] = _entry(source.what, sequence, record, record.value)
+                metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
+                where = {"at": record.offset, "written_ms": record.timestamp}
+                values[record.key] = entry_of(source.what, sequence, record.value, metadata, **where)
         by_key: dict[bytes, list[Entry]] = {}
         for place in sorted(values, key=place_of):
             by_key.setdefault(place_of(place)[0], []).append(values[place])
@@ -383,26 +385,29 @@ def _encoded(definition: ActorDefinition, key: str) -> bytes | None:
         return None
 
 
-def _entry(what: What, sequence: int, record: LogRecord, raw: bytes) -> Entry:
-    """Read what is kept of an entry: nothing that refers to its content's bytes."""
-    about: dict[str, Any] = {"sequence": sequence, "at": record.offset, "written_by": _written_by(record, None)}
+def entry_of(what: What, sequence: int, raw: bytes, metadata: bytes, *, at: int = 0, written_ms: int = 0) -> Entry:
+    """Read what is kept of an entry: nothing that refers to its content's bytes.
+
+    `at` and `written_ms` are offset and timestamp of its record in the changelog.
+    """
+    about: dict[str, Any] = {"sequence": sequence, "at": at, "written_by": _written_by(metadata, None)}
     try:
         if what == "message":
-            said = summary_of(raw)
-            about["written_by"] = _written_by(record, said.home_offset)
-            about |= {"since_ms": said.parked_at_ms, "has_key": said.has_key, "offset": said.offset}
-            about |= {"size": said.size or len(raw), "is_sliced": said.slices > 0}
-            return Entry(id=said.message_id, error=said.error, attempts=said.attempts, **about)
+            message = summary_of(raw)
+            about["written_by"] = _written_by(metadata, message.home_offset)
+            about |= {"since_ms": message.parked_at_ms, "has_key": message.has_key, "offset": message.offset}
+            about |= {"size": message.size or len(raw), "is_sliced": message.slices > 0}
+            return Entry(id=message.message_id, error=message.error, attempts=message.attempts, **about)
         effect = msgspec.json.decode(raw, type=_EffectSummary)
-        about["written_by"] = _written_by(record, effect.home_offset)
+        about["written_by"] = _written_by(metadata, effect.home_offset)
     except (NewerVersionError, *MALFORMED):
-        return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=record.timestamp, **about)
+        return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=written_ms, **about)
     return Entry(
         id=effect.id,
         error=effect.error,
         attempts=effect.attempts,
         is_parked=effect.parked,
-        since_ms=record.timestamp,
+        since_ms=written_ms,
         size=len(raw),
         **about,
     )
@@ -414,8 +419,7 @@ def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes]
     return msgspec.json.decode(raw, type=EffectRecord)
 
 
-def _written_by(record: LogRecord, home_offset: int | None) -> int:
-    metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
+def _written_by(metadata: bytes, home_offset: int | None) -> int:
     try:
         return written_by(decode_metadata(metadata), home_offset)
     except ValueError:
