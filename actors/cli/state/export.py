@@ -116,7 +116,7 @@ def _export(
     from stores.export import export_store
 
     partitions = folder.partitions_on_disk(store)
-    with reporting(session.stderr, partitions, quiet=session.quiet) as report:
+    with reporting(session.stderr, quiet=session.quiet) as report:
         manifest = export_store(
             folder.path,
             store,

@@ -36,7 +36,7 @@ async def _publish(session: Session, store: str, actor: str) -> tuple[str, int, 
     async with Backfill.connect(session.setup, store, actor) as backfill:
         await backfill.check_stopped()
         partitions, keys = list(range(backfill.partition_count)), 0
-        with reporting(session.stderr, partitions, quiet=session.quiet) as report:
+        with reporting(session.stderr, quiet=session.quiet) as report:
             for partition in partitions:
                 keys += await backfill.write(partition, report)
         # At least once nobody is shut out: a worker that was started meanwhile may have been faster.
