@@ -8,8 +8,8 @@
 bytes and n has 4, big-endian. In slices a record of any size fits into a changelog, and a look at lines reads no
 contents but small ones.
 
-A line's key is the key of its messages. One that is too long for the key of a changelog record is replaced by
-`sha256:` and its digest in hexadecimal.
+A line's key is the key of its messages. One that is longer than `LONG_KEY_BYTES` is replaced by `sha256:` and its
+digest in hexadecimal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INLINE_BYTES = 48 * 1024
 """A message with more bytes of key, value and headers is stored in slices."""
 SLICE_BYTES = 256 * 1024
 LONG_KEY_BYTES = 16 * 1024
-"""Keys up to this length are always their line's own key."""
+"""Keys up to this length are their line's own key."""
 _SLICE = b"s"
 _HEAD = b'{"v":2,'
 _WHAT = "a parked message"
@@ -137,8 +137,8 @@ def _message_id(message: ParkedMessage | Summary) -> str:
 
 
 def line_key_of(key: bytes) -> bytes:
-    """Return the key of the line of a key that is too long to be one itself."""
-    return b"sha256:" + sha256(key).hexdigest().encode()
+    """Return the key of the line of a message's key."""
+    return key if len(key) <= LONG_KEY_BYTES else b"sha256:" + sha256(key).hexdigest().encode()
 
 
 def summary_of(raw: bytes) -> Summary:

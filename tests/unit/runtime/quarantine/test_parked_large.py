@@ -116,7 +116,7 @@ def test_a_message_that_does_not_fit_in_any_way_stops_the_partition_and_leaves_n
     assert standing.scope.undo == []
 
 
-def test_small_messages_are_stored_as_earlier_releases_do():
+def test_small_messages_are_one_entry():
     standing = Standing()
     standing.fail(b"a", 0, b"x" * 1_000)
     ((_, raw),) = entries(standing, b"a")
@@ -124,7 +124,7 @@ def test_small_messages_are_stored_as_earlier_releases_do():
     assert not raw.startswith(b'{"v"')
 
 
-def test_an_entry_of_an_earlier_release_that_fills_its_record_is_read_and_can_fail_again():
+def test_an_entry_that_fills_its_record_is_read_and_can_fail_again():
     standing = Standing()
     standing.fail(b"a", 0)
     ((_, raw),) = entries(standing, b"a")
