@@ -1,8 +1,8 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
 operations.py    the commands of the operations in `actors.admin`: `parked …`, `stopped …`, `pause`, and others
-actors.py, settings.py   a command each
-reset.py         the operation that takes the place of Faust's own command, here because it reads this machine too
+settings.py      a command
+actors.py, reset.py   an operation each that needs more than the brokers; the last one replaces Faust's own command
 run              `dev`, and `worker` and `send`, which replace Faust's own
 state            the commands of this group
 init             the command and the templates of new projects
@@ -26,7 +26,7 @@ from faust.cli import base
 from faust.cli.faust import cli
 
 from actors.admin.operations import OPERATIONS
-from actors.cli.actors import actors
+from actors.cli.actors import ListActors
 from actors.cli.coordination import locks
 from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
@@ -48,7 +48,6 @@ click.version_option(version("faust-actors"), message=f"faust-actors %(version)s
 base.find_app = load_app
 
 for command in (
-    actors,
     dev,
     doctor,
     init,
@@ -59,6 +58,6 @@ for command in (
     topics,
 ):
     cli.add_command(command)
-add_operations(cli, [*OPERATIONS, Reset])
+add_operations(cli, [*OPERATIONS, ListActors, Reset])
 for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
     name_nearest(group)
