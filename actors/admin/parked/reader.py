@@ -44,8 +44,8 @@ UNREADABLE = "it can't be read: a newer release may have written it"
 UNREADABLE_ID = "(unreadable)"
 NULL_KEY = "(null)"
 LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
-_ORDER: tuple[What, ...] = ("message", "effect")
-_Order = tuple[str, int, int]
+Place = tuple[str, What, int, bytes]
+"""Actor, kind, partition and key of a line; lists have this order."""
 
 
 class ParkedError(ActorsError):
@@ -128,27 +128,28 @@ class ParkedQueue:
         return shown(self.key) if any(entry.has_key for entry in self.entries) else NULL_KEY
 
     @property
+    def place(self) -> Place:
+        """Its place in lists."""
+        return self.actor, self.what, self.partition, self.key
+
+    @property
     def cursor(self) -> str:
         """The cursor with which a list continues behind this line."""
-        place = msgspec.msgpack.encode((self.actor, self.what, self.partition, self.key))
-        return base64.urlsafe_b64encode(place).decode()
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(self.place)).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A partition of a changelog; the order of lists is that of actors, kinds, partitions and keys."""
+    """A partition of a changelog."""
 
     definition: ActorDefinition
     what: What
     partition: int
 
     @property
-    def order(self) -> _Order:
-        return _order(self.definition.name, self.what, self.partition)
-
-
-def _order(actor: str, what: What, partition: int) -> _Order:
-    return actor, _ORDER.index(what), partition
+    def place(self) -> tuple[str, What, int]:
+        """The beginning of its lines' places."""
+        return self.definition.name, self.what, self.partition
 
 
 def shown(raw: bytes) -> str:
@@ -188,13 +189,13 @@ class ParkedReader:
             ParkedError: `after` isn't the cursor of a line.
         """
         place = None if after is None else _place(after)
-        sources = sorted(await self._sources(definitions), key=lambda source: source.order)
-        sources = [source for source in sources if place is None or source.order >= place[0]]
+        sources = sorted(await self._sources(definitions), key=lambda source: source.place)
+        sources = [source for source in sources if place is None or source.place >= place[:3]]
         queues: list[ParkedQueue] = []
         for start in range(0, len(sources), MAX_READERS):
             group = sources[start : start + MAX_READERS]
             for lines in await asyncio.gather(*(self._read(source) for source in group)):
-                queues += [line for line in lines if line.is_parked and not _is_before(line, place)]
+                queues += [line for line in lines if line.is_parked and (place is None or line.place > place)]
             cut = _cut(queues, limit)
             if cut < len(queues):
                 return queues[:cut], True
@@ -426,20 +427,11 @@ def _written_by(metadata: bytes, home_offset: int | None) -> int:
         return -1
 
 
-def _place(cursor: str) -> tuple[_Order, bytes]:
+def _place(cursor: str) -> Place:
     try:
-        kind = tuple[str, What, int, bytes]
-        actor, what, partition, key = msgspec.msgpack.decode(decode_base64(cursor), type=kind)
+        return msgspec.msgpack.decode(decode_base64(cursor), type=Place)
     except MALFORMED as error:
         raise ParkedError(f"{cursor[:80]!r} isn't a cursor of `parked list`") from error
-    return _order(actor, what, partition), key
-
-
-def _is_before(line: ParkedQueue, place: tuple[_Order, bytes] | None) -> bool:
-    """Return whether a line isn't behind a cursor."""
-    if place is None or _order(line.actor, line.what, line.partition) != place[0]:
-        return False
-    return line.key <= place[1]
 
 
 def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:
