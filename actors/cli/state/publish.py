@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from actors.cli.progress import reporting
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
 from actors.runtime.message.publishing import PublishedStore
@@ -31,7 +32,6 @@ def publish(session: Session, name: str) -> None:
 
 async def _publish(session: Session, store: str, actor: str) -> tuple[str, int, int]:
     from actors.admin.backfill import Backfill
-    from actors.cli.progress import reporting
 
     async with Backfill.connect(session.setup, store, actor) as backfill:
         await backfill.check_stopped()
