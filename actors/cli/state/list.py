@@ -51,10 +51,10 @@ def list_stores(session: Session) -> None:
 
 def _look(session: Session, folder: DataFolder, name: str) -> dict[str, Any]:
     """Return a store and its partitions on this disk as JSON has them; without what the app doesn't know of it."""
-    store = session.app.stores.get(name)
+    store, owner = session.app.stores.get(name), session.app.owner_of_store(name)
     return {
         "store": name,
-        "actor": session.actor_of(name),
+        "actor": None if owner is None else owner.name,
         "placement": None if store is None else store.placement,
         "ttl_ms": None if store is None else store.ttl_ms,
         "partitions": [
