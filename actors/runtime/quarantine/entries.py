@@ -14,7 +14,7 @@ digest in hexadecimal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b, sha256
 from typing import TypeVar
 
@@ -178,7 +178,7 @@ def write_entry(
         RecordTooLargeError: the changelog doesn't take its key, or a slice.
     """
     place = make_place(ENTRY, line_key, sequence)
-    if _size_of(message) <= INLINE_BYTES:
+    if size_of(message.key, message.value, message.headers) <= INLINE_BYTES:
         try:
             store.write_raw(state, place, msgspec.json.encode(message))
         except RecordTooLargeError:
@@ -252,9 +252,9 @@ def _joined(get: Get, line_key: bytes, sequence: int, head: _Head) -> bytes:
     return b"".join(parts)
 
 
-def _size_of(message: ParkedMessage) -> int:
-    size = len(message.key or b"") + len(message.value or b"")
-    return size + sum(len(name) + len(data or b"") for name, data in message.headers)
+def size_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> int:
+    """Return how many bytes a message has."""
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(data or b"") for name, data in headers)
 
 
 def _write_head(

@@ -55,6 +55,7 @@ from actors.runtime.quarantine.entries import (
     line_key_of,
     read_entry,
     remove_entry,
+    size_of,
     summary_of,
     write_entry,
     write_failure,
@@ -216,8 +217,7 @@ class Parked:
         return unparkable
 
     def _no_room(self, record: InputRecord, error: RecordTooLargeError) -> str:
-        size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(data or b"") for name, data in record.headers)
+        size = size_of(record.key, record.value, record.headers)
         changelog = self._spec.changelogs.get("" if self._store is None else self._store.name)
         topic = "" if changelog is None else f" (topic {changelog.topic})"
         return f"it has {size} bytes, {len(record.key or b'')} of them key; {error}{topic}"
@@ -455,8 +455,7 @@ def send_dead_letter(
         (ATTEMPTS_HEADER, str(attempts).encode()),
         (ACTOR_HEADER, (actor or spec.name).encode()),
     ]
-    size = len(record.key or b"") + len(record.value or b"")
-    size += sum(len(name) + len(data or b"") for name, data in headers)
+    size = size_of(record.key, record.value, headers)
     if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
         raise RecordTooLargeError(
             f"{topic.name}: with its headers it has {size} bytes and doesn't fit into the topic's "
