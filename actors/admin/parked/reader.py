@@ -429,9 +429,10 @@ def _written_by(metadata: bytes, home_offset: int | None) -> int:
 
 def _place(cursor: str) -> Place:
     try:
-        return msgspec.msgpack.decode(decode_base64(cursor), type=Place)
+        place: Place = msgspec.msgpack.decode(decode_base64(cursor), type=Place)
     except MALFORMED as error:
         raise ParkedError(f"{cursor[:80]!r} isn't a cursor of `parked list`") from error
+    return place
 
 
 def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:
