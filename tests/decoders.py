@@ -55,7 +55,7 @@ from actors.runtime.timers import timers
 from actors.testing.fakes.log import StoredRecord
 from actors.web import front, workers
 from actors.web.access import callers
-from actors.web.dashboard import group, waiting
+from actors.web.dashboard import group
 from actors.web.dashboard import pages as dashboard_pages
 from actors.web.dashboard.plots import read_series
 from actors.web.problems import Problem
@@ -259,13 +259,10 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: parked_entries.read_entry(lambda _: raw, b"k", 1, raw), (_PARKED, _HEAD), (NewerVersionError,)
     ),
     "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
-    "_entry": Decoder(lambda raw: lines._entry("message", 1, _with()(raw), raw), (_PARKED, _HEAD)),
-    "_entry effect": Decoder(lambda raw: lines._entry("effect", 1, _with()(raw), raw), (_EFFECT,)),
-    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.METADATA_HEADER)(raw), None), (b"",)),
+    "entry_of": Decoder(lambda raw: lines.entry_of("message", 1, raw, b""), (_PARKED, _HEAD)),
+    "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", 1, raw, b""), (_EFFECT,)),
+    "_written_by": Decoder(lambda raw: lines._written_by(raw, None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
-    "_decoded": Decoder(
-        lambda raw: waiting._decoded(waiting._Line("message", b"k", raw, 1), parked_entries.Summary), (_PARKED, _HEAD)
-    ),
     "decoded": Decoder(effect_calls.decoded, (_EFFECT,)),
     "_decoded timer": Decoder(
         timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)

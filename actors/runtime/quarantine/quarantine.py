@@ -51,12 +51,12 @@ from actors.runtime.meters import TaskMeters
 from actors.runtime.quarantine.entries import (
     AFTER_ALL,
     ENTRY,
-    LONG_KEY_BYTES,
     LostContentError,
     ParkedMessage,
     line_key_of,
     read_entry,
     remove_entry,
+    size_of,
     summary_of,
     write_entry,
     write_failure,
@@ -143,7 +143,7 @@ class Parked:
                 return True
         if not self._next or record.key is None:
             return False
-        return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
+        return line_key_of(record.key) in self._next
 
     async def intercept(
         self, state: TaskState, record: InputRecord, handling: MessageHandling, internal: InternalMessage | None = None
@@ -220,25 +220,15 @@ class Parked:
         return unparkable
 
     def _no_room(self, record: InputRecord, error: RecordTooLargeError) -> str:
-        size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(data or b"") for name, data in record.headers)
+        size = size_of(record.key, record.value, record.headers)
         changelog = self._spec.changelogs.get("" if self._store is None else self._store.name)
         topic = "" if changelog is None else f" (topic {changelog.topic})"
         return f"it has {size} bytes, {len(record.key or b'')} of them key; {error}{topic}"
 
-    def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
-        """Return the key of the line of a message's key."""
-        if len(key) <= LONG_KEY_BYTES or key in self._next:
-            return key
-        digest = line_key_of(key)
-        # Whatever the changelog's limit, a line stays where its first message is.
-        is_too_long = len(key) > state.max_record_bytes[store.name] // 4
-        return digest if is_too_long or digest in self._next else key
-
     def _has_line(self, state: TaskState, key: bytes) -> bool:
         if self._store is None:
             return False
-        line_key, overlay = self._line_key(state, self._store, key), state.overlays[self._store]
+        line_key, overlay = line_key_of(key), state.overlays[self._store]
         after = self._next.get(line_key)
         if after is None:
             return False
@@ -259,7 +249,7 @@ class Parked:
     def _append(self, state: TaskState, record: InputRecord, error: str | None, attempts: int) -> None:
         if self._store is None:
             raise AssertionError(f"actor {self._spec.name} parks nothing")
-        line_key = self._line_key(state, self._store, record.key or b"")
+        line_key = line_key_of(record.key or b"")
         sequence = self._next.get(line_key, 0)
         message = ParkedMessage(
             topic=state.source.topic,
@@ -295,9 +285,9 @@ class Parked:
         elif self._store is None:
             count = None
         elif command.command == "retry":
-            count = await self._retry(state, self._store, key, command, handling)
+            count = await self._retry(state, self._store, line_key_of(key), command, handling)
         else:
-            count = await self._drop(state.overlays[self._store], key, command)
+            count = await self._drop(state.overlays[self._store], line_key_of(key), command)
         where = f"{state.source} offset {record.offset}: {command.command} parked {command.what}s of {show_bytes(key)}"
         if count is None:
             logger.warning("%s is skipped: actor %s parks none", where, state.actor)
@@ -448,7 +438,7 @@ class Parked:
         return count
 
     def _note_refusal(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
-        command, key, store = self._command(state, record), record.key or b"", self._store
+        command, key, store = self._command(state, record), line_key_of(record.key or b""), self._store
         if command is None or command.command != "retry" or store is None:
             logger.error("%s offset %d: a control record is skipped: %s", state.source, record.offset, failed.reason)
             return
@@ -483,8 +473,7 @@ def send_dead_letter(
         (ATTEMPTS_HEADER, str(attempts).encode()),
         (ACTOR_HEADER, (actor or spec.name).encode()),
     ]
-    size = len(record.key or b"") + len(record.value or b"")
-    size += sum(len(name) + len(data or b"") for name, data in headers)
+    size = size_of(record.key, record.value, headers)
     if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
         raise RecordTooLargeError(
             f"{topic.name}: with its headers it has {size} bytes and doesn't fit into the topic's "

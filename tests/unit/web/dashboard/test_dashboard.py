@@ -516,7 +516,7 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
     store.apply(writes, Position(1, 1, 1, 1, ""))
     looked = waiting._Look()
     lines = [line async for line in waiting._lines(looked, store, "message")]
-    assert [(line.key, line.waiting) for line in lines] == [(b"", 5), (b"a", 5), (b"b", 5)]
+    assert [(key, waits) for key, _, waits in lines] == [(b"", 5), (b"a", 5), (b"b", 5)]
     assert looked.is_cut
     monkeypatch.setattr(waiting, "MOST_IN_LINE", 8)
     for most, is_cut in ((3, True), (4, False)):
