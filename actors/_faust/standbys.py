@@ -48,9 +48,7 @@ def make_standbys(
         surroundings=Surroundings(
             is_free=worker.is_free,
             is_working=lambda: bool(worker.tasks),
-            is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
-            begin_from_snapshot=restorer.begin_from_snapshot,
             checks=StandbyChecks(control, restorer),
         ),
     )

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,9 @@ from actors.runtime.replicas import standbys as module
 from actors.testing.fakes.views import FakeTopicLogs
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.memory import MemoryStore
-from tests.unit.runtime.replicas.test_standbys import ONE, ZERO, World, standby
+from tests.unit.runtime.replicas.test_standbys import LOG, ONE, ZERO, World, standby
+
+LOG_0 = TopicPartition(LOG, 0)
 
 
 class Disk:
@@ -65,8 +66,9 @@ def failing(name: str, failures: list[int]) -> type[MemoryStore]:
 
 def build_anew(world: World) -> None:
     """Make a copy one that was behind for too long."""
-    held = world.copies._held[ZERO].stores[0]
+    held = world.copies._follower.held[LOG_0]
     held.position = replace(held.position, wall_time_ms=0)
+    held.store.apply((), held.position)
     world.fill(10)
 
 
@@ -123,7 +125,7 @@ def test_a_damaged_store_is_deleted_and_built_anew(world: World) -> None:
 
     class Damaged(MemoryStore):
         def apply(self, writes: object, position: object) -> None:
-            raise StoreCorruptedError(Path("counts-0"), "bad block")
+            raise StoreCorruptedError(self.path, "bad block")
 
     disk.kind = Damaged
 
@@ -148,7 +150,9 @@ def test_what_an_owner_made_anew_isnt_deleted(world: World) -> None:
 
     async def test() -> None:
         world.fill(120)
-        world.copies._suspect["counts", 0] = True
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.position() == world.end())
+        world.copies._follower.fail(LOG_0, StoreCorruptedError(world.disk["counts", 0].path, "bad block"))
         await world.copies.release("count", 0)
         world.copies.assign(standby(ZERO))
         await world.until(lambda: world.position() == world.end())
