@@ -30,7 +30,7 @@ from actors._core.backoff import Backoff
 from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import Reminders, escaping
-from actors._core.task.takeover import Retention, plan_restore, why_not_followed
+from actors._core.task.takeover import why_not_followed
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import Clock, StoreProvider, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
@@ -236,7 +236,7 @@ class Standbys(Policy[StandbyStore]):
             await self._stores.repair(changelog.store, partition, failure)
         await checks.require_changelogs(spec)
         store = await self._stores.open(changelog.store, partition)
-        kept = Retention(changelog.topic_id, changelog.delete_retention_ms, self._margin_ms)
+        kept = changelog.kept(self._margin_ms)
         position = store.position()
         if position is not None:
             async with asyncio.timeout(ANSWER_S):
@@ -249,7 +249,7 @@ class Standbys(Policy[StandbyStore]):
         if position is None:
             position = await checks.restorer.begin_from_snapshot(store, changelog, partition, bounds)
         if position is None:
-            position = begin_position(None, plan_restore(None, bounds, changelog.topic_id), look.asked_ms, changelog)
+            position = begin_position(bounds.start, look.asked_ms, changelog.topic_id)
         elif bounds.end - position.changelog_offset <= 1:
             # Only a marker can be behind it: nothing has escaped, however old it is.
             position = replace(position, wall_time_ms=look.asked_ms)
