@@ -15,7 +15,7 @@ from actors._core.logs import escaping
 from actors._faust.brokers import reached
 from actors._faust.setup import connection
 from actors._kafka.connection import Connection
-from actors._kafka.consume.views import KafkaTopicLogs
+from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.host import DeclaredApp
 from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
@@ -151,7 +151,7 @@ async def connect(
     """Return the parts of a view: its logs, stores and clock."""
     stores = copy_stores(topic, folder)
     try:
-        logs = await KafkaTopicLogs.open(there)
+        logs = await KafkaLogs.open(there)
     except BaseException:
         stores.close()
         raise
