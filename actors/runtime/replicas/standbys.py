@@ -30,7 +30,6 @@ from actors._core.backoff import Backoff
 from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import Reminders, escaping
-from actors._core.task.takeover import why_not_followed
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import Clock, StoreProvider, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
@@ -236,12 +235,10 @@ class Standbys(Policy[StandbyStore]):
             await self._stores.repair(changelog.store, partition, failure)
         await checks.require_changelogs(spec)
         store = await self._stores.open(changelog.store, partition)
-        kept = changelog.kept(self._margin_ms)
         position = store.position()
         if position is not None:
             async with asyncio.timeout(ANSWER_S):
-                why = await checks.why_lost(spec, partition, changelog, position, bounds)
-            why = why or why_not_followed(position, bounds, self._clock.wall_ms(), kept)
+                why = await checks.why_rebuilt(spec, partition, changelog, position, bounds)
             if why is not None:
                 logger.warning("%s: rebuilding the copy: %s", source, why)
                 await finish_in_thread(store.wipe)
@@ -258,7 +255,7 @@ class Standbys(Policy[StandbyStore]):
             name=changelog.store,
             store=store,
             position=position,
-            kept=kept,
+            kept=changelog.kept(self._margin_ms),
             is_bulk=bounds.end - position.changelog_offset > LONG_READ,
             removal=next((Removal(window, store) for window in spec.windows if window.name == changelog.store), None),
         )

@@ -204,8 +204,8 @@ class ViewReplica(Policy[_PartitionReplica]):
         """Wait until something was applied, or the copy ended."""
         await self._moved.wait()
 
-    async def caught_up(self, partitions: Sequence[int] | None = None) -> None:
-        """Wait until all is applied that is committed now, in these partitions or in all.
+    async def caught_up(self) -> None:
+        """Wait until all is applied that is committed now.
 
         Raises:
             BrokerUnavailableError: no broker answers.
@@ -215,23 +215,21 @@ class ViewReplica(Policy[_PartitionReplica]):
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: nobody can tell what it will hold")
         self._notice(facts)
-        wanted = range(facts.partitions) if partitions is None else partitions
-        bounds = await asyncio.gather(*(self._logs.bounds(TopicPartition(self.topic, number)) for number in wanted))
-        ends = dict(zip(wanted, (bound.end for bound in bounds), strict=True))
-        while not self._has_reached(ends, facts.topic_id):
+        sources = [TopicPartition(self.topic, number) for number in range(facts.partitions)]
+        bounds = await asyncio.gather(*map(self._logs.bounds, sources))
+        while not self._has_reached([bound.end for bound in bounds], facts.topic_id):
             await self.moved()
             if self._known().topic_id not in (known.topic_id, facts.topic_id):
                 # Made anew once more meanwhile: those ends are nobody's.
-                await self.caught_up(partitions)
+                await self.caught_up()
                 return
 
-    def _has_reached(self, ends: Mapping[int, int], topic_id: str) -> bool:
+    def _has_reached(self, ends: Sequence[int], topic_id: str) -> bool:
         self.check()
-        return len(self._copies) == self._known().partitions and all(
-            number in self._copies
-            and self._copies[number].position.changelog_id == topic_id
-            and self._copies[number].position.changelog_offset >= end
-            for number, end in ends.items()
+        positions = [copy.position for _, copy in sorted(self._copies.items())]
+        return len(positions) == len(ends) and all(
+            position.changelog_id == topic_id and position.changelog_offset >= end
+            for position, end in zip(positions, ends, strict=True)
         )
 
     async def open(self) -> None:

@@ -293,26 +293,26 @@ class Restorer:
             f"before {', '.join(map(str, last.reached))} are committed: {_OLDER}"
         )
 
-    async def why_lost(
-        self, position: Position, source: TopicPartition, bounds: LogBounds, replaced: str | None = None
+    async def why_rebuilt(
+        self, position: Position, changelog: Changelog, partition: int, bounds: LogBounds, claimed_id: str
     ) -> str | None:
-        """Tell why the log lacks what a copy of this position has, if the copy is to be rebuilt; None if it doesn't.
-
-        `replaced` says that the log isn't the topic that the copy followed.
+        """Return why a copy of this position has to be rebuilt, None if it can be followed on.
 
         Raises:
-            LostChangelogError: it does, and the copy isn't to be rebuilt: only an owner writes anything back.
+            LostChangelogError: the log lacks what the copy has, and it isn't to be rebuilt: only an owner writes back.
         """
-        why = replaced or plan_restore(position, bounds, position.changelog_id).lost
-        if why is None:
+        source = TopicPartition(changelog.topic, partition)
+        facts = RestoreFacts(position, bounds, changelog.topic_id, claimed_id)
+        step, plan = decide_restore(facts, self._lost)
+        if step is RestoreStep.READ:
             start = max(bounds.start, position.changelog_offset - LOOK_BACK)
             async for records, _ in self._logs.read(source, start, position.changelog_offset, position.changelog_id):
-                why = why or _why_rewritten(position, records)
-            if not self._are_owners_fenced:
-                return why
-        if why is not None and self._lost is not LostChangelog.REBUILD:
-            raise LostChangelogError(choice(source, why))
-        return why
+                facts = replace(facts, rewritten=facts.rewritten or _why_rewritten(position, records))
+            step, plan = decide_restore(facts, self._lost, are_owners_fenced=self._are_owners_fenced)
+        if plan.lost is not None and step is not RestoreStep.REBUILD:
+            raise LostChangelogError(choice(source, plan.lost))
+        kept = changelog.kept(self._margin_ms)
+        return plan.wipe or why_not_followed(position, bounds, self._clock.wall_ms(), kept)
 
     async def begin_from_snapshot(
         self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds

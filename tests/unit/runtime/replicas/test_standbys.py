@@ -17,6 +17,7 @@ from actors.runtime.replicas import follower
 from actors.runtime.replicas import standbys as module
 from actors.runtime.replicas.standby_state import Role
 from actors.runtime.replicas.standbys import Standbys, StandbyStore, Surroundings
+from actors.runtime.state import restore
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
@@ -505,7 +506,7 @@ def test_lost_requests_lose_nothing(world: World) -> None:
 
 
 def test_the_tests_see_a_copy_that_doesnt_look_at_its_age(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (module, follower):
+    for place in (restore, follower):
         monkeypatch.setattr(place, "why_not_followed", lambda *args, **kwargs: None)
     monkeypatch.setattr(StandbyStore, "is_too_old", lambda *_: False)
 
