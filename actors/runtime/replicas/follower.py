@@ -126,9 +126,6 @@ class Policy(Generic[F]):
     look_pause_s: float
     pause: Backoff
 
-    async def prepare(self) -> None:
-        """Do what has to precede the opening of stores."""
-
     def is_free(self, source: TopicPartition) -> bool:
         """Tell whether nobody else touches a store."""
         return True
@@ -148,7 +145,7 @@ class Policy(Generic[F]):
         """Go on when a store isn't wanted any more. Its lock is held."""
 
     async def look(self) -> None:
-        """Look at what isn't one store's, as often as the logs' ends."""
+        """Look at what isn't one store's: before stores are opened, and as often as at the logs' ends."""
 
     async def give_way(self, spent_s: float) -> None:
         """Wait while others need the event loop more, after a chunk took so long."""
@@ -209,7 +206,7 @@ class Follower(Generic[F]):
         self.wake()
 
     def wake(self) -> None:
-        """Begin again with the policy's preparation."""
+        """Begin again with the policy's look."""
         self._changed.set()
 
     def fail(self, source: TopicPartition, error: Exception) -> None:
@@ -258,7 +255,7 @@ class Follower(Generic[F]):
     async def _follow(self) -> None:
         """Follow what is wanted until that changes."""
         self._changed.clear()
-        await self._policy.prepare()
+        await self._policy.look()
         await self._close_unwanted()
         for source in self._openable():
             await self._open(source)
@@ -296,8 +293,11 @@ class Follower(Generic[F]):
             is_due = now_s - looked_s >= self._policy.look_pause_s
             await self._look(self.held if is_due else ())
             if is_due:
-                await self._policy.look()
                 looked_s = now_s
+                try:
+                    await self._policy.look()
+                except BrokerUnavailableError as error:
+                    self._policy.failed(error)
 
     async def _apply(self, store: F, records: Sequence[LogRecord], next_offset: int) -> None:
         if store.is_too_old(self._clock.wall_ms()):

@@ -158,7 +158,6 @@ class ViewReplica(Policy[_PartitionReplica]):
         self._copies: dict[int, _PartitionReplica] = {}
         self._follower = Follower(self, logs=logs, clock=clock)
         self._running: asyncio.Task[None] | None = None
-        self._must_look = False
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
@@ -214,7 +213,8 @@ class ViewReplica(Policy[_PartitionReplica]):
         known, facts = self._known(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: nobody can tell what it will hold")
-        self._notice(facts)
+        if facts != known:
+            self._follower.wake()
         sources = [TopicPartition(self.topic, number) for number in range(facts.partitions)]
         bounds = await asyncio.gather(*map(self._logs.bounds, sources))
         while not self._has_reached([bound.end for bound in bounds], facts.topic_id):
@@ -321,34 +321,27 @@ class ViewReplica(Policy[_PartitionReplica]):
             self._wake()
 
     def _follow_topic(self, facts: TopicFacts) -> None:
-        self._facts, self._must_look = facts, False
+        self._facts = facts
         self._follower.want(TopicPartition(self.topic, number) for number in range(facts.partitions))
 
-    def _notice(self, facts: TopicFacts) -> None:
-        if facts != self._facts:
-            self._must_look = True
-            self._follower.wake()
-
-    async def prepare(self) -> None:
+    async def look(self) -> None:
         """Learn whether the topic is another one, before what can't be followed on is built anew.
 
         Raises:
             ConfigurationError: the topic got partitions, or can't be held as a view any more.
         """
-        known = self._known()
-        if not self._must_look and len(self._follower.held) >= known.partitions:
-            return
-        facts = await self._logs.facts(self.topic)
+        known, facts = self._known(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: its last content is kept")
+        if facts == known:
+            return
         self._check_fit(facts)
         if facts.topic_id == known.topic_id and facts.partitions != known.partitions:
             raise ConfigurationError(other_partitions(self.topic, known.partitions, facts.partitions))
         for number in range(len(self._copies), facts.partitions):
             # All have a place before the first is built: a start after a crash counts them.
             await self._stores.open(number)
-        if facts != known:
-            self._follower.drop_all()
+        self._follower.drop_all()
         self._follow_topic(facts)
 
     async def open_store(self, source: TopicPartition, look: Look, failure: Exception | None) -> _PartitionReplica:
@@ -396,25 +389,12 @@ class ViewReplica(Policy[_PartitionReplica]):
         """See `Policy`."""
         return min(LONGEST_LOOK_S, (self._known().delete_retention_ms - self._margin_ms) / 8000)
 
-    async def look(self) -> None:
-        """Find out whether the topic is another one."""
-        try:
-            facts = await self._logs.facts(self.topic)
-        except BrokerUnavailableError as error:
-            self._say("looking", f"looking at {self.topic}: {error}; it is tried again")
-            return
-        if facts is not None:
-            self._notice(facts)
-            return
-        self._say(
-            "gone", f"topic {self.topic} isn't on the broker any more; its last content is kept until it is there"
-        )
-
     def failed(self, error: Exception, source: TopicPartition | None = None, pause_s: float = 0.0) -> None:
         """See `Policy`."""
         if not isinstance(error, BrokerUnavailableError | RestoreError | StoreError):
             raise error
-        self._say("following", f"following {source or self.topic}: {error}; it is tried again")
+        if self._reminders.is_due(self.clock.monotonic()):
+            logger.warning("following %s: %s; it is tried again", source or self.topic, error)
 
     async def _rebuild(self, number: int, facts: TopicFacts) -> _PartitionReplica:
         spare = await self._stores.spare(number)
@@ -446,11 +426,6 @@ class ViewReplica(Policy[_PartitionReplica]):
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-
-    def _say(self, kind: str, text: str) -> None:
-        """Log a warning, one of a kind in a while."""
-        if self._reminders.is_due(self.clock.monotonic(), kind):
-            logger.warning("%s", text)
 
 
 def _is_of(store: PartitionStore, topic_id: str) -> bool:
