@@ -163,7 +163,8 @@ class Follower(Generic[F]):
         self._logs = logs
         self._clock = clock
         self._ends = LogEnds(logs, clock)
-        self._wanted: dict[TopicPartition, None] = {}
+        # Each with an object of its own, to know one that was released, and is wanted again, from the former one.
+        self._wanted: dict[TopicPartition, object] = {}
         self._locks: dict[TopicPartition, asyncio.Lock] = {}
         # Until when a store that failed is left alone, for how long it was, and why.
         self._failures: dict[TopicPartition, tuple[float, float, Exception]] = {}
@@ -172,7 +173,7 @@ class Follower(Generic[F]):
 
     def want(self, sources: Iterable[TopicPartition]) -> None:
         """Set what is followed; what isn't wanted any more is left alone from here on. Does no I/O."""
-        wanted = dict.fromkeys(sources)
+        wanted = {source: self._wanted.get(source) or object() for source in sources}
         if wanted.keys() != self._wanted.keys():
             for source in self._wanted.keys() - wanted.keys():
                 self._ends.forget(source)
@@ -322,14 +323,14 @@ class Follower(Generic[F]):
 
     async def _open(self, source: TopicPartition) -> None:
         async with self._lock(source):
-            look = self._ends.answers.pop(source, None)
-            if look is None or source not in self._wanted:
+            look, wanted = self._ends.answers.pop(source, None), self._wanted.get(source)
+            if look is None or wanted is None:
                 return
             with self._alone(source):
                 *_, failure = self._failures.get(source, (None,))
                 store = await self._policy.open_store(source, look, failure)
                 store.look(look, self._clock.monotonic())
-                if source in self._wanted:
+                if self._wanted.get(source) is wanted:
                     self.held[source] = store
 
     async def _close_unwanted(self) -> None:
