@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds
 from actors.ports import TopicPartition
 from actors.runtime.replicas import standbys as module
+from actors.runtime.replicas.standbys import Standbys, StandbyStore
 from actors.testing.fakes.views import FakeTopicLogs
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.memory import MemoryStore
@@ -253,3 +255,36 @@ def test_an_idle_copy_whose_store_fails_is_opened_anew(
 
     world.run(test())
     assert "copies can't be" not in caplog.text, "that would stop all"
+
+
+def test_a_copy_that_was_released_while_it_was_opened_isnt_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is wanted again by then: its owner may have written to it, and may still."""
+    opening, go_on = asyncio.Event(), asyncio.Event()
+    original = Standbys.open_store
+
+    async def slow(self: Standbys, *args: Any) -> StandbyStore:
+        copy = await original(self, *args)
+        opening.set()
+        await go_on.wait()
+        return copy
+
+    async def test() -> None:
+        world.fill(10)
+        monkeypatch.setattr(Standbys, "open_store", slow)
+        world.copies.assign(standby(ZERO))
+        await opening.wait()
+        releasing = asyncio.create_task(world.copies.release("count", 0))
+        await asyncio.sleep(0)
+        world.owned.add(0)
+        world.copies.assign(standby(ZERO))
+        go_on.set()
+        await releasing
+        await asyncio.sleep(5)
+        assert world.copies.copies == []
+        assert world.position() == -1
+        world.owned.clear()
+        await world.until(lambda: world.position() == 10)
+
+    world.run(test())

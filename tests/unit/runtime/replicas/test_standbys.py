@@ -303,39 +303,6 @@ def test_let_go_waits_for_what_happens_in_a_thread(world: World, monkeypatch: py
     world.run(test())
 
 
-def test_a_copy_that_was_released_while_it_was_opened_isnt_followed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if it is wanted again by then: its owner may have written to it, and may still."""
-    opening, go_on = asyncio.Event(), asyncio.Event()
-    original = Standbys.open_store
-
-    async def slow(self: Standbys, *args: Any) -> StandbyStore:
-        copy = await original(self, *args)
-        opening.set()
-        await go_on.wait()
-        return copy
-
-    async def test() -> None:
-        world.fill(10)
-        monkeypatch.setattr(Standbys, "open_store", slow)
-        world.copies.assign(standby(ZERO))
-        await opening.wait()
-        releasing = asyncio.create_task(world.copies.release("count", 0))
-        await asyncio.sleep(0)
-        world.owned.add(0)
-        world.copies.assign(standby(ZERO))
-        go_on.set()
-        await releasing
-        await asyncio.sleep(5)
-        assert world.copies.copies == []
-        assert world.position() == -1
-        world.owned.clear()
-        await world.until(lambda: world.position() == 10)
-
-    world.run(test())
-
-
 def _at(world: World, offset: int) -> Any:
     position = world.disk["counts", 0].position()
     assert position is not None
