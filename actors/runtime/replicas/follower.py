@@ -103,11 +103,11 @@ class FollowedStore:
         self.position = position
 
     def is_too_old(self, now_ms: int) -> bool:
-        """Tell whether deletes may have escaped the store, so that it must not be followed on."""
+        """Return whether deletes may have escaped the store, so that it must not be followed on."""
         return now_ms - self.position.wall_time_ms >= self.kept.delete_retention_ms - self.kept.margin_ms
 
     def why_not_followed(self, look: Look, now_ms: int) -> str | None:
-        """Tell why it can't be followed on, as far as a look shows: what was read after that lay behind its end."""
+        """Return why it can't be followed on, as far as a look shows: what was read since lay behind that."""
         offset = min(self.position.changelog_offset, max(look.offset, look.bounds.end))
         return why_not_followed(replace(self.position, changelog_offset=offset), look.bounds, now_ms, self.kept)
 
@@ -116,7 +116,7 @@ F = TypeVar("F", bound=FollowedStore)
 
 
 class Policy(Generic[F]):
-    """What tells one kind of follower from another.
+    """The decisions in which one kind of follower differs from another.
 
     Attributes:
         look_pause_s: how often the logs' ends are looked at.
@@ -127,7 +127,7 @@ class Policy(Generic[F]):
     pause: Backoff
 
     def is_free(self, source: TopicPartition) -> bool:
-        """Tell whether nobody else touches a store."""
+        """Return whether nobody else touches a store."""
         return True
 
     async def open_store(self, source: TopicPartition, look: Look, failure: Exception | None) -> F:
@@ -250,7 +250,7 @@ class Follower(Generic[F]):
 
     @property
     def is_changed(self) -> bool:
-        """Whether something else is wanted than what is read for now."""
+        """True while something else is wanted than what is read for now."""
         return self._changed.is_set()
 
     async def _follow(self) -> None:

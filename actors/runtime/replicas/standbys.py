@@ -220,11 +220,11 @@ class Standbys(Policy[StandbyStore]):
 
     @property
     def look_pause_s(self) -> float:  # type: ignore[override]
-        """See `Policy`."""
+        """Each second, and less often where there are many copies."""
         return max(LOOK_S, LOOK_SHARE_S * len(self._follower.held))
 
     def is_free(self, source: TopicPartition) -> bool:
-        """See `Policy`."""
+        """Return whether the partition's last task has ended."""
         return self._around.is_free(self._task(source))
 
     async def open_store(self, source: TopicPartition, look: Look, failure: Exception | None) -> StandbyStore:
@@ -261,11 +261,11 @@ class Standbys(Policy[StandbyStore]):
         )
 
     async def write(self, store: StandbyStore, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """See `Policy`."""
+        """Write a chunk, past the write-ahead log where the copy is far behind."""
         (store.store.load if store.is_bulk else store.store.apply)(writes, store.position)
 
     async def looked(self, store: StandbyStore) -> None:
-        """See `Policy`."""
+        """Log that the copy is current, end a bulk load, and remove what is past its retention."""
         if store.current_ms is not None and not store.is_noted:
             store.is_noted = True
             role, offset = self._wanted[self._task(store.source)], store.position.changelog_offset
@@ -296,14 +296,14 @@ class Standbys(Policy[StandbyStore]):
             self._around.ask_for_rebalance()
 
     async def give_way(self, spent_s: float) -> None:
-        """See `Policy`."""
+        """Let tasks have half of the event loop's time, and restores all of it."""
         if spent_s and self._around.is_working():
             await self._clock.sleep(spent_s)
         while self._around.checks.restorer.is_busy and not self._follower.is_changed:
             await self._follower.wait(POLL_S)
 
     def failed(self, error: Exception, source: TopicPartition | None = None, pause_s: float = 0.0) -> None:
-        """See `Policy`."""
+        """Log an error; none ends the copies."""
         if source is not None:
             name = _name(self._task(source))
             self._say(f"{name}: the copy can't be kept: {error}; it is tried again in {pause_s:g} s")

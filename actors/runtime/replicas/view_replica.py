@@ -264,7 +264,8 @@ class ViewReplica(Policy[_PartitionReplica]):
     async def _restore_all(self, facts: TopicFacts) -> None:
         there = self._stores.partitions()
         opened = {number: await self._stores.open(number) for number in sorted(there | set(range(facts.partitions)))}
-        kept = {number for number in there if _is_of(opened[number], facts.topic_id)}
+        positions = {number: opened[number].position() for number in there}
+        kept = [number for number, at in positions.items() if at is not None and at.changelog_id == facts.topic_id]
         if kept and (len(there) < facts.partitions or max(kept) >= facts.partitions):
             raise ConfigurationError(other_partitions(self.topic, len(there), facts.partitions))
         for number in [number for number in opened if number >= facts.partitions]:
@@ -386,11 +387,11 @@ class ViewReplica(Policy[_PartitionReplica]):
 
     @property
     def look_pause_s(self) -> float:  # type: ignore[override]
-        """See `Policy`."""
+        """Often enough for the age of an idle copy to stay far below the time that deletes are kept."""
         return min(LONGEST_LOOK_S, (self._known().delete_retention_ms - self._margin_ms) / 8000)
 
     def failed(self, error: Exception, source: TopicPartition | None = None, pause_s: float = 0.0) -> None:
-        """See `Policy`."""
+        """Log an error, or raise it: what isn't the brokers' or a store's ends the view."""
         if not isinstance(error, BrokerUnavailableError | RestoreError | StoreError):
             raise error
         if self._reminders.is_due(self.clock.monotonic()):
@@ -426,8 +427,3 @@ class ViewReplica(Policy[_PartitionReplica]):
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-
-
-def _is_of(store: PartitionStore, topic_id: str) -> bool:
-    position = store.position()
-    return position is not None and position.changelog_id == topic_id

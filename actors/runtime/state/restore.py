@@ -236,7 +236,7 @@ class Restorer:
                 )
 
     def _is_missed(self, plan: Restore, position: Position | None, asked_ms: int, changelog: Changelog) -> bool:
-        """Tell whether deletes may have escaped a restore that began at `asked_ms` from this position."""
+        """Return whether deletes may have escaped a restore that began at `asked_ms` from this position."""
         since_ms, margin_ms = (asked_ms, 0) if position is None else (position.wall_time_ms, self._margin_ms)
         return missed_tombstones(plan, changelog.kept(margin_ms), since_ms=since_ms, now_ms=self._clock.wall_ms())
 
