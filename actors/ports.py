@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 from actors._core.partitioner import Partitioner
 from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
-from stores.errors import StoreError
 from stores.ports import PartitionStore, SnapshotContent
 
 Headers = Sequence[tuple[str, bytes]]
@@ -577,5 +576,5 @@ class StoreProvider(Protocol):
     async def reopen(self, store: str, partition: int) -> None:
         """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
 
-    async def repair(self, store: str, partition: int, error: StoreError) -> None:
+    async def repair(self, store: str, partition: int, error: Exception) -> None:
         """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

@@ -33,7 +33,7 @@ from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.callables import check_callable
-from actors.runtime.observe.status import BrokersStatus, StatusInputs, WorkerStatus, worker_status
+from actors.runtime.observe.status import BrokersStatus, WorkerStatus, measured
 from actors.web.panels import LockPanel
 from stores._files import make_folder
 
@@ -282,23 +282,18 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """
         service = self.actor_service
         setup = service.setup
-        return worker_status(
-            service.meters,
-            service.tasks,
-            StatusInputs(
-                app=str(self.conf.id),
-                worker="" if setup is None else setup.worker,
-                address="" if setup is None else setup.address,
-                now_ms=self.actor_clock.wall_ms(),
-                partitions={} if service.worker is None else service.worker.partitions,
-                end_offset=service.end_offset,
-                position=service.position,
-                copies=service.copies,
-                assigned_copies=service.assigned_copies,
-                clock_off_ms=self.actor_clock.off_ms,
-                brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
-                commit_interval_s=self.conf.broker_commit_interval,
-            ),
+        return WorkerStatus(
+            app=str(self.conf.id),
+            worker="" if setup is None else setup.worker,
+            address="" if setup is None else setup.address,
+            at_ms=self.actor_clock.wall_ms(),
+            partitions={} if service.worker is None else dict(service.worker.partitions),
+            copies=service.copies,
+            assigned_copies=service.assigned_copies,
+            clock_off_ms=self.actor_clock.off_ms,
+            brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
+            commit_interval_s=self.conf.broker_commit_interval,
+            **measured(service.meters, service.tasks, service),
         )
 
     @functools.cached_property

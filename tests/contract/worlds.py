@@ -24,7 +24,6 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.membership import GroupSettings
-from actors._kafka.consume.views import KafkaTopicLogs
 from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import (
     GroupView,
@@ -256,7 +255,7 @@ class RealWorld:
         return cls(brokers, control, name)
 
     async def topic_logs(self) -> TopicLogs:
-        logs = await KafkaTopicLogs.open(self.connection)
+        logs = await KafkaLogs.open(self.connection)
         self._opened.append(logs)
         return logs
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import actors._core.task.takeover as takeover
 import actors.runtime.state.restore as restore
 import actors.runtime.state.stores as stores
 import actors.runtime.task.processor as processor
@@ -166,9 +167,9 @@ def same_epoch(patch: Patch) -> None:
 
 def one_offset_too_far(patch: Patch) -> None:
     """The position says one record more than the store holds."""
-    plan = restore.plan_restore
+    plan = takeover.plan_restore
     patch.setattr(
-        restore,
+        takeover,
         "plan_restore",
         lambda position, bounds, topic_id, **known: (
             replace(found, start=min(found.start + 1, found.end))

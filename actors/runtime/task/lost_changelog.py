@@ -239,28 +239,15 @@ class StandbyChecks:
         found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
         require_changelogs(spec, TopicIds.of("", changelog_ids(spec, found)))
 
-    async def why_lost(
+    async def why_rebuilt(
         self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position, bounds: LogBounds
     ) -> str | None:
-        """Tell why the changelog lacks what a copy of this position has, if the copy is to be rebuilt; else None.
-
-        Raises:
-            LostChangelogError: it does, and the copy isn't to be rebuilt.
-        """
-        replaced = None
-        if at.changelog_id != changelog.topic_id:
-            replaced = await self._why_unclaimed(spec, partition, changelog, at)
-            if replaced is None:
-                return None
-        return await self.restorer.why_lost(at, TopicPartition(changelog.topic, partition), bounds, replaced)
-
-    async def _why_unclaimed(self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position) -> str | None:
-        """Tell why a copy of another topic has to be kept: no owner has gone on with this one yet."""
-        found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
-        known_id = last_commit(changelog, found).changelog_id or at.changelog_id
-        if known_id == changelog.topic_id:
-            return None
-        return why_replaced(known_id, changelog.topic_id)
+        """See `Restorer.why_rebuilt`. A copy of another topic is kept until an owner has gone on with this one."""
+        claimed_id = at.changelog_id
+        if claimed_id != changelog.topic_id:
+            found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
+            claimed_id = last_commit(changelog, found).changelog_id or claimed_id
+        return await self.restorer.why_rebuilt(at, changelog, partition, bounds, claimed_id)
 
 
 def explained(

@@ -13,10 +13,15 @@ from actors._core.task.takeover import (
     InputFacts,
     LastKnown,
     LogBounds,
+    LostChangelog,
     ResetPolicy,
     Restore,
+    RestoreFacts,
+    RestoreStep,
+    Retention,
     Start,
     StartRules,
+    decide_restore,
     decide_start,
     missed_tombstones,
     next_epoch,
@@ -95,6 +100,36 @@ def test_a_store_of_a_changelog_that_the_owner_has_left_is_wiped():
     assert "gone on with the topic with the id a" in plan.wipe
 
 
+STOP, REBUILD, RESTORE, OLDER = LostChangelog
+
+
+@pytest.mark.parametrize(
+    ("known", "steps"),
+    [
+        ({"position": None}, "read read read read"),
+        ({"position": position(50)}, "read read read read"),
+        ({"position": position(50), "claimed_id": "a"}, "read read read read"),
+        ({"position": position(50), "bounds": LogBounds(60, 90)}, "rebuild rebuild rebuild rebuild"),
+        ({"position": position(50, changelog_id="b"), "claimed_id": "a"}, "rebuild rebuild rebuild rebuild"),
+        ({"position": position(50), "missed": "too old"}, "rebuild rebuild rebuild rebuild"),
+        ({"position": position(91)}, "ask_operator rebuild write_back write_back"),
+        ({"position": position(50), "doubt": "a commit"}, "ask_operator rebuild write_back write_back"),
+        ({"position": None, "doubt": "a commit"}, "read read read read"),
+        ({"position": position(50), "rewritten": "offset 49"}, "ask_operator rebuild write_back write_back"),
+        ({"position": position(50, changelog_id="b")}, "ask_operator rebuild write_back write_back"),
+        ({"position": position(50), "claimed_id": "b"}, "ask_for_copy rebuild ask_for_copy ask_for_copy"),
+        ({"position": None, "claimed_id": "b"}, "ask_for_copy rebuild ask_for_copy ask_for_copy"),
+    ],
+)
+def test_a_restore_reads_rebuilds_or_asks_by_its_facts_and_the_operators_choice(known, steps):
+    facts = RestoreFacts(**{"bounds": LogBounds(0, 90), "topic_id": "a", **known})
+    for policy, step in zip((STOP, REBUILD, RESTORE, OLDER), steps.split(), strict=True):
+        decided, plan = decide_restore(facts, policy)
+        assert decided is RestoreStep[step.upper()]
+        assert (plan.wipe is not None) is (decided is RestoreStep.REBUILD)
+        assert plan.lost is not None or decided in (RestoreStep.READ, RestoreStep.REBUILD)
+
+
 @pytest.mark.parametrize(
     ("age_ms", "tail", "missed"),
     [
@@ -109,7 +144,7 @@ def test_an_old_checkpoint_with_a_tail_may_have_missed_deletes(age_ms, tail, mis
     plan = Restore(50, 50 + tail, None)
     for since_ms, now_ms in ((0, age_ms), (age_ms, 0)):
         # One from the future has no known age.
-        found = missed_tombstones(plan, since_ms=since_ms, now_ms=now_ms, delete_retention_ms=DAY_MS, margin_ms=100)
+        found = missed_tombstones(plan, Retention("", DAY_MS, 100), since_ms=since_ms, now_ms=now_ms)
         assert found is missed
 
 
