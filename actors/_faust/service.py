@@ -13,6 +13,7 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.logs import escaping
+from actors._faust.extensions import StartingWorker
 from actors._faust.inputs import check_parked, ensure_repartitions, purge
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
@@ -43,7 +44,6 @@ from actors.runtime.clock import compare, watch
 from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.observe.history import History
 from actors.runtime.observe.late import report_late
 from actors.runtime.pauses import follow_pauses
 from actors.runtime.replicas.standby_state import StandbyState
@@ -54,8 +54,6 @@ from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.former_owners import settle_claims
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from actors.web.metrics import WorkerCollector
-from actors.web.queries.service import QueryService
 from stores.errors import ForeignDatabaseError, StoreError, StoreUnavailableError
 from stores.folder import DataFolder, if_copied
 from stores.ports import PartitionStore
@@ -71,6 +69,7 @@ STOP_S = 4.0
 """With what Faust itself needs, a worker is gone 5 s after SIGTERM, whatever its handlers and brokers do."""
 TASKS_STOP_S = 2.0
 SETTLE_S = 0.5
+EXTENSION_STOP_S = 0.5
 
 
 class ActorService(Service):  # type: ignore[misc]
@@ -97,10 +96,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
         self._watches: list[asyncio.Task[None]] = []
-        self.queries: QueryService | None = None
         self.meters = WorkerMeters()
-        self.history = History()
-        self._collector = WorkerCollector(app)
         self._announcer: Announcer | None = None
         super().__init__(**options)
 
@@ -245,8 +241,8 @@ class ActorService(Service):  # type: ignore[misc]
         if not specs:
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
-        self._collector.show()
         self._start_worker(setup, specs, logs, owners, outputs, own_id)
+        await self._start_extensions(setup, specs, owners)
         await self._join(setup, specs)
         _collect_seldom()
         self._watch_loop()
@@ -258,8 +254,6 @@ class ActorService(Service):  # type: ignore[misc]
             self._watches.append(asyncio.create_task(pauses, name="actors pauses"))
             late = report_late(lambda: worker.tasks, self.app.actor_clock)
             self._watches.append(asyncio.create_task(late, name="actors late records"))
-            samples = self.history.follow(lambda: worker.tasks, self._late, self.app.actor_clock)
-            self._watches.append(asyncio.create_task(samples, name="actors history"))
             if made:
                 self._watches.append(asyncio.create_task(purge(topics, made, worker.tasks), name="actors purge"))
 
@@ -368,16 +362,20 @@ class ActorService(Service):  # type: ignore[misc]
         outages = setup.connection.outages
         self._announcer = Announcer(self.worker, group=setup.group, away=lambda: outages.away)
         self._announcer.start()
-        if self.app.conf.web_enabled and self.app.actor_options.queries:
-            self.queries = QueryService(
-                setup,
-                specs,
-                worker=self.worker,
-                standbys=self._standbys,
-                control=self._control,
-                owners=owners,
-                clock=clock,
-            )
+
+    async def _start_extensions(self, setup: Setup, specs: list[ActorSpec], owners: KafkaOwners) -> None:
+        if self._control is None or self.worker is None or self._standbys is None:
+            raise AssertionError("extensions start after the worker's parts")
+        parts = StartingWorker(
+            setup=setup,
+            specs=specs,
+            worker=self.worker,
+            standbys=self._standbys,
+            control=self._control,
+            owners=owners,
+        )
+        for extension in self.app.extensions.values():
+            await extension.start(parts)
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
         worker, cache, standbys, folder = self.worker, self._cache, self._standbys, self._folder
@@ -471,9 +469,13 @@ class ActorService(Service):  # type: ignore[misc]
     async def _close(self) -> None:
         if self._announcer is not None:
             self._announcer.stop()
-        queries, self.queries = self.queries, None
-        if queries is not None:
-            await queries.close()
+        for name, extension in self.app.extensions.items():
+            try:
+                async with asyncio.timeout(EXTENSION_STOP_S):
+                    await extension.stop()
+            except Exception:
+                # The worker commits in any case.
+                logger.exception("extension %s didn't stop", name)
         try:
             if self.worker is not None:
                 await self.worker.stop(TASKS_STOP_S)
@@ -489,7 +491,6 @@ class ActorService(Service):  # type: ignore[misc]
                     await self._committer.settle()
 
     async def _close_parts(self) -> None:
-        self._collector.hide()
         if self._loop_watch is not None:
             self._loop_watch.stop()
         await end(*self._watches)

@@ -22,6 +22,7 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
+from actors._faust.secrets import worker_keys
 from actors._faust.settings.derived import (
     LOST_CHANGELOG,
     check_copies,
@@ -64,9 +65,6 @@ from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.runtime.windows.joins import OneStore
-from actors.web.access.secret import worker_keys
-from actors.web.access.settings import check_access, own_address
-from actors.web.access.tls import Hops
 from stores.snapshot import SnapshotFolder
 
 logger = escaping(logging.getLogger(__name__))
@@ -107,7 +105,8 @@ class Setup:
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = own_address(app)
+        self.address = ""
+        """Where other workers reach this one; an extension that answers them sets it in its `check`."""
         self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
@@ -134,12 +133,6 @@ class Setup:
         """Return the client for topics, which creates some only if the settings allow it."""
         return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
 
-    def hops(self) -> Hops:
-        """Return how this worker authenticates to other workers; reads files that only workers can read."""
-        app: Any = self.app
-        hops: Hops = app.access_files.hops()
-        return hops
-
     def placement_rules(self) -> PlacementRules:
         """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
@@ -156,7 +149,8 @@ class Setup:
             ConfigurationError: naming them.
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
-        check_access(self.app)
+        for extension in self.app.extensions.values():
+            extension.check(self)
         check_tracing(self.app)
         check_copies(self.placement_rules())
         for definition in self.app.actors.values():

@@ -8,19 +8,16 @@ from typing import Any, Protocol
 from actors._kafka.consume.silence import Silence
 from actors.declare.host import DeclaredApp
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.observe.history import History
 from actors.runtime.observe.status import WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.task.task import Task
 from actors.runtime.worker import Worker
-from actors.web.panels import LockPanel
 
 
 class WorkerService(Protocol):
     """The worker of this process, at any time of its life."""
 
     meters: WorkerMeters
-    history: History
 
     @property
     def worker(self) -> Worker | None:
@@ -47,20 +44,12 @@ class WorkerService(Protocol):
         """Whether the worker is ending."""
 
     @property
-    def queries(self) -> Any:
-        """The `QueryService`; None while the worker is starting or stopping."""
-
-    @property
     def setup(self) -> Any:
         """What commands for parked messages connect with; None until the worker has started."""
 
 
 class Host(DeclaredApp, Protocol):
     """The app whose web server this is."""
-
-    @property
-    def panels(self) -> Sequence[LockPanel]:
-        """The panels that other packages add to the dashboard."""
 
     @property
     def actor_service(self) -> WorkerService:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 from prometheus_client import REGISTRY, Metric, generate_latest
@@ -131,7 +131,7 @@ def metrics_page(app: Host) -> web.Application:
         _prepared.set(app.worker_status())
         front, setup = front_of(app), app.actor_service.setup
         if front is not None and setup is not None and setup.address and front.is_asked(request):
-            body = await _in_own_thread(encode)(await _of_all(front, setup))
+            body = await _in_own_thread(encode)(await _of_all(app, front, setup.address))
         else:
             body = await _in_own_thread(encode)(REGISTRY)
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
@@ -141,11 +141,11 @@ def metrics_page(app: Host) -> web.Application:
     return part
 
 
-async def _of_all(front: Front, setup: Any) -> Gathered:
+async def _of_all(app: Host, front: Front, address: str) -> Gathered:
     own = await _in_own_thread(generate_latest)(REGISTRY)
-    workers = WorkerClient(setup.hops())
+    workers = WorkerClient(app.extensions["web"].files.hops())
     try:
-        return await gather(front, workers, setup.address, own, PAGE)
+        return await gather(front, workers, address, own, PAGE)
     finally:
         await workers.close()
 

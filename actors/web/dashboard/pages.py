@@ -97,7 +97,8 @@ class Dashboard:
         """Show the whole app."""
         service = service_of(self._app)
         cluster = await self._group.look(service)
-        plots = await self._plots.look(service.workers, cluster, self._app.actor_service.history.series(), (None, None))
+        recent = self._app.extensions["web"].history.series()
+        plots = await self._plots.look(service.workers, cluster, recent, (None, None))
         async with service.router.reader.pace.turn():
             return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent, plots=plots)
 
@@ -110,7 +111,7 @@ class Dashboard:
         chosen = _number(given) if given else None
         if chosen is not None and chosen >= count:
             raise bad_request("bad-parameter", f"partition {chosen} of {count}")
-        cluster, own = await self._group.look(service), self._app.actor_service.history.series(name, chosen)
+        cluster, own = await self._group.look(service), self._app.extensions["web"].history.series(name, chosen)
         plots = await self._plots.look(service.workers, cluster, own, (name, chosen))
         async with service.router.reader.pace.turn():
             view = build(cluster, name, start - start % MAX_ROWS)
@@ -182,7 +183,7 @@ class Dashboard:
         """Say what the other workers' plots show of this one."""
         service_of(self._app)
         name, given = request.query.get("name"), request.query.get("partition", "")
-        series = self._app.actor_service.history.series(name, _number(given) if given else None)
+        series = self._app.extensions["web"].history.series(name, _number(given) if given else None)
         return web.Response(body=msgspec.json.encode(series), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:

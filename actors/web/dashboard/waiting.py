@@ -21,7 +21,7 @@ from actors.runtime.quarantine.entries import Summary
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
 from actors.web.host import Host
-from actors.web.panels import HeldLock, LockPanel
+from actors.web.panels import HeldLock, LockPanel, panels_of
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.ports import PartitionStore
@@ -161,7 +161,7 @@ class Looker:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
                 self._found = await _look(
-                    self._host.panels, self._host.actor_service.tasks, time.time_ns() // 1_000_000
+                    panels_of(self._host), self._host.actor_service.tasks, time.time_ns() // 1_000_000
                 )
                 ended_s = time.monotonic()
                 self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)

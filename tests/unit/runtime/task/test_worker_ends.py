@@ -123,7 +123,6 @@ def test_the_group_is_left_before_the_copies_are_stopped() -> None:
     service: Any = SimpleNamespace(
         app=SimpleNamespace(close_asks=part("asks").close),
         _cache=SimpleNamespace(close=lambda: done.append("stores")),
-        _collector=SimpleNamespace(hide=lambda: None),
         _committer=part("commits"),
         _control=None,
         _dispatcher=None,

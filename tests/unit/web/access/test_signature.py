@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from actors import ConfigurationError
+from actors._faust.secrets import worker_key
 from actors.errors import NotReadyError
-from actors.web.access.secret import worker_key
 from actors.web.access.settings import check_access
 from actors.web.access.signature import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, SignedRequest, sign
 from actors.web.access.tls import Hops
@@ -208,7 +208,7 @@ async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_se
         authority = Authority(tmp_path)
         certificate, key = authority.certificate("worker")
         options |= {"web_certificate": certificate, "web_key": key, "web_client_ca": authority.file}
-    workers = WorkerClient(make_app(**options).access_files.hops())
+    workers = WorkerClient(make_app(**options).extensions["web"].files.hops())
     async with served(**options) as server:
         address = str(server.make_url(""))
         assert address.startswith("https:") == is_secure

@@ -86,7 +86,8 @@ class World:
             return 4
 
         queries = SimpleNamespace(actors={"talk": SimpleNamespace(partition_count=4, name="talk")}, actor=self._actor)
-        service: Any = SimpleNamespace(queries=queries, setup=object())
+        service: Any = SimpleNamespace(setup=object())
+        app.extensions["web"].queries = queries
         app._actor_service = service
         monkeypatch.setattr(pages, "set_pause", set_pause)
         self.web_app = web.Application()
