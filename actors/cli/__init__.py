@@ -13,8 +13,8 @@ nearest.py       what an unknown command may have meant
 output.py        tables
 progress.py      progress over partitions
 
-Importing this package adds the commands to Faust's own. Every worker does so, therefore packages that only a command
-needs and that are slow to import (rich, pyarrow) are imported where they are used.
+Importing this package adds the commands to Faust's own. The extension `cli` has every worker do so, therefore packages
+that only a command needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
 from importlib.metadata import version
@@ -23,6 +23,7 @@ import click
 from faust.cli import base
 from faust.cli.faust import cli
 
+from actors._faust.extensions import WorkerExtension
 from actors.cli.actors import actors
 from actors.cli.coordination import locks
 from actors.cli.deploy import doctor, plan, topics
@@ -66,3 +67,7 @@ for command in (
     cli.add_command(command)
 for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
     name_nearest(group)
+
+
+class Commands(WorkerExtension):
+    """Adds the commands to Faust's command line where an app runs that: `app.main()`, `python -m faust`."""
