@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,6 +51,12 @@ print(moments, [name for name in sys.modules if name.startswith({EDGES!r})])
 """
 
 
+def start(environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start the job; a line on its standard input ends it."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", JOB], stdin=pipe, stdout=pipe, env=environment, text=True)
+
+
 @pytest.mark.parametrize(
     ("chosen", "moments"), [("", []), ("__main__:Noted", ["check", "start", "stop"])], ids=["none", "own"]
 )
@@ -59,18 +66,11 @@ async def test_the_main_job_runs_without_edges(brokers: str, tmp_path: Path, cho
     records = [(b"%d" % number, b"%d" % copy) for copy in range(2) for number in range(20)]
     await send(brokers, f"{name}-in", records)
     environment = {"KAFKA_URL": f"kafka://{brokers}", "APP_NAME": name, "FOLDER": str(tmp_path), "CHOSEN": chosen}
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        JOB,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+    worker = start({**os.environ, "PYTHONPATH": str(ROOT), **environment})
     try:
 
         async def is_done() -> bool:
-            assert worker.returncode is None
+            assert worker.poll() is None
             return len(await read_all(brokers, f"{name}-out")) >= 20
 
         await eventually(is_done)
