@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -102,7 +102,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self._actor_service: ActorService | None = None
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
-        self.extensions = make_extensions(self, self.actor_options.extensions, faust_options)
+        self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)
         super().__init__(id, **faust_options)
 
     def topic(self, *topics: str, **options: Any) -> Any:

@@ -168,26 +168,12 @@ class Secrets:
         return self._secret or self.tokens.seeds
 
 
-def worker_key(app: Any, purpose: bytes) -> bytes | None:
-    """Return the key that this app's workers and commands sign with for a purpose, None where no setting has a secret.
-
-    The same settings give the same key in each process. The first call for a secret takes 50 ms: make one before the
-    event loop has work to do.
-
-    Args:
-        app: the app with its settings.
-        purpose: what the key is for; keys for two purposes tell nothing of each other.
-
-    Raises:
-        ConfigurationError: a file with secrets can't be used.
-    """
-    return next(iter(worker_keys(app, purpose)), None)
-
-
 def worker_keys(app: Any, purpose: bytes) -> tuple[bytes, ...]:
-    """Return all keys that are taken for a purpose, the one of `worker_key` first: secrets are replaced one by one.
+    """Return the keys of this app's workers and commands for a purpose; empty where no setting has a secret.
 
-    Ask for them each time, since files with secrets are read again.
+    The first one signs, and all are accepted: secrets are replaced one by one. The same settings give the same keys in
+    each process, and keys for two purposes tell nothing of each other. Ask each time, since files are read again. The
+    first call for a secret takes 50 ms: make one before the event loop has work to do.
 
     Raises:
         ConfigurationError: a file with secrets can't be used.

@@ -22,10 +22,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from actors._core.task.lifecycle import State
+from actors._faust.app import App
 from actors.runtime.observe.status import HistogramStatus, InputStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
 from actors.web.front import Front, Gathered, front_of, gather
-from actors.web.host import Host
 from actors.web.telemetry import telemetry
 from actors.web.workers import WorkerClient
 
@@ -95,7 +95,7 @@ _SHARED = (
 class WorkerCollector(Collector):
     """Gives a worker's metrics, of the moment of the scrape; call it on the worker's event loop."""
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
 
     def show(self) -> None:
@@ -118,7 +118,7 @@ class WorkerCollector(Collector):
         return families(_prepared.get() or self._app.worker_status())
 
 
-def metrics_page(app: Host) -> web.Application:
+def metrics_page(app: App) -> web.Application:
     """Return the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
@@ -141,7 +141,7 @@ def metrics_page(app: Host) -> web.Application:
     return part
 
 
-async def _of_all(app: Host, front: Front, address: str) -> Gathered:
+async def _of_all(app: App, front: Front, address: str) -> Gathered:
     own = await _in_own_thread(generate_latest)(REGISTRY)
     workers = WorkerClient(app.extensions["web"].files.hops())
     try:

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._faust.app import App
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors.admin.parked.showing import entry_json
 from actors.admin.pausing import set_pause
@@ -25,7 +26,6 @@ from actors.web.dashboard.plots import Plots
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
-from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
 
@@ -55,7 +55,7 @@ class Dashboard:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
         self._pages = Pages()
         self._looker = Looker(app)
@@ -240,7 +240,7 @@ class Dashboard:
         return setup
 
 
-def mount(app: Host, web_app: web.Application) -> None:
+def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     part = Dashboard(app).application()
     protect(app, web_app, PREFIX, part, level=Level.READ, login=True)

@@ -16,11 +16,11 @@ import msgspec
 
 from actors._core.keys import line_bounds, place_of
 from actors._core.outside import MALFORMED
+from actors._faust.app import App
 from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import Summary
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
-from actors.web.host import Host
 from actors.web.panels import HeldLock, LockPanel, panels_of
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
@@ -149,7 +149,7 @@ class Looker:
         host: the app.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: App) -> None:
         self._host = host
         self._found = Waiting()
         self._good_until_s = 0.0

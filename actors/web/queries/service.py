@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from actors._faust.app import App
 from actors._faust.extensions import StartingWorker
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
@@ -12,7 +13,6 @@ from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.web.access.tls import Hops
-from actors.web.host import Host
 from actors.web.problems import Problem, not_ready
 from actors.web.queries.routing import Directory, Router
 from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
@@ -80,7 +80,7 @@ class QueryService:
         await self._lease.close()
 
 
-def service_of(host: Host) -> QueryService:
+def service_of(host: App) -> QueryService:
     """Return what this process's worker answers with.
 
     Raises:

@@ -9,7 +9,7 @@ import pytest
 
 from actors import App
 from actors._faust import secrets
-from actors._faust.secrets import worker_key, worker_keys
+from actors._faust.secrets import worker_keys
 from actors.errors import ConfigurationError
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ
 
@@ -20,6 +20,11 @@ SECRET, OTHER = "a-secret-of-the-workers-0123456789", "another-secret-of-workers
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "SCRYPT_COST", 2)
     secrets._stretched.cache_clear()
+
+
+def worker_key(app: App, purpose: bytes) -> bytes | None:
+    """The key that signs, None if there is none."""
+    return next(iter(worker_keys(app, purpose)), None)
 
 
 def key(name: str = "shop", purpose: bytes = b"control", **options: Any) -> bytes | None:
