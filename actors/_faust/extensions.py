@@ -59,7 +59,7 @@ class WorkerExtension(Protocol):
         """Begin; the worker joins its group when this returns. An error ends the worker."""
 
     async def stop(self) -> None:
-        """End, before the worker commits and leaves its group. It has 4 s for all of that."""
+        """End, before the worker commits and leaves its group. It has 0.5 s; an error is logged."""
 
 
 def make_extensions(app: Any, names: Sequence[str], settings: dict[str, Any]) -> Mapping[str, WorkerExtension]:
