@@ -18,8 +18,8 @@ from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.extensions import make_extensions
-from actors._faust.secrets import Secrets
 from actors._faust.service import ActorService
+from actors._faust.settings.secrets import Secrets
 from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, unusable
 from actors._faust.startup.refusal import refuse
 from actors._faust.startup.running import running

@@ -15,11 +15,11 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.logs import escaping
+from actors._faust.databases import make_cache, open_on_disk
 from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors._faust.inputs import check_parked, ensure_repartitions, purge
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
-from actors._faust.startup.databases import make_cache, open_on_disk
 from actors._faust.startup.needs import TopicNeed, check_needs, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
@@ -247,13 +247,13 @@ class ActorService(Service):  # type: ignore[misc]
         self, clients: _Clients, checked: _Checked
     ) -> tuple[list[ActorSpec], Callable[[Any], OutputTopic]]:
         """Make the topics that are missing, and return the actors and what finds their outputs."""
-        setup, topics, found = clients.setup, clients.topics, checked.inputs
+        setup, topics, inputs = clients.setup, clients.topics, checked.inputs
         registry = StoreRegistry(setup, topics, clients.logs, clients.owners, self.app.actor_clock)
-        changelogs = await self._ensure_changelogs(clients, found, registry)
+        changelogs = await self._ensure_changelogs(clients, inputs, registry)
         await setup.ensure_replies(topics)
-        await ensure_published(setup, topics, found)
+        await ensure_published(setup, topics, inputs)
         outputs = await setup.outputs(topics)
-        specs = await setup.specs(found, changelogs, topics)
+        specs = await setup.specs(inputs, changelogs, topics)
         broker_count = clients.control.broker_count
         await check_topic_settings(setup, topics, checked.needs, broker_count=broker_count)
         warn_open_commands(specs)

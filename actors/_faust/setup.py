@@ -22,7 +22,6 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
-from actors._faust.secrets import worker_keys
 from actors._faust.settings.derived import (
     LOST_CHANGELOG,
     check_copies,
@@ -30,6 +29,7 @@ from actors._faust.settings.derived import (
     replication_factor,
     standby_replicas,
 )
+from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import hdrs, web
 from yarl import URL
 
-from actors._faust.secrets import Level, Tokens
+from actors._faust.settings.secrets import Level, Tokens
 from actors.web.access.levels import SAFE_METHODS, Caller
 from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
 from actors.web.problems import Problem

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from actors._core.logs import escaping
-from actors._faust.secrets import worker_keys
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
 from actors.runtime.cancellation import end
 from actors.web.access.tls import Hops, OwnContext, reload_client, reload_server, tls_files

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from actors._core.logs import escaping
 from actors._core.outside import EXITS
-from actors._faust.secrets import Level, worker_keys
+from actors._faust.settings.secrets import Level, worker_keys
 from actors.runtime.cancellation import is_closed, running_task
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from actors._faust.secrets import Level
+from actors._faust.settings.secrets import Level
 
 NEEDED = "__actors_level__"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -7,7 +7,7 @@ from typing import Any
 from yarl import URL
 
 from actors._core.origins import is_on, origin_of
-from actors._faust.secrets import worker_keys
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
 from actors.web.access.callers import is_loopback
 from actors.web.access.tls import has_client_certificates, has_https, serve_tls

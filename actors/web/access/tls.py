@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actors._core.origins import is_on, origin_of
-from actors._faust.secrets import worker_keys
+from actors._faust.settings.secrets import worker_keys
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError, NotReadyError
 from actors.runtime.clock import machine_ms

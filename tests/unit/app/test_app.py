@@ -11,8 +11,8 @@ from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has 
 
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
+from actors._faust.databases import _try_open
 from actors._faust.setup import Setup
-from actors._faust.startup.databases import _try_open
 from actors.cli.run.worker import banner_rows, worker
 from stores.errors import StoreUnavailableError
 

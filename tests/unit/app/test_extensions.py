@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from aiohttp import web
 from actors import App, ConfigurationError, WorkerExtension
 from actors._faust import extensions
 from actors._faust.setup import Setup
-from tests.documents import ROOT
+from tests.documents import ROOT, block
 
 EDGES = ("admin", "cli", "coordination", "local_kafka", "replay", "web")
 PROGRAM = f"""
@@ -99,3 +102,24 @@ def test_the_environment_can_choose_them(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_engine_and_its_test_driver_import_no_edge() -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"
+
+
+def test_the_pages_extension_writes_the_status(tmp_path: Path) -> None:
+    names = block("docs/how-to/extensions.md", "Run something of your own in each worker").run({})
+    names["FILE"] = file = tmp_path / "status.json"
+    extension = names["StatusFile"](make_app(), {})
+
+    async def runs() -> None:
+        await extension.start(None)
+        await asyncio.sleep(0)
+        await extension.stop()
+        await asyncio.wait([extension.writing])
+
+    asyncio.run(runs())
+    assert extension.writing.cancelled()
+    assert json.loads(file.read_bytes())["app"] == "extended"
+
+
+def test_the_pages_app_looks_for_the_extension_that_it_names() -> None:
+    with pytest.raises(ConfigurationError, match=r"extension shop\.monitoring:StatusFile"):
+        block("docs/how-to/extensions.md", "Install it", 2).run({"App": App})

@@ -31,19 +31,7 @@ import yaml
 import actors.cli
 import dev.kafka.__main__
 import spark_replay.cli
-from actors import (
-    Actor,
-    AnswerLater,
-    App,
-    AskRejectedError,
-    ConfigurationError,
-    Context,
-    EffectCall,
-    OnError,
-    Rejected,
-    query,
-    receive,
-)
+from actors import Actor, AnswerLater, App, AskRejectedError, Context, EffectCall, OnError, Rejected, query, receive
 from actors.testing import ActorTestDriver
 from tests.certificates import Authority
 from tests.documents import INDENTED, ROOT, RUN_ELSEWHERE, Block, block, blocks_of
@@ -113,29 +101,6 @@ def a_class_actor(code: Block, _: Path) -> None:
 def a_route(code: Block, _: Path) -> None:
     names = block("docs/how-to/asgi.md", "Actors in a FastAPI or other ASGI app").run({})
     code.run(names)["test_a_deposit_is_kept"]()
-
-
-@runs("docs/how-to/extensions.md", "Run something of your own in each worker")
-def an_extension(code: Block, folder: Path) -> None:
-    names = code.run({})
-    extension = names["StatusFile"](app := an_app(), {})
-    names["FILE"] = file = folder / "status.json"
-
-    async def runs() -> None:
-        await extension.start(None)
-        await asyncio.sleep(0)
-        await extension.stop()
-        await asyncio.wait([extension.writing])
-
-    asyncio.run(runs())
-    assert extension.writing.cancelled()
-    assert json.loads(file.read_bytes())["app"] == app.conf.id
-
-
-@runs("docs/how-to/extensions.md", "Install it", 2)
-def an_extension_by_its_name(code: Block, _: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"extension shop\.monitoring:StatusFile"):
-        code.run({"App": App})
 
 
 @runs("docs/reference/actors.md", "Tombstones")

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from actors import App, ConfigurationError
-from actors._faust.secrets import Level, Secrets, Token, Tokens, worker_keys
+from actors._faust.settings.secrets import Level, Secrets, Token, Tokens, worker_keys
 from actors.errors import NotReadyError
 from actors.web.access import guard
 from actors.web.access.settings import check_access

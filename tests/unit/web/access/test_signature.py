@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from actors import ConfigurationError
-from actors._faust.secrets import worker_keys
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import NotReadyError
 from actors.web.access.settings import check_access
 from actors.web.access.signature import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, SignedRequest, sign

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from actors import App
-from actors._faust import secrets
-from actors._faust.secrets import worker_keys
+from actors._faust.settings import secrets
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ
 
