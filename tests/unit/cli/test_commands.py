@@ -13,12 +13,12 @@ import pytest
 from click import UsageError
 
 from actors import App, Context
+from actors._faust.settings import secrets
 from actors.cli.stopped import _send
 from actors.ports import TopicPartition
 from actors.runtime.commands import MAC_HEADER, Command, CommandKey, RefusedCommandError, is_over
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.testing import ActorTestDriver
-from actors.web.access import secret
 from tests.unit.runtime.quarantine.test_parked import World
 
 SECRET = "a-secret-of-the-workers-0123456789"
@@ -26,8 +26,8 @@ SECRET = "a-secret-of-the-workers-0123456789"
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret, "SCRYPT_COST", 2)
-    secret._stretched.cache_clear()
+    monkeypatch.setattr(secrets, "SCRYPT_COST", 2)
+    secrets._stretched.cache_clear()
 
 
 def guarded(**options: Any) -> World:
