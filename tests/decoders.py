@@ -46,7 +46,6 @@ from actors.local_kafka.errors import LocalKafkaError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.observe import tracing
-from actors.runtime.observe.history import History
 from actors.runtime.outbox import calls as effect_calls
 from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.requests import replies as answers
@@ -57,6 +56,7 @@ from actors.web import front, workers
 from actors.web.access import callers
 from actors.web.dashboard import group
 from actors.web.dashboard import pages as dashboard_pages
+from actors.web.dashboard.history import History
 from actors.web.dashboard.plots import read_series
 from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts

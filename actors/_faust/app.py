@@ -44,7 +44,6 @@ from actors.declare.values.stored import store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
-from actors.replay.replay import Replayer
 from actors.runtime.handlers.actor import Actor, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
@@ -463,14 +462,6 @@ class App(TableMethods, FaustApp):
             known = ", ".join(sorted(self.stores)) or "none"
             raise UsageError(f"{store!r} is no store of this app, which has: {known}")
         return Decoder(store, changelog_topic(self, store), self.stores[store])
-
-    def replayer(self, actor: Any) -> Replayer:
-        """Return a replayer: it runs records of an actor's input through its handlers, without a broker.
-
-        Raises:
-            UsageError: the app has no such actor.
-        """
-        return Replayer.of(self, self.definition_of(actor), lambda: Setup(self))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

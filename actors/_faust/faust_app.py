@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -18,11 +18,12 @@ from faust.types import ProcessingGuarantee
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
+from actors._faust.extensions import make_extensions
 from actors._faust.service import ActorService
+from actors._faust.settings.secrets import Secrets
 from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, unusable
 from actors._faust.startup.refusal import refuse
 from actors._faust.startup.running import running
-from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
@@ -34,7 +35,6 @@ from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.callables import check_callable
 from actors.runtime.observe.status import BrokersStatus, WorkerStatus, measured
-from actors.web.panels import LockPanel
 from stores._files import make_folder
 
 if TYPE_CHECKING:
@@ -100,12 +100,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self.topic_writers: dict[str, tuple[Any, ...]] = {}
-        self.panels: list[LockPanel] = []
-        """What other packages add to the dashboard."""
         self._actor_service: ActorService | None = None
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
-        super().__init__(id, **with_web_options(self.actor_options, faust_options))
+        self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)
+        super().__init__(id, **faust_options)
 
     @property
     def app_id(self) -> str:
@@ -320,9 +319,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return producer
 
     @functools.cached_property
-    def access_files(self) -> AccessFiles:
-        """The tokens and certificates that the settings name; read when they are first asked for."""
-        return AccessFiles(self)
+    def secrets(self) -> Secrets:
+        """The tokens and the worker's secret; read when they are first needed."""
+        return Secrets(self)
 
     @functools.cached_property
     def in_transaction(self) -> bool:
@@ -363,9 +362,10 @@ class FaustApp(faust.App):  # type: ignore[misc]
             self.finalize()
 
     def on_webserver_init(self, web: Any) -> None:
-        """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
+        """Have extensions add their routes; Faust may call this more than once."""
         super().on_webserver_init(web)
-        mount_web(self, web)
+        for extension in self.extensions.values():
+            extension.serve(web)
 
     def _create_directories(self) -> None:
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""

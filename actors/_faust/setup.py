@@ -28,6 +28,7 @@ from actors._faust.settings.derived import (
     replication_factor,
     standby_replicas,
 )
+from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord
@@ -61,9 +62,6 @@ from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.runtime.windows.joins import OneStore
-from actors.web.access.secret import worker_keys
-from actors.web.access.settings import check_access, own_address
-from actors.web.access.tls import Hops
 from stores.snapshot import SnapshotFolder
 
 logger = escaping(logging.getLogger(__name__))
@@ -103,7 +101,8 @@ class Setup:
         self.lost_changelog = lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = own_address(app)
+        self.address = ""
+        """Where other workers reach this one; an extension that answers them sets it in its `check`."""
         self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
@@ -129,12 +128,6 @@ class Setup:
         """Return the client for topics, which creates some only if the settings allow it."""
         return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
 
-    def hops(self) -> Hops:
-        """Return how this worker authenticates to other workers; reads files that only workers can read."""
-        app: Any = self.app
-        hops: Hops = app.access_files.hops()
-        return hops
-
     def placement_rules(self) -> PlacementRules:
         """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
@@ -151,7 +144,8 @@ class Setup:
             ConfigurationError: naming them.
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
-        check_access(self.app)
+        for extension in self.app.extensions.values():
+            extension.check(self)
         check_tracing(self.app)
         check_copies(self.placement_rules())
         for definition in self.app.actors.values():

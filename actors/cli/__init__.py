@@ -15,8 +15,8 @@ nearest.py       what an unknown command may have meant
 output.py        tables
 progress.py      progress over partitions
 
-Importing this package adds the commands to Faust's own. Every worker does so, therefore packages that only a command
-needs and that are slow to import (rich, pyarrow) are imported where they are used.
+Importing this package adds the commands to Faust's own. The extension `cli` has every worker do so, therefore packages
+that only a command needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
 from importlib.metadata import version
@@ -25,6 +25,7 @@ import click
 from faust.cli import base
 from faust.cli.faust import cli
 
+from actors._faust.extensions import WorkerExtension
 from actors.admin.operations import OPERATIONS
 from actors.cli.actors import ListActors
 from actors.cli.coordination import locks
@@ -61,3 +62,7 @@ for command in (
 add_operations(cli, [*OPERATIONS, ListActors, Reset])
 for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
     name_nearest(group)
+
+
+class Commands(WorkerExtension):
+    """Adds the commands to Faust's command line where an app runs that: `app.main()`, `python -m faust`."""

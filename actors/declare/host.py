@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from actors._core.partitioner import Partitioner
@@ -31,6 +32,7 @@ class DeclaredApp(Protocol):
         topic_writers: by topic the actors that alone write there, as they were declared.
         repartitions: the topics that are read by other keys than theirs, by name.
         tables, agents: Faust's tables and agents by name.
+        extensions: what runs beside the engine, each a `WorkerExtension`, by name.
     """
 
     conf: Any
@@ -46,6 +48,7 @@ class DeclaredApp(Protocol):
     repartitions: dict[str, Repartition]
     tables: Any
     agents: Any
+    extensions: Mapping[str, Any]
 
     @property
     def actor_clock(self) -> SystemClock:

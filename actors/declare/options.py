@@ -100,6 +100,8 @@ class ActorOptions:
             whatever follows, or `DNS:ops.example`.
         open_pages: paths of the app's own pages, or of Faust's, that are for everybody, as they were declared:
             `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
+        extensions: what runs in workers beside the engine: names of installed extensions, `*` for all of them, and
+            `module:Class` of your own; see `WorkerExtension`.
         dashboard: whether such a worker has the pages under `/dashboard` too.
         log_format: how a worker's log is written: "text" for people, or "json", one object a line.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
@@ -149,6 +151,7 @@ class ActorOptions:
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
     open_pages: Sequence[str] = ()
+    extensions: Sequence[str] = ("*",)
     dashboard: bool = True
     log_format: str = "text"
     tracing: bool = False

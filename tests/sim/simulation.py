@@ -51,11 +51,11 @@ from actors._core.group.placement import PlacementRules
 from actors._core.task.pauses import PREFIX
 from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordError, RecordError
 from actors.ports import TopicPartition
-from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.replicas import standbys
 from actors.runtime.state import restore, stores
 from actors.runtime.task.task import State
+from actors.runtime.virtual_time import StuckError
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.fakes.cluster import SimKafka, fold

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._faust.app import App
 from actors.admin.operation import Operation
 from actors.admin.parked.operations import DropParked, RetryParked
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of, shown
@@ -27,7 +28,6 @@ from actors.web.dashboard.plots import Plots
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
-from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
 
@@ -59,7 +59,7 @@ class Dashboard:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
         self._pages = Pages()
         self._looker = Looker(app)
@@ -101,7 +101,8 @@ class Dashboard:
         """Show the whole app."""
         service = service_of(self._app)
         cluster = await self._group.look(service)
-        plots = await self._plots.look(service.workers, cluster, self._app.actor_service.history.series(), (None, None))
+        recent = self._app.extensions["web"].history.series()
+        plots = await self._plots.look(service.workers, cluster, recent, (None, None))
         async with service.router.reader.pace.turn():
             return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent, plots=plots)
 
@@ -114,7 +115,7 @@ class Dashboard:
         chosen = _number(given) if given else None
         if chosen is not None and chosen >= count:
             raise bad_request("bad-parameter", f"partition {chosen} of {count}")
-        cluster, own = await self._group.look(service), self._app.actor_service.history.series(name, chosen)
+        cluster, own = await self._group.look(service), self._app.extensions["web"].history.series(name, chosen)
         plots = await self._plots.look(service.workers, cluster, own, (name, chosen))
         async with service.router.reader.pace.turn():
             view = build(cluster, name, start - start % MAX_ROWS)
@@ -192,7 +193,7 @@ class Dashboard:
         """Say what the other workers' plots show of this one."""
         service_of(self._app)
         name, given = request.query.get("name"), request.query.get("partition", "")
-        series = self._app.actor_service.history.series(name, _number(given) if given else None)
+        series = self._app.extensions["web"].history.series(name, _number(given) if given else None)
         return web.Response(body=msgspec.json.encode(series), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
@@ -249,7 +250,7 @@ class Dashboard:
         return setup
 
 
-def mount(app: Host, web_app: web.Application) -> None:
+def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     part = Dashboard(app).application()
     protect(app, web_app, PREFIX, part, level=Level.READ, login=True)

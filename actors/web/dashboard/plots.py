@@ -19,8 +19,8 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors.errors import ActorsError
-from actors.runtime.observe.history import STEP_S, STEPS, Place, Series
 from actors.web.dashboard.group import ClusterStatus
+from actors.web.dashboard.history import STEP_S, STEPS, Place, Series
 from actors.web.dashboard.rendering import count, rate, took
 from actors.web.problems import Problem
 from actors.web.workers import Limits, WorkerClient

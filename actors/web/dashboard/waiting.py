@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from actors._core.keys import line_bounds, place_of
+from actors._faust.app import App
 from actors.admin.parked.reader import LETTERS, Entry, What, entry_of
 from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
-from actors.web.host import Host
-from actors.web.panels import HeldLock, LockPanel
+from actors.web.panels import HeldLock, LockPanel, panels_of
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.ports import PartitionStore
@@ -133,7 +133,7 @@ class Looker:
         host: the app.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: App) -> None:
         self._host = host
         self._found = Waiting()
         self._good_until_s = 0.0
@@ -145,7 +145,7 @@ class Looker:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
                 self._found = await _look(
-                    self._host.panels, self._host.actor_service.tasks, time.time_ns() // 1_000_000
+                    panels_of(self._host), self._host.actor_service.tasks, time.time_ns() // 1_000_000
                 )
                 ended_s = time.monotonic()
                 self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)

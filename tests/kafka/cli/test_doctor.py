@@ -15,12 +15,12 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
-from actors._faust.doctor import brokers as broker_checks
-from actors._faust.doctor import offsets as offset_checks
-from actors._faust.doctor.examine import examine
-from actors._faust.doctor.report import Level, Result
 from actors._faust.setup import Setup
 from actors._faust.startup.needs import topic_needs
+from actors.cli.doctor import brokers as broker_checks
+from actors.cli.doctor import offsets as offset_checks
+from actors.cli.doctor.examine import examine
+from actors.cli.doctor.report import Level, Result
 from dev.kafka import Cluster
 from tests.certificates import Authority
 from tests.kafka import forked

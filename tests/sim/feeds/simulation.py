@@ -24,9 +24,9 @@ import msgspec
 from actors._core.partitioner import MURMUR2
 from actors._faust.setup import Setup
 from actors.ports import TopicPartition
-from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.commands import CONTROL_HEADER, Command
+from actors.runtime.virtual_time import StuckError
 from actors.testing.driving import SimTopics, make_topics, record_stores
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.direct import DirectNetwork

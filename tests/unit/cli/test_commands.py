@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from actors import App, Context
+from actors._faust.settings import secrets
 from actors.admin.operation import Caller
 from actors.admin.parked.operations import DropStopped, RetryStopped
 from actors.errors import UsageError
@@ -19,7 +20,6 @@ from actors.ports import TopicPartition
 from actors.runtime.commands import MAC_HEADER, Command, CommandKey, RefusedCommandError, is_over
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.testing import ActorTestDriver
-from actors.web.access import secret
 from tests.unit.runtime.quarantine.test_parked import World
 
 SECRET = "a-secret-of-the-workers-0123456789"
@@ -27,8 +27,8 @@ SECRET = "a-secret-of-the-workers-0123456789"
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret, "SCRYPT_COST", 2)
-    secret._stretched.cache_clear()
+    monkeypatch.setattr(secrets, "SCRYPT_COST", 2)
+    secrets._stretched.cache_clear()
 
 
 def guarded(**options: Any) -> World:

@@ -27,6 +27,7 @@ from actors._faust.setup import Setup
 from actors.admin import backfill
 from actors.declare.publishing import publication
 from actors.ports import Output, TopicPartition
+from actors.replay.replay import Replayer
 from actors.runtime.handlers.query_methods import Query, QueryTarget
 from actors.runtime.message.outputs import OutputTopic
 from actors.testing import ActorTestDriver
@@ -299,7 +300,7 @@ def test_a_replay_makes_the_same_state():
         for value in ("set 1", "set 2"):
             driver.send(source, key="ada", value=value)
         records = driver._cluster.fetch(TopicPartition("in", 0), 0, 100)[0]
-    found = list(app.replayer("handle").run(0, [(0, record) for record in records], partition_count=1))
+    found = list(Replayer.of(app, "handle").run(0, [(0, record) for record in records], partition_count=1))
     assert [(one.kind, one.key, one.value) for one in found if one.kind == "state"] == [
         ("state", b"ada", orders.encode_value(Order(2)))
     ]

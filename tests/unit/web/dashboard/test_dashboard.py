@@ -26,6 +26,7 @@ from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskK
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors.web.dashboard.waiting import TaskWaiting, Waiting
+from actors.web.panels import panels_of
 from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 from tests.browser import statuses
@@ -456,7 +457,7 @@ class World:
     def look(self, driver: ActorTestDriver) -> Waiting:
         """What waits in all partitions."""
         now_ms = driver._clock.wall_ms()
-        return driver._run(waiting._look(self.app.panels, list(driver._worker.tasks), now_ms))
+        return driver._run(waiting._look(panels_of(self.app), list(driver._worker.tasks), now_ms))
 
 
 def test_what_waits_is_found() -> None:

@@ -43,7 +43,8 @@ async def test_few_pages_read_the_changelog_at_a_time(monkeypatch: pytest.Monkey
     async def talk(ctx: Context, value: str) -> None: ...
 
     queries = SimpleNamespace(actors={"talk": SimpleNamespace(partition_count=4)})
-    service: Any = SimpleNamespace(queries=queries, setup=object())
+    service: Any = SimpleNamespace(setup=object())
+    app.extensions["web"].queries = queries
     app._actor_service = service
     monkeypatch.setattr(ParkedReader, "connect", changelog.connect)
     pages.mount(app, web_app)

@@ -96,7 +96,8 @@ class World:
             self.told.append((pause.actor, pause.partition, pause.is_paused, pause.by))
 
         queries = SimpleNamespace(actors={"talk": SimpleNamespace(partition_count=4, name="talk")}, actor=self._actor)
-        service: Any = SimpleNamespace(queries=queries, setup=Setup(app))
+        service: Any = SimpleNamespace(setup=Setup(app))
+        app.extensions["web"].queries = queries
         app._actor_service = service
         monkeypatch.setattr(pausing, "ControlPlane", SimpleNamespace(connect=connect))
         monkeypatch.setattr(pausing, "write_pause", write)
