@@ -402,7 +402,7 @@ class OwnerRecord:
     last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
     `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, and
     `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has by store the id of
-    the topic that has its state. Older releases left these out.
+    the topic that has its state.
     """
 
     actor: str

@@ -178,7 +178,7 @@ def last_owners(source: Source, topic: Topic) -> tuple[dict[int, LastOwner], str
     try:
         with kafka.asking() as admin:
             names = [name for name in admin.names() if name.endswith(_REGISTRY)]
-        own = [name for name in names if topic.name.startswith(f"{name.removesuffix(_REGISTRY)}-")]
+        own = [name for name in names if topic.name.startswith(f"{name.removesuffix(_REGISTRY)}--")]
         records: dict[int, dict[str, Any]] = {}
         for name in own or names:
             of_app = _records(replace(kafka, topic=name), topic.topic_id)

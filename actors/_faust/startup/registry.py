@@ -21,6 +21,7 @@ from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.task.takeover import LostChangelog, why_replaced
+from actors._faust.inputs import repartitions
 from actors._faust.startup.programs import (
     check_contents,
     check_counts,
@@ -82,7 +83,7 @@ class StoreFacts:
         return self.record is not None and self.record.topic_id == self.topic_id
 
     @property
-    def former_id(self) -> str:
+    def recorded_id(self) -> str:
         """The id of the topic that has the store's state, "" if there is no state that would be missed."""
         record = self.record
         return "" if record is None or record.changelog != self.changelog or record.is_given_up else record.topic_id
@@ -90,11 +91,11 @@ class StoreFacts:
     @property
     def lost(self) -> str | None:
         """Why the store would begin without its state, None if it wouldn't."""
-        if self.former_id in ("", self.topic_id):
+        if self.recorded_id in ("", self.topic_id):
             return None
         if self.topic_id:
-            return why_replaced(self.former_id, self.topic_id)
-        return f"it was the changelog of store {self.name}, with the id {self.former_id}, and was deleted"
+            return why_replaced(self.recorded_id, self.topic_id)
+        return f"it was the changelog of store {self.name}, with the id {self.recorded_id}, and was deleted"
 
 
 class StoreRegistry:
@@ -149,7 +150,7 @@ class StoreRegistry:
         while True:
             topics = await self._topics.existing(self._changelogs.values())
             stores = [StoreFacts.of(known, *names, topics.get(names[1])) for names in self._changelogs.items()]
-            is_missing = any(store.former_id and not store.topic_id for store in stores)
+            is_missing = any(store.recorded_id and not store.topic_id for store in stores)
             if not is_missing or self._has_choice or asyncio.get_running_loop().time() >= deadline_s:
                 return stores
             await asyncio.sleep(LOOK_S)
@@ -222,6 +223,12 @@ class StoreRegistry:
                 raise ConfigurationError(
                     f"changelogs={{{store!r}: {topic!r}}}: the name has to begin with {own_prefix(app)}, so that no "
                     f"other app has it: write {{{store!r}: {own_prefix(app) + topic!r}}}"
+                )
+        for topic in repartitions(self._app):
+            if not topic.startswith(own_prefix(app)):
+                raise ConfigurationError(
+                    f"topic {topic} is made for records by another key, and version= makes the app's id {app}: an app "
+                    f"without it has the same topic. Leave version= out, and write App({app!r})"
                 )
         uses = Counter([*self._changelogs.values(), *(table_changelog(self._app, table) for table in self._app.tables)])
         uses.update(name for definition in self._app.actors.values() for name in definition.topic_names)

@@ -1,7 +1,7 @@
 """The last 15 minutes as small plots: asks all workers for their samples, adds them, and draws lines.
 
-Workers are asked when somebody looks, and no more often than they take samples. A worker that doesn't answer, or is of
-an earlier release, is missing in the sums.
+Workers are asked when somebody looks, and no more often than they take samples. A worker that doesn't answer is
+missing in the sums.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class World:
 
     @property
     def app(self) -> str:
-        return self.log.topic.removesuffix("-store-changelog")
+        return self.log.topic.removesuffix("--store-changelog")
 
     def export(self, folder: Path, *, transaction: int = 3) -> Path:
         export = Export.of(self.log, epoch=NEW)
