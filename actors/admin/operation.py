@@ -50,6 +50,11 @@ class Operation(ABC):
     command: ClassVar[str]
     """The words of the command."""
 
+    @property
+    def verb(self) -> str:
+        """The last word of the command."""
+        return self.command.split()[-1]
+
     @abstractmethod
     async def run(self, setup: Setup, caller: Caller) -> Answer:
         """Carry the operation out.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from actors.admin.host import Setup, definition_of
 from actors.admin.operation import Answer, Caller, Operation, option
@@ -164,7 +164,6 @@ def _text(value: Any) -> str:
 class _Resolve(Operation):
     """A retry or a drop: ACTOR and KEY name one key, `--all` without KEY selects many."""
 
-    verb: ClassVar[str]
     actor: str | None = None
     key: str | bytes | None = None
     what: What | None = option("Only these.")
@@ -287,7 +286,6 @@ class RetryParked(_Resolve):
     """
 
     command: ClassVar[str] = "parked retry"
-    verb: ClassVar[str] = "retry"
 
     async def _carry_out(self, control: Control, caller: Caller) -> None:
         await control.retry()
@@ -301,7 +299,6 @@ class DropParked(_Resolve):
     """
 
     command: ClassVar[str] = "parked drop"
-    verb: ClassVar[str] = "drop"
     entry_id: str | None = option("This one; the first when left out.", flag="--id", metavar="ID")
     is_agreed: bool = option("Don't ask whether many keys shall be dropped.", False, flag="--yes")
 
@@ -332,7 +329,6 @@ class DropParked(_Resolve):
 class _ResolveStopped(Operation):
     """A retry or a drop of what stopped a partition between messages."""
 
-    verb: ClassVar[Literal["retry", "drop"]]
     actor: str
     partition: int
     id: str
@@ -346,7 +342,7 @@ class _ResolveStopped(Operation):
                 "What stopped it is an input record, and the error in the log says how to give that up"
             )
         source = TopicPartition(definition.topic_name, self.partition)
-        order = Command(actor=self.actor, what="turn", command=self.verb, id=self.id)
+        order = Command(actor=self.actor, what="turn", command=self.verb, id=self.id)  # type: ignore[arg-type]
         async with ParkedReader.connect(setup) as reader:
             check_partition(self.actor, source, await reader.control.topics([source.topic]))
             (offset,) = await send_commands(setup, reader.control, [Addressed(source, None, order)])
@@ -363,7 +359,6 @@ class RetryStopped(_ResolveStopped):
     """Hand the timer, result or close of ID to its handler again."""
 
     command: ClassVar[str] = "stopped retry"
-    verb: ClassVar[Literal["retry", "drop"]] = "retry"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,4 +366,3 @@ class DropStopped(_ResolveStopped):
     """Drop the timer, result or close of ID. A periodic timer goes on with its next time."""
 
     command: ClassVar[str] = "stopped drop"
-    verb: ClassVar[Literal["retry", "drop"]] = "drop"
