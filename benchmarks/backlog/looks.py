@@ -31,7 +31,7 @@ from dev.kafka import Cluster
 MODES = ("with", "without")
 REQUESTS = 3
 """Of one look, with one broker: committed offsets, ends, topics."""
-_SETTLE_S, _READY_S, _TICK_S = 5.0, 90.0, 0.1
+_SETTLE_S, _READY_S, _TICK_S = 5.0, 180.0, 0.1
 Figures = dict[str, float]
 
 
