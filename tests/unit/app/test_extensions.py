@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from actors import App, ConfigurationError, WorkerExtension
 from actors._faust import extensions
@@ -123,3 +124,11 @@ def test_the_pages_extension_writes_the_status(tmp_path: Path) -> None:
 def test_the_pages_app_looks_for_the_extension_that_it_names() -> None:
     with pytest.raises(ConfigurationError, match=r"extension shop\.monitoring:StatusFile"):
         block("docs/how-to/extensions.md", "Install it", 2).run({"App": App})
+
+
+async def test_a_page_of_an_extension_is_guarded() -> None:
+    app = App("guarded", broker="kafka://127.0.0.1:1", extensions=["*", f"{__name__}:Own"], query_tokens=["x" * 16])
+    app.web.init_server()
+    async with TestClient(TestServer(app.web.web_app)) as client:
+        assert (await client.get("/own")).status == 401
+        assert (await client.get("/own", headers={"Authorization": f"Bearer {'x' * 16}"})).status == 200
