@@ -483,7 +483,7 @@ class App(TableMethods, FaustApp):
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_options(name, declared, options)
-        (topic, *others), sources, feeds = inputs_of(self, name, topics, options)
+        (topic, *others), feeds = inputs_of(self, name, topics, options)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
@@ -529,7 +529,6 @@ class App(TableMethods, FaustApp):
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
             more_topics=tuple(others),
-            sources=sources,
             max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
             order=waiting,

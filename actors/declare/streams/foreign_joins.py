@@ -246,8 +246,6 @@ def join_by_foreign_key(
         app.on(right_name, subscriptions.read)(of_right.subscribed)
         app.actor(left.topic, answers.read, stores=[left, results, *stores], name=called, **options)(of_left.changed)
         app.on(called, answers.read)(of_left.answered)
-        for actor, made, source in ((right_name, subscriptions, left), (called, answers, right)):
-            app.actors[actor] = replace(app.actors[actor], sources={made.name: source.topic_name})
         # It is what other calls, as of queries, name the actor by.
         app.actors[called] = replace(app.actors[called], declared=function)
         return function
@@ -258,7 +256,6 @@ def join_by_foreign_key(
 class _Topics(NamedTuple):
     """A topic that the app makes: as its actor reads it, and as it is sent to, with encoded keys."""
 
-    name: str
     read: Any
     sent: Any
 
@@ -277,7 +274,8 @@ def _topics(app: Any, join: str, *, of: Table[Any, Any], like: Table[Any, Any]) 
         )
     keys = keys_like(app, like.topic)
     read = app.topic(name, **keys, value_type=bytes)
-    return _Topics(name, read, app.topic(name, key_type=bytes, value_type=bytes, partitioner=keys["partitioner"]))
+    read.made_of = of.topic_name
+    return _Topics(read, app.topic(name, key_type=bytes, value_type=bytes, partitioner=keys["partitioner"]))
 
 
 def _check(left: Table[Any, Any], right: Table[Any, Any], how: str, misplaced: str) -> None:

@@ -225,7 +225,9 @@ def rekeyed(
             Route(actor, key_function(actor, name, keys[name], schema.value_type, key_type=raw.schema.key_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
-        found.append(app.topic(target, **key_options, **values))
+        made = app.topic(target, **key_options, **values)
+        made.made_of = name
+        found.append(made)
     return found
 
 
