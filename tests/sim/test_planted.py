@@ -344,7 +344,10 @@ def read_on(patch: Patch) -> None:
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
 
-    patch.setattr(TaskProcessor, "work", TaskProcessor._work)
+    async def nothing(*_: Any) -> None:
+        pass
+
+    patch.setattr(TaskProcessor, "_end_before", nothing)
 
 
 def retry_what_is_refused(patch: Patch) -> None:

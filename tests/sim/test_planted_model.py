@@ -261,7 +261,7 @@ def retry_the_last_first(patch: Patch) -> None:
     """The messages of a line are handed to the handler from its end."""
     line = "self._sequences(overlay, key)"
     edit = (f"for sequence in {line}:", f"for sequence in reversed(list({line})):")
-    patch.setattr(Parked, "_retry", rewritten(Parked._retry, edit))
+    patch.setattr(Parked, "_hand_out", rewritten(Parked._hand_out, edit))
 
 
 def retry_past_a_failure(patch: Patch) -> None:
