@@ -366,7 +366,7 @@ class Following(Protocol):
 
 
 class TopicLogs(Logs, Protocol):
-    """What a view needs of the brokers."""
+    """What followers need of the brokers."""
 
     async def facts(self, topic: str) -> TopicFacts | None:
         """Return a topic's facts, None where there provably is no such topic."""
