@@ -65,6 +65,7 @@ class KeyedProcessor(TaskProcessor):
                 await self._idle()
             else:
                 await self._inbox.wait(min(wait_s, self._due_in_s()))
+        await self._leave()
 
     async def close(self) -> None:
         """See `TaskProcessor.close`."""

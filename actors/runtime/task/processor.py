@@ -19,7 +19,6 @@ Timers, results of effects and parked messages are internal messages: the commit
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Iterable, Sequence
@@ -116,16 +115,16 @@ class TaskProcessor:
             TaskError: the task has to take over again.
         """
         try:
-            with contextlib.suppress(GivenBack):
-                await self._work()
-            await self._leave()
-        except (NewerVersionError, RecordError) as error:
+            await self._work()
+        except (GivenBack, NewerVersionError, RecordError) as error:
             await self._end_before(error)
             raise
 
-    async def _end_before(self, error: ActorsError) -> None:
+    async def _end_before(self, error: ActorsError | GivenBack) -> None:
         """Commit what was handled before what stops the task; what the broker refuses is still held."""
-        if isinstance(error, NewerVersionError):
+        if isinstance(error, GivenBack):
+            await self._leave()
+        elif isinstance(error, NewerVersionError):
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
         elif not isinstance(error, RefusedRecordError):
@@ -148,6 +147,7 @@ class TaskProcessor:
                     await self._clock.sleep(0)
             elif not await self._rests():
                 await self._begin_commit()
+        await self._leave()
 
     async def _stay_paused(self) -> None:
         """Commit what was handled, and nothing else until the pause is over: queries and checkpoints go on."""
