@@ -331,8 +331,8 @@ def test_list_gives_stores_and_positions(running: Running) -> None:
 
 def test_a_folder_that_is_not_the_apps_is_one_line(running: Running, tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
-    other = foreign_folder(tmp_path / "other", {"app": "another", "format": 1})
-    newer = foreign_folder(tmp_path / "newer", {"app": running.name, "format": 99})
+    other = foreign_folder(tmp_path / "other", {"app": "another", "format": 1, "id": "1"})
+    newer = foreign_folder(tmp_path / "newer", {"app": running.name, "format": 99, "id": "1"})
     listed, got, exported = together(
         lambda: running.faust("state", "list", folder=nothing),
         lambda: running.faust("state", "get", "seen", "key-1", folder=other),
