@@ -21,7 +21,6 @@ from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.task.takeover import LostChangelog, why_replaced
-from actors._faust.inputs import repartitions
 from actors._faust.startup.programs import (
     check_contents,
     check_counts,
@@ -223,12 +222,6 @@ class StoreRegistry:
                 raise ConfigurationError(
                     f"changelogs={{{store!r}: {topic!r}}}: the name has to begin with {own_prefix(app)}, so that no "
                     f"other app has it: write {{{store!r}: {own_prefix(app) + topic!r}}}"
-                )
-        for topic in repartitions(self._app):
-            if not topic.startswith(own_prefix(app)):
-                raise ConfigurationError(
-                    f"topic {topic} is made for records by another key, and version= makes the app's id {app}: an app "
-                    f"without it has the same topic. Leave version= out, and write App({app!r})"
                 )
         uses = Counter([*self._changelogs.values(), *(table_changelog(self._app, table) for table in self._app.tables)])
         uses.update(name for definition in self._app.actors.values() for name in definition.topic_names)
