@@ -90,6 +90,8 @@ FOUND = (
     (1950, (), ("dedupe", "expiry", "static", "timers", "windows")),
     # The oracle kept records of a join for a millisecond longer than they can be matched.
     (2966, (), ("effects", "joins")),
+    # The oracle took the ids of timers for new ones where an operator had inputs handled again.
+    (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
