@@ -92,6 +92,8 @@ FOUND = (
     (2966, (), ("effects", "joins")),
     # Intervals became longer and shorter again: a session that another one had taken the place of was emitted.
     (5054, (), ("windows",)),
+    # The oracle took the ids of timers for new ones where an operator had inputs handled again.
+    (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
