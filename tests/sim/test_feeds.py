@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.feeds import damages
+from tests.sim.feeds.program import KINDS, ONE_MANY
 from tests.sim.feeds.simulation import check, simulate
 from tests.sim.planted import Patch
 from tests.unit.core import test_feed_times as schedules
@@ -71,6 +72,11 @@ def test_windows_across_users_are_those_of_all_records_by_time(seed: int, faults
     check(seed, faults=faults, features=["across"], print_trace=REPLAYED is not None)
 
 
+@pytest.mark.parametrize("kind", sorted({*KINDS, ONE_MANY}))
+def test_each_kind_of_program_comes_to_rest(kind: str) -> None:
+    check(67, features=[kind])
+
+
 def test_a_run_repeats() -> None:
     first, second = simulate(7), simulate(7)
     assert first.trace == second.trace
@@ -104,6 +110,7 @@ PLANTED = [
     (damages.send_before_records_in_order, NO_FAULTS, 0, "late", "ordered"),
     (damages.close_windows_before_records_in_order, NO_FAULTS, 3, "late", "ordered"),
     (damages.handle_in_the_order_of_arrival, NO_FAULTS, 1, "first stage lacks", "ordered"),
+    (damages.commit_with_each_look, NO_FAULTS, 0, "rest", ""),
 ]
 
 

@@ -36,16 +36,22 @@ class Judge:
 
     Attributes:
         last_id, last_ms: of the record that ends all windows but its own.
+        commits: how many transactions have ended, and offsets were committed outside of one: with nothing in them, too.
     """
 
     def __init__(self, world: FeedWorld, counted: Counter[str]) -> None:
         self.world, self.notes, self.counted = world, world.audit, counted
-        self.last_id, self.last_ms = -1, 10**15
+        self.last_id, self.last_ms, self.commits = -1, 10**15, 0
         self._reached: list[tuple[float, int]] = []
         self._offsets: dict[TopicPartition, Committed] = {}
         group = world.cluster.group
         group.complete = self._completing(group.complete)  # type: ignore[method-assign]
         group.on_commit.append(self._committed)
+        group.on_commit.append(self._count)
+        world.cluster.transactions.on_decision.append(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.commits += 1
 
     @property
     def sources(self) -> list[TopicPartition]:

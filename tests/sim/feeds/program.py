@@ -98,8 +98,9 @@ class Shape:
         )
 
     def with_features(self, features: frozenset[str], random: Random) -> Shape:
-        """Return a program that has the features: ordered, idle, wall, warned, stopped, failing, doubled."""
-        kind, has_direct = self.kind, self.has_direct
+        """Return one that has the features: a kind, ordered, idle, wall, warned, stopped, failing, doubled."""
+        kind = next((one for one in (*KINDS, ONE_MANY) if one in features), self.kind)
+        has_direct = self.has_direct or kind in ("join", ONE_MANY)
         if "ordered" in features:
             kind = random.choice(("history", "history", "timers", "tumbling", "session", "emit"))
         if "wall" in features:

@@ -424,7 +424,11 @@ class Run:
             self.notes.violated(difference)
 
     async def _rest(self) -> None:
-        """See that nothing comes any more."""
+        """See that nothing comes any more: no record, no commit, however empty, and no owner but those that are.
+
+        A rebalance has a cause, and all causes are over by now: machines run, sessions and transactions of the dead
+        have timed out, and what was to be handed over is.
+        """
         # What only keeps stream time is committed once in a while.
         await asyncio.sleep(LAST_REST_S)
         before = self._written()
@@ -442,4 +446,5 @@ class Run:
         if self.world.shape.idle_ms is not None:
             # Times go on with the clock.
             return {name: end for name, end in ends.items() if name.startswith((FIRST, RESULTS, LATE))}
-        return ends | {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
+        offsets = {f"offset of {source}": one for source, one in cluster.group.offsets.items()}
+        return {**ends, **offsets, "the count of commits": self.judge.commits, "the group": cluster.group.generation}

@@ -142,7 +142,7 @@ def test_an_upstream_with_a_thousand_partitions() -> None:
     upstream._times = Untouched(upstream.times)
     times = FeedTimes({0: SourceTime(1.0, NOON_MS - 5)}, upstream)
     for at_ms in range(NOON_MS - 4, NOON_MS + 3):
-        times.sources[0].handled(at_ms)
+        times.sources[0].time_ms = at_ms
         times.advance()
     assert (times.stream_ms, times.holder) == (NOON_MS + 1, ("clicks", 1))
 
