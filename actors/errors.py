@@ -129,7 +129,7 @@ class ViewClosedError(ViewError):
 
 
 class ViewTimeoutError(ViewError, TimeoutError):
-    """What was waited for didn't come in time."""
+    """The view didn't reach the state that was waited for in time."""
 
 
 class ViewFailedError(ViewError):
@@ -270,7 +270,7 @@ class HandlerFailedError(RecordError):
 
 
 class TakeoverRefusedError(ActorsError):
-    """What the broker holds for a task contradicts its state: an operator has to choose."""
+    """The broker's offsets and logs of a task contradict its state: an operator has to choose."""
 
 
 class UnreadableLogError(TakeoverRefusedError):

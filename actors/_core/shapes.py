@@ -1,4 +1,4 @@
-"""What a value looks like in bytes, and whether values of one shape can be read and written as another.
+"""The shape of a value's bytes, and whether values of one shape can be read and written as another.
 
 A shape is plain JSON data:
 

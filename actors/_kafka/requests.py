@@ -63,7 +63,7 @@ class KafkaRequests:
         self._reminders = Reminders(REMIND_S)
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """See `actors.ports.Requests.ask`.
+        """Send a question and return its reply.
 
         Raises:
             TimeoutError: no answer came in time.

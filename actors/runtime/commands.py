@@ -29,7 +29,7 @@ from stores._core.record import WriteMetadata
 CONTROL_HEADER = "fa-control"
 MAC_HEADER = "fa-control-mac"
 KEY_PURPOSE = b"admin commands"
-"""What the key is derived for from the workers' secret."""
+"""The purpose with which the key is derived from the workers' secret."""
 ALL = "*"
 """In the place of an id: all of a line."""
 
@@ -39,7 +39,7 @@ class RefusedCommandError(ValueError):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What a control record says.
+    """A control record.
 
     Attributes:
         actor: the actor's name.
@@ -134,7 +134,7 @@ def control_of(record: InputRecord) -> bytes | None:
 
 
 def is_command(record: InputRecord) -> bool:
-    """Tell whether a record is a command, which is no message of any actor."""
+    """Return whether a record is a command, which is no message of any actor."""
     for name, _ in record.headers:  # noqa: SIM110  called for each record with headers: any() makes a generator
         if name == CONTROL_HEADER:
             return True
@@ -150,5 +150,5 @@ def written_by(metadata: WriteMetadata, home_offset: int | msgspec.UnsetType | N
 
 
 def is_over(command: Command, offset: int) -> bool:
-    """Tell whether a command isn't about what input at `offset` wrote."""
+    """Return whether a command isn't about the writes of input at `offset`."""
     return command.before is not None and offset >= command.before

@@ -1,4 +1,4 @@
-"""What a worker counts about itself: plain numbers, added to once per commit, batch or takeover, never per record.
+"""A worker's counts of itself: plain numbers, added to once per commit, batch or takeover, never per record.
 
 Nothing here knows who reads it. `status` beside it makes a picture of it, from which metrics and pages are made.
 Counters never go back while the process lives, also over a partition's coming and going.

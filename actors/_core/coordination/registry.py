@@ -1,4 +1,4 @@
-"""What is shared about one resource beside its lock: a configuration node, the members of a group, a barrier.
+"""The shared state of a resource beside its lock: a configuration node, the members of a group, a barrier.
 
 As in `actors._core.coordination.locks`, each function takes the state, a request and the time, and returns the new
 state. A claim names what one request led to: an ephemeral node, a membership, a party. "" as a claim is anybody's.
@@ -82,7 +82,7 @@ def keep(node: Node, session: str, expires_ms: int) -> Node | None:
 
 
 def is_own(node: Node, session: str, claim: str = "") -> bool:
-    """Tell whether the node is there, and is of that session and claim."""
+    """Return whether the node exists, and is of that session and claim."""
     return node.data is not None and node.session == session and claim in ("", node.claim)
 
 

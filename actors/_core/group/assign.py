@@ -1,4 +1,4 @@
-"""Who owns which task: a pure function of what the members say about themselves.
+"""The owner of each task: a pure function of the members' metadata.
 
 The assignment is the cheapest of a flow from the tasks to the members:
 
@@ -27,7 +27,7 @@ from actors._core.group.members import Member, TaskId
 
 
 def assign(members: Sequence[Member], tasks: Collection[TaskId]) -> dict[str, tuple[TaskId, ...]]:
-    """Give each task to one member.
+    """Assign each task to one member.
 
     The members' numbers of tasks differ by one at most, and so do their numbers of tasks of each actor. Among
     such assignments this is one that takes the fewest tasks from the members that owned them last; what has

@@ -1,4 +1,4 @@
-"""What the members of the group say about themselves, and how it travels in the group protocol."""
+"""The metadata of the group's members, and its format in the group protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Declared(msgspec.Struct, array_like=True, frozen=True, order=True):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a member of the group says about itself.
+    """A member's metadata.
 
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the

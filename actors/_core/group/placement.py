@@ -1,4 +1,4 @@
-"""Who owns which task, and who keeps a copy of it: `assign`, held back by how warm the copies are (KIP-441).
+"""The owner and the copies of each task: `assign`, held back by how warm the copies are (KIP-441).
 
 `assign` says where the tasks shall be: balanced, with the fewest moves, where the most is on disk. A member that lacks
 more than `acceptable_lag` of a task's changelog would stand still while it reads that, so it doesn't get the task
@@ -38,7 +38,7 @@ COPIES_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """What the leader goes by.
+    """The leader's settings.
 
     Attributes:
         standbys: how many copies of each task are kept beside the owner's.
@@ -80,7 +80,7 @@ class Placement:
 
 
 def place(members: Sequence[Member], tasks: Collection[TaskId], rules: PlacementRules) -> Placement:
-    """Give each task an owner and its copies. The same for every order of members and tasks."""
+    """Assign each task an owner and its copies. The same for every order of members and tasks."""
     ordered = sorted(members, key=identity_of)
     if not ordered:
         return Placement()
@@ -172,7 +172,7 @@ class _Placing:
                     self._standbys[owner].add(task)
 
     def _is_cold(self, task: TaskId, index: int) -> bool:
-        """Tell whether a member mustn't get a task yet. One that can't follow would never be warm."""
+        """Return whether a member mustn't get a task yet. One that can't follow would never be warm."""
         return self._members[index].follows and self._lag(task, index) > self._limits[task]
 
     def _interim(self, task: TaskId, counts: Sequence[int]) -> int:

@@ -24,7 +24,7 @@ _RUNS = "in the one that runs"
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may own what.
+    """The topics that each member may own.
 
     Attributes:
         refused: by member id, the topics of which it gets no partitions, with what differs, in its own words.

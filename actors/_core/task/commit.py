@@ -11,7 +11,7 @@ from actors._core.task.topic_ids import NO_IDS, TopicIds, decode_topic_ids
 
 _MAX_DIGITS = 18
 MAX_METADATA_BYTES = 4_096
-"""What brokers take as an offset's metadata unless `offset.metadata.max.bytes` says otherwise."""
+"""The brokers' limit of an offset's metadata unless `offset.metadata.max.bytes` sets another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ CURSOR, GROUP_OF = b"m", b"g"
 ALL, NEXT = b"a", b"n"
 _SCALAR, _ROW = b"v", b"r"
 _SCALARS = frozenset((int, float, str, bytes, bool, type(None)))
-"""What MessagePack gives back as it was."""
+"""Types that MessagePack returns unchanged."""
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):

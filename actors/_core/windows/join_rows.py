@@ -72,7 +72,7 @@ class One(msgspec.Struct, array_like=True, gc=False):
 
 
 class Unmatched(NamedTuple):
-    """What the row of a record without a match says."""
+    """The row of a record without a match."""
 
     end_ms: int
     side: int

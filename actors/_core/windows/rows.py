@@ -131,7 +131,7 @@ def close_parts(row: bytes) -> tuple[int, int, bytes]:
 
 
 Fold = Callable[[bytes | None], bytes]
-"""Gives the value of a window with the record in it; None: it is the first."""
+"""A function from the value of a window, None if there is none, to the value with the record in it."""
 
 
 @dataclass(slots=True)

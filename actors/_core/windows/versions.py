@@ -133,7 +133,7 @@ class History:
         self.mark = Mark(-1, 0, segment_ms(history_ms)) if mark is None else mark
 
     def is_forgotten(self, at_ms: int) -> bool:
-        """Tell whether a time is before the history."""
+        """Return whether a time is before the history."""
         return at_ms < self.mark.newest_ms - self._history_ms
 
     def deleted_ms(self, raw_key: bytes) -> int | None:

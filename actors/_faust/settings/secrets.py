@@ -28,14 +28,14 @@ Given = str | Path | Sequence[str] | None
 
 
 class Level(enum.IntEnum):
-    """What a request needs; each includes those before it."""
+    """The level of access that a request needs; each includes those before it."""
 
     OPEN = 0
     """Anybody: whether the worker lives."""
     READ = 1
-    """Who may see state."""
+    """Reads of state."""
     ADMIN = 2
-    """Who may change something: retry or drop messages."""
+    """Changes: retries and drops of messages."""
 
 
 SETTINGS = {Level.READ: "query_tokens", Level.ADMIN: "admin_tokens"}
@@ -63,7 +63,7 @@ class Token:
         return f"<{self.name}>"
 
     def has(self, digest: bytes) -> bool:
-        """Tell whether that is this token's SHA-256."""
+        """Return whether that is this token's SHA-256."""
         return hmac.compare_digest(self._digest, digest)
 
 

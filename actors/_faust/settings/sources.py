@@ -36,7 +36,7 @@ HIDDEN = (*SECRETS, "broker_credentials")
 OWN_VARIABLES = ("state_snapshot", "missing_offset", "moved_offset", "lost_changelog", *SECRETS)
 """Settings that have a variable without `PREFIX` too, as those of Faust's do."""
 _SERVICE = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?")
-"""What Kubernetes adds to the environment where a service is called `faust-actors`."""
+"""Variables that Kubernetes sets where a service is called `faust-actors`."""
 SHOWN_CHARACTERS = 100
 
 

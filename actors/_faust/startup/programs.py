@@ -1,4 +1,4 @@
-"""Whether a program is the one that has run under its app's id: two of them would share one group's partitions.
+"""A check that a program is the one that has run under its app's id: two of them would share one group's partitions.
 
 And whether rows are what it takes them for: those of one kind of store mean something else to another kind.
 """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = escaping(logging.getLogger(__name__))
 
 LEAST_RECORD_BYTES = 64 * 1024
-"""What is kept in slices is in slices of 48 KiB, with headers and keys."""
+"""The room for a slice of 48 KiB with its headers and key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

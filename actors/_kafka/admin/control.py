@@ -54,7 +54,7 @@ _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
 _REPLICAS = 4
 """Where a partition's replicas are in an answer about its topic."""
 _UNKNOWN_OPERATIONS = -(2**31)
-"""What a broker answers that wasn't asked, or doesn't know."""
+"""A broker's answer where the operations weren't requested, or are unknown to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ControlPlane(BrokerClient):
         )
 
     async def is_member(self, identity: Identity) -> bool:
-        """Tell whether the group still knows this member in this generation, also while it prepares a rebalance."""
+        """Return whether the group still knows this member in this generation, also while it prepares a rebalance."""
 
         async def ask() -> bool:
             error = await self._heartbeat(identity)
@@ -115,7 +115,7 @@ class ControlPlane(BrokerClient):
         return await self._answered(f"is {identity.member_id} in group {self._group}", ask)
 
     async def confirms(self, identity: Identity) -> bool:
-        """Tell whether this member is in the group's current generation, and no rebalance has begun. Asks once."""
+        """Return whether this member is in the group's current generation, and no rebalance has begun. Asks once."""
         error = await self._heartbeat(identity)
         if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
             return error is NoError
@@ -133,7 +133,6 @@ class ControlPlane(BrokerClient):
         return await self._offset_of(source, require_stable=False)
 
     async def stable_offset(self, source: TopicPartition) -> Committed | None:
-        """See `actors.ports.GroupView.stable_offset`."""
         return await self._offset_of(source, require_stable=True)
 
     async def _offset_of(self, source: TopicPartition, *, require_stable: bool) -> Committed | None:
@@ -179,7 +178,7 @@ class ControlPlane(BrokerClient):
         await self._answered(f"committing offsets of group {self._group}", ask)
 
     async def knows(self, member_id: str) -> bool:
-        """Tell whether the group has this member, in whatever generation. This doesn't keep its session alive."""
+        """Return whether the group has this member, in whatever generation. This doesn't keep its session alive."""
 
         async def ask() -> bool:
             error = await self._heartbeat(Identity(member_id, _NO_GENERATION))
@@ -190,7 +189,7 @@ class ControlPlane(BrokerClient):
         return await self._answered(f"is {member_id} in group {self._group}", ask)
 
     async def left_open(self, own_id: str) -> set[str]:
-        """See `actors.ports.GroupView.left_open`. Brokers that don't answer soon are left out."""
+        """Return transactional ids with open transactions; brokers that don't answer soon are left out."""
         await self._read_open()
         return left_open(*self._open, own_id)
 
@@ -315,7 +314,6 @@ class ControlPlane(BrokerClient):
     async def look(
         self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
     ) -> LookAnswer:
-        """See `actors.ports.GroupView.look`."""
         try:
             committed = await self._commits(commits) if commits else {}
             found, infos = await asyncio.gather(self._ends(ends), self._identified(topics))
@@ -367,7 +365,7 @@ class ControlPlane(BrokerClient):
         return {name: _identity(info) for name, info in found.items()}
 
     async def require_agreement(self, names: Iterable[str]) -> None:
-        """See `actors.ports.GroupView.require_agreement`. Brokers that don't answer soon don't count.
+        """Raise unless the brokers that answer soon have the same topics, of as many partitions, under these names.
 
         Raises:
             BrokerUnavailableError: also if a broker doesn't let this user describe one of the topics.

@@ -21,7 +21,7 @@ NOBODYS_PRODUCER_ID, NOBODYS_EPOCH = -2, 0
 
 
 def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Operation) -> bool:
-    """Tell whether an operation is among those of `ControlPlane.granted`; a topic that nobody asked about has all."""
+    """Return whether `ControlPlane.granted` has an operation; a topic that it doesn't list has all."""
     bits, _ = granted.get(topic, (-1, True))
     return bool(bits >> operation & 1)
 

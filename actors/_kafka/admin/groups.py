@@ -1,4 +1,4 @@
-"""Who is in a consumer group."""
+"""The members of a consumer group."""
 
 from __future__ import annotations
 

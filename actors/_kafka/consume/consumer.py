@@ -172,7 +172,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @property
     def _is_denied(self) -> bool:
-        """Whether it is too early to try again what the user lacked a permission for."""
+        """Return whether it is too early to try again where the user lacked a permission."""
         return time.monotonic() < self._retry_at_s
 
     @contextlib.contextmanager
@@ -291,7 +291,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._note_generation()
 
     def _keeps(self) -> bool:
-        """Tell whether the worker keeps its tasks during the join that begins."""
+        """Return whether the worker keeps its tasks during the join that begins."""
         keeps = self._assignor.kept = self._assignor.copies.may_keep and self._generation > 0
         if keeps:
             self._events.joining()

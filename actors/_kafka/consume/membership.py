@@ -164,7 +164,7 @@ def forgotten_static(instance_id: str) -> LostMembershipError:
 
 
 def has_ended(task: asyncio.Task[None] | None) -> bool:
-    """Tell whether a task of the coordination existed and has ended; its error counts as seen, as others report it."""
+    """Return whether a coordination task existed and has ended; its error counts as seen, as others report it."""
     if task is None or not task.done():
         return False
     if not task.cancelled():

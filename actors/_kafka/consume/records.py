@@ -130,7 +130,7 @@ class _DamagedBatch:
 
 
 class _Batches:
-    """What was fetched, as `_Batch`es.
+    """Fetched records, as `_Batch`es.
 
     A damaged batch is the last one: it may have ended an aborted transaction, and then it isn't known which records
     behind it are committed. The next fetch begins behind it, and brings that knowledge.
@@ -239,7 +239,7 @@ class _FetchResult(fetcher.FetchResult):  # type: ignore[misc]
         return taken
 
     def _is_fetched_again(self, last: Any) -> bool:
-        """Whether this is a damaged batch that may be whole when it is fetched the next time."""
+        """Return whether this is a damaged batch that may be whole when it is fetched the next time."""
         if not isinstance(last, Unreadable) or not last.may_be_transient:
             return False
         state = self._assignment.state_value(self._topic_partition)

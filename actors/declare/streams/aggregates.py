@@ -33,7 +33,7 @@ Fold = Callable[[Any, Any], Any]
 
 @dataclass(slots=True, kw_only=True)
 class _Groups:
-    """What the actor of an aggregate does with changes.
+    """The handlers of an aggregate's actor.
 
     `rows` has, by group and row, what was added of the row. A row takes that out of its group, whatever became of the
     changes between. `encode` and `decode` are those of what a group has, `initial` is encoded: a function may change

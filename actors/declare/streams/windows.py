@@ -39,7 +39,7 @@ from stores._core.windows import decode_progress
 
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
-"""What becomes of messages that are too late for all windows: one of `LATE`, or a topic that they are sent to."""
+"""The policy for messages that are too late for all windows: one of `LATE`, or a topic that they are sent to."""
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
 

@@ -1,4 +1,4 @@
-"""What a store keeps: keys, and as values plain ones, those of a type with versions, or states of an aggregate."""
+"""The contents of a store: keys, and as values plain ones, those of a type with versions, or states of an aggregate."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _log(messages: TaskState, store: Store[Any, Any], key: bytes, error: BaseExc
 
 
 def _is_hooks(error: BaseException) -> bool:
-    """Tell whether the hook failed, and not the store or the task, which may have been cancelled."""
+    """Return whether the hook failed, and not the store or the task, which may have been cancelled."""
     if isinstance(error, asyncio.CancelledError):
         return not is_cancelled()
     return not isinstance(error, (StoreError, *EXITS))

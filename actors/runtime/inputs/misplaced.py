@@ -97,7 +97,7 @@ class PlacedRecords:
             return None
 
     def _is_placed(self, record: InputRecord) -> bool:
-        """Whether producers put a record without a key, or with an empty one, into a certain partition."""
+        """Return whether producers put a record without a key, or with an empty one, into a certain partition."""
         return record.key is not None and self._partitioner.places_empty
 
     def _one_by_one(self, keyed: Iterable[tuple[int, bytes]]) -> list[tuple[int, int | BaseException]]:

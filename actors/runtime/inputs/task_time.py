@@ -249,7 +249,7 @@ class TaskTime:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a commit with nothing but times is due.
+        """Return whether a commit with nothing but times is due.
 
         Tasks downstream wait for times, so it is made at once for them. Otherwise it only serves expiry, and may wait.
         """

@@ -197,7 +197,7 @@ class Store(Generic[K, V]):
         return True
 
     def _holds(self, held: bytes, expected: V | None, wanted: bytes, state: TaskState) -> bool:
-        """Tell whether `held`, written by an earlier version or in other bytes, is the same value."""
+        """Return whether `held`, written by an earlier version or in other bytes, is the same value."""
         found = self._decoded(held, state)
         return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
 

@@ -85,7 +85,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStatus:
-    """What windows a store has, and how far they are in a partition.
+    """The windows of a store, and their progress in a partition.
 
     Attributes:
         name: the store's.
@@ -267,7 +267,7 @@ class WorkerStatus:
     commit_interval_s: float | None = None
 
     def stands_still(self, copy: StandbyState) -> bool:
-        """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
+        """Return whether one of its copies isn't followed: for an error, or while a restore goes first."""
         return self.at_ms - copy.looked_ms > STILL_MS
 
     def followed_copies(self) -> Counter[tuple[str, str]]:

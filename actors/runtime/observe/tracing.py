@@ -192,7 +192,7 @@ class _TracedAsks:
     asks: Requests
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """See `Requests.ask`."""
+        """Ask with the current trace context in the question's headers."""
         headers = [*question.headers, *current_headers()]
         return await self.asks.ask(replace(question, headers=headers), timeout_s)
 

@@ -82,12 +82,12 @@ class Lines:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a line is ready, or one may be found."""
+        """Return whether a line is ready, or one may be found."""
         return self._is_walking or bool(self._ready) or self.wait_s() <= 0.0
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` gives something."""
+        """Return whether `take` returns a line."""
         return bool(self._ready)
 
     @property

@@ -145,7 +145,7 @@ def read_part_as_of(
     *,
     at_ms: int,
 ) -> Part[tuple[Held, Found]]:
-    """Give the next rows of some partitions of a table as of a time; else as `read_part` and `read_as_of`."""
+    """Return the next rows of some partitions of a table as of a time; else as `read_part` and `read_as_of`."""
     walks = (_walk(table, one, bounds, after, at_ms) for one in tasks)
     return take(walks, limit, max_bytes, most=MAX_LOOKED_AT // READS_OF_A_KEY)
 

@@ -76,7 +76,7 @@ class ReadLease:
         return self._now_s()
 
     def holds(self, member: Identity, since_s: float | None = None) -> bool:
-        """Tell whether nobody else owned this member's partitions at `since_s` or later, up to this call.
+        """Return whether nobody else owned this member's partitions at `since_s` or later, up to this call.
 
         `since_s` is of the lease's time, now by default.
         """

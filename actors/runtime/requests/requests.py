@@ -85,13 +85,13 @@ class Asker:
 
     @property
     def asks(self) -> Requests:
-        """What carries the questions; it outlives the task."""
+        """The client for the questions; it outlives the task."""
         return self._asks
 
     async def ask(
         self, ctx: Context, actor: Any, key: Any, message: Any, timeout: timedelta, *, id: str | None = None
     ) -> Any:
-        """See `Context.ask`. With an `id` of its own the question takes no number of the message's."""
+        """Ask as `Context.ask` does. With an `id` of its own the question takes no number of the message's."""
         state = ctx._state
         if hasattr(ctx, "expired_in"):
             raise UsageError(

@@ -157,7 +157,7 @@ class Restorer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a long read is under way, or waits for its turn."""
+        """Return whether a long read is under way, or waits for its turn."""
         return self._reading > 0
 
     async def restore(
@@ -466,7 +466,7 @@ def begin_position(start: int, since_ms: int, topic_id: str) -> Position:
 
 
 def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], list[bytes]]:
-    """Give what the store keeps of records, in the log's order, and the highest write metadata of each input.
+    """Return the store's writes of records, in the log's order, and the highest write metadata of each input.
 
     Records of another program get empty write metadata; records without a key are no state. Write metadata compares as
     bytes: version, epoch, input offset, big-endian and not negative.
@@ -500,7 +500,7 @@ def _metadata(headers: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def metadata_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Give a record's write metadata as the store keeps it: empty write metadata for another program's record."""
+    """Return a record's write metadata as the store keeps it: empty write metadata for another program's record."""
     metadata = _metadata(headers)
     return metadata if len(metadata) == METADATA_BYTES else NO_METADATA
 

@@ -80,7 +80,7 @@ class ChangeStore:
 
     @property
     def layout(self) -> str:
-        """What the rows are made for: any interval, since each row says when its own ends."""
+        """The layout of the rows: any interval, since each row says when its own ends."""
         return "windows that changed"
 
     def note(self, state: TaskState, raw_key: bytes, window: Window, raw: bytes) -> None:

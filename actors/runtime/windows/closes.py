@@ -25,16 +25,16 @@ from stores._core.windows import PROGRESS_KEY, Progress, decode_progress, encode
 TimedStore = WindowStore[Any, Any] | JoinStore | ChangeStore
 """A store whose rows belong to stream time."""
 Found = list[tuple[Any, bytes]]
-"""What closes: a window or a side, and the encoded value."""
+"""Closing entries: a window or a side, and the encoded value."""
 
 
 def is_by_clock(stores: Iterable[TimedStore]) -> bool:
-    """Tell whether the windows of an actor go by the clock in place of stream time: all of them do, or none."""
+    """Return whether the windows of an actor go by the clock in place of stream time: all of them do, or none."""
     return any(isinstance(store, WindowStore) and goes_by_clock(store.windows) for store in stores)
 
 
 class Closes(Protocol):
-    """What closes in one store.
+    """The closes of one store.
 
     Attributes:
         prefix: what the rows that close begin with.

@@ -107,14 +107,14 @@ class JoinStore:
 
     @property
     def layout(self) -> str:
-        """What the rows are made for: rows of another join can't be read by it."""
+        """The layout of the rows: rows of another join can't be read by it."""
         after, before = (timedelta(milliseconds=span_ms) for span_ms in self.spans_ms)
         return f"a join, {self.how}, within {after if before == after else f'{before} before and {after} after'}"
 
     # --- messages --------------------------------------------------------------------------------------------------
 
     def is_closed(self, side: int, at_ms: int, time: WindowTime) -> bool:
-        """Tell whether the window of a record is closed."""
+        """Return whether the window of a record is closed."""
         return at_ms + self.spans_ms[side] <= time.closed_ms(self)
 
     def matches(self, ctx: Context, side: int) -> list[Match] | None:
@@ -190,7 +190,7 @@ class JoinStore:
     # --- what closes -----------------------------------------------------------------------------------------------
 
     def is_late(self, *_: Any) -> bool:
-        """Tell whether `ctx.late` holds: late records of a join never come to its function."""
+        """Return whether `ctx.late` holds: late records of a join never come to its function."""
         return False
 
     def closing_ms(self, row: bytes) -> int:
@@ -277,7 +277,7 @@ class OneStore(JoinStore):
 
     @property
     def layout(self) -> str:
-        """See `JoinStore.layout`."""
+        """The layout of the rows."""
         return f"a join of one with many, {self.how}, retention {timedelta(milliseconds=self.waits_ms)}"
 
     # --- messages --------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class OneStore(JoinStore):
     # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
-        """See `JoinStore.shown_key`; of what has an end, the time is that."""
+        """Return a row's key for people; of a row with an end, the time is that."""
         return ("one", self.decode_key(row[1:])) if row[:1] == ONES else super().shown_key(row)
 
     def shown_value(self, raw: bytes) -> Any:
@@ -421,7 +421,7 @@ class OneStore(JoinStore):
         return super().shown_value(raw)
 
     def shown_row(self, decode: Sequence[Callable[[bytes], Any]], row: bytes, raw: bytes) -> Any:
-        """See `JoinStore.shown_row`."""
+        """Return a row's value for people."""
         if raw[:1] == ONES:
             return [(one.at_ms, one.until_ms, decode[LEFT](one.value)) for one in decode_ones(raw)]
         if raw[:1] == CONTENT:
