@@ -193,7 +193,7 @@ class StateClient:
         return answer.value if answer.found else default
 
     async def lookup(self, store: str, key: Any, *, partition: int | None = None, as_of: int | None = None) -> Answer:
-        """Return what a store has of a key.
+        """Return a store's value of a key.
 
         Args:
             store: its name; a class actor's is the actor's.
@@ -316,7 +316,7 @@ class StateClient:
         return int(reply.content["count"])
 
     async def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
-        """Return what an actor's query says about a key; its arguments are anything that JSON can say.
+        """Return an actor's answer to a query about a key; the arguments are anything that JSON can say.
 
         Raises:
             StateUnavailableError: no worker could answer in time.

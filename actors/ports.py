@@ -127,7 +127,7 @@ class CommitBatch:
     size: int = 0
 
     def __str__(self) -> str:
-        """Return what errors call it."""
+        """Return the commit's name in errors."""
         return "commit of " + ", ".join(f"{source} at {one.offset}" for source, one in self.offsets.items())
 
 
@@ -142,7 +142,7 @@ class TaskLog(Protocol):
     """The writing side of one task. At most one call runs at a time."""
 
     async def fence(self) -> None:
-        """Return when no earlier commit of this worker can have an effect any more that isn't there now.
+        """Return when no earlier commit of this worker can take effect any more.
 
         Raises:
             BrokerUnavailableError: that isn't known.
@@ -165,7 +165,7 @@ class TaskLog(Protocol):
         """
 
     def ready_in_s(self) -> float:
-        """Return how long to gather records before a commit that isn't due; 0 if it may begin now."""
+        """Return seconds to gather records before a commit that isn't due; 0 if it may begin now."""
 
     def end(self) -> None:
         """Begin no further commit, and drop those that wait: the partition may be another member's."""
@@ -447,7 +447,7 @@ class Owners(Protocol):
         """Read the committed records up to the end as it is now."""
 
     def pause_of(self, actor: str, partition: int) -> Pause | None:
-        """Return what pauses a task, as of the last `latest` or `refresh`; None if nothing does."""
+        """Return a task's pause as of the last `latest` or `refresh`, None if there is none."""
 
     def released(self, actor: str) -> Sequence[Release]:
         """Return the feeds that an actor's event time goes on without, as of then."""
@@ -485,7 +485,7 @@ class TaskSink(Protocol):
         """Return the end of a partition as the last fetch saw it, without asking; None if unknown."""
 
     def stable_offset(self, source: TopicPartition) -> int | None:
-        """Return how far records can be fetched, as the last fetch since `start_from` saw it; None if there was none.
+        """Return the end of the records that can be fetched, as of the last fetch since `start_from`; None without one.
 
         Records of open transactions can't, where committed ones are read.
         """

@@ -103,7 +103,7 @@ def principal(security: Mapping[str, Any]) -> str:
 
 
 def lacking(error: BaseException | None, who: str, operation: Operation = DESCRIBE, *, name: str = "") -> str:
-    """Return which permission is missing according to an error of the client, "" if it isn't about one.
+    """Return the permission that is missing according to an error of the client, "" if the error isn't about one.
 
     `operation` is what a topic was needed for; the other resources have one each. `name` is the resource's, if the
     error doesn't have it.

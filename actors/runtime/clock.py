@@ -215,7 +215,7 @@ class PartitionClock:
         return wall_ms
 
     def rest_s(self, wait_s: float) -> float:
-        """Return how long a task rests that has something to do in `wait_s`.
+        """Return the seconds that a task with work in `wait_s` rests.
 
         While its time stands still, what waits for it would wake the task again and again.
         """

@@ -101,7 +101,7 @@ class CommandKey:
         return command
 
     def told_of(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
-        """Return what a record says to do with the internal message (actor, id) that stopped its partition.
+        """Return a record's command about the internal message (actor, id) that stopped its partition.
 
         `reached` is the offset up to which the partition is committed: a command from before is about an earlier stop.
 

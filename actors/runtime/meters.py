@@ -182,7 +182,7 @@ class TaskMeters:
         self.fences[reason] = self.fences.get(reason, 0) + 1
 
     def restore_begins(self, store: str, at_ms: int) -> RestoreMeter:
-        """Return what a restore reports to."""
+        """Return the meter of a restore."""
         meter = RestoreMeter(store, at_ms)
         self.restoring.append(meter)
         return meter

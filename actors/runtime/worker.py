@@ -454,6 +454,6 @@ class Worker:
 
 
 def _claimed(tasks: Mapping[TaskId, Task]) -> frozenset[TaskId]:
-    """Return those whose stores are whole now: a task that takes over again may restore from nothing."""
+    """Return the tasks whose stores are whole now: a task that takes over again may restore from nothing."""
     whole = (State.RUNNING, State.COMMITTING, State.HALTED)
     return frozenset(id for id, task in tasks.items() if task.state in whole)

@@ -218,7 +218,7 @@ def tick(lock: Lock, now_ms: int) -> Step:
 
 
 def due_ms(lock: Lock) -> int | None:
-    """Return when the next lease or wait is over, None if there is none."""
+    """Return the end of the next lease or wait, None if there is none."""
     ends = [holder.expires_ms for holder in lock.holders] + [waiter.deadline_ms for waiter in lock.waiters]
     return min(ends, default=None)
 

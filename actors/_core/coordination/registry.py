@@ -165,6 +165,6 @@ def _without(barrier: Barrier, gone: tuple[Party, ...]) -> Barrier:
 
 
 def due_ms(node: Node, group: Group, barrier: Barrier) -> int | None:
-    """Return when the next of them is over, None if none is."""
+    """Return the end of the next of them, None if there is none."""
     ends = [member.expires_ms for member in group.members] + [party.deadline_ms for party in barrier.waiting]
     return min(ends if node.expires_ms is None else [*ends, node.expires_ms], default=None)

@@ -49,7 +49,7 @@ def assign(members: Sequence[Member], tasks: Collection[TaskId]) -> dict[str, tu
 
 
 def identity_of(member: Member) -> tuple[str, str]:
-    """Return what members are ordered by."""
+    """Return the sort key of members."""
     return member.instance_id or member.member_id, member.member_id
 
 

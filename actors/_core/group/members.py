@@ -111,7 +111,7 @@ _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 
 
 def encode_member_data(member: Member) -> bytes:
-    """Return what a member sends with its JoinGroup; the member id isn't part of it, the group knows it."""
+    """Return the metadata in a member's JoinGroup, without the member id, which the group has."""
     owned = _partitions_by_actor(member.owned)
     held = {**dict.fromkeys(member.lags, 0), **member.on_disk}
     on_disk = _partitions_by_actor(held)

@@ -176,7 +176,7 @@ class _Placing:
         return self._members[index].follows and self._lag(task, index) > self._limits[task]
 
     def _interim(self, task: TaskId, counts: Sequence[int]) -> int:
-        """Return who has the task until its wanted owner is warm."""
+        """Return the owner of the task until its wanted owner is warm."""
         limit, last = self._limits[task], self._last.get(task)
         if last is not None and self._lag(task, last) <= limit:
             return last
@@ -244,7 +244,7 @@ _DECODER = msgspec.msgpack.Decoder(_CopiesData)
 
 
 def encode_copies(copies: Copies) -> bytes:
-    """Return what the leader tells a member beside its partitions: the copies that it shall keep. Empty for none.
+    """Return the leader's message to a member beside its partitions: the copies to keep. Empty for none.
 
     Its own only: the group's record, one message with all members' data, grows with tasks times copies.
     """

@@ -96,7 +96,7 @@ class CommitPolicy:
     max_bytes: int
 
     def at_s(self, oldest_s: float, ready_s: float) -> float:
-        """Return when to commit what a task that handles without a break began to handle at `oldest_s`.
+        """Return the time to commit of a task that handles without a break since `oldest_s`.
 
         After the interval it still waits until its worker is ready, for some intervals at most: tasks that begin each
         at their own time share no commit.

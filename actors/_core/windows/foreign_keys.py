@@ -65,7 +65,7 @@ def decode_answer(raw: bytes) -> Answer:
 
 
 def digest(raw: bytes) -> bytes:
-    """Return what tells one value from another one."""
+    """Return a digest of a value."""
     return blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 

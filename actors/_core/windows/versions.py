@@ -102,7 +102,7 @@ def decode_versions(raw: bytes) -> list[Version]:
 
 
 def segment_ms(history_ms: int) -> int:
-    """Return how long the segments of a history are."""
+    """Return the length of a history's segments."""
     return max(1, -(-history_ms // SEGMENTS))
 
 

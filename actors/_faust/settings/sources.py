@@ -56,7 +56,7 @@ class Known:
 
 
 def known_settings(faust_settings: Mapping[str, Any]) -> dict[str, Known]:
-    """Return what can be set, by the key of `pyproject.toml`; `faust_settings` are Faust's parameters by name."""
+    """Return the settings by their key in `pyproject.toml`; `faust_settings` are Faust's parameters by name."""
     found = {
         name: Known(name, of_faust(param), param.env_name or "")
         for name, param in faust_settings.items()
@@ -108,7 +108,7 @@ def read_settings(
 
 
 def environment_prefix(given: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """Return what the names of this app's variables begin with, by Faust's `env_prefix`."""
+    """Return the prefix of this app's variables, by Faust's `env_prefix`."""
     prefix = environment.get("APP_ENV_PREFIX", given.get("env_prefix")) or ""
     return f"{str(prefix).rstrip('_')}_" if prefix else ""
 
@@ -179,7 +179,7 @@ def unusable(
     origins: Mapping[str, str],
     getenv: Callable[[str], Any],
 ) -> ConfigurationError | None:
-    """Return which of Faust's settings has a value that Faust doesn't take, None if each is fine by itself.
+    """Return the setting of Faust's with a value that Faust doesn't take, None if each is fine by itself.
 
     Args:
         faust_settings: Faust's parameters by name.
@@ -206,7 +206,7 @@ def unusable(
 
 
 def _remedy(param: Any, value: Any) -> str:
-    """Return what may be written instead; empty if only Faust knows why the value isn't fit."""
+    """Return the values that may be written instead; empty if only Faust knows why the value isn't fit."""
     try:
         of_faust(param)(value)
     except ValueError as error:

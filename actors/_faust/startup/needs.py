@@ -218,7 +218,7 @@ def spared_text(spared: Iterable[Permission]) -> str:
 
 
 async def missing_needs(setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]) -> Lacks:
-    """Return what the app needs and doesn't have. It changes nothing.
+    """Return the needs that the cluster doesn't meet. Changes nothing.
 
     Raises:
         BrokerUnavailableError: no broker answers.

@@ -77,7 +77,7 @@ def exit_code(changes: Sequence[Change]) -> int:
 
 
 async def plan(setup: Setup, control: ControlPlane, free: int = GIVEN_PARTITIONS) -> list[Change]:
-    """Return what a deploy would change; `free` is the partition count of new topics that may have any.
+    """Return the changes of a deploy; `free` is the partition count of new topics that may have any.
 
     Raises:
         BrokerUnavailableError: no broker answers.

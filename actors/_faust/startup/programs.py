@@ -120,7 +120,7 @@ def windows_of(app: DeclaredApp) -> dict[str, str]:
 
 
 def contents_of(app: DeclaredApp) -> dict[str, str]:
-    """Return what the rows of each store of an app are."""
+    """Return the contents of each store of an app."""
     found = {
         name: "rows of a table" if isinstance(store, Table) else _values("values", store.aggregation)
         for name, store in app.stores.items()

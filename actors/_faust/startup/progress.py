@@ -137,7 +137,7 @@ class Lines:
 
 
 def owned_text(seen: StartupProgress) -> str:
-    """Return which partitions run, and which are halted."""
+    """Return the partitions that run, and those that are halted."""
     owned = "; ".join(f"{actor} {ranges(partitions)}" for actor, partitions in sorted(seen.owned.items()))
     if not seen.halted:
         return f"partitions of {owned}" if owned else "no partition: the group's other workers have all"

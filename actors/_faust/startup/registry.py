@@ -145,7 +145,7 @@ class StoreRegistry:
                 raise LostChangelogError(choice(f"topic {store.changelog}", store.lost))
 
     async def _facts(self, known: Mapping[str, StoreRecord]) -> list[StoreFacts]:
-        """Return what there is of the program's stores. A changelog that is recorded may not be seen for a moment."""
+        """Return the program's stores that exist. A changelog that is recorded may not be seen for a moment."""
         deadline_s = asyncio.get_running_loop().time() + SEEN_S
         while True:
             topics = await self._topics.existing(self._changelogs.values())

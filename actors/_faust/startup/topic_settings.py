@@ -240,7 +240,7 @@ async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Findin
 
 
 def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], policy: str) -> list[Finding]:
-    """Return what is wrong with the shape of a topic that is there: its number of partitions, its cleanup policy."""
+    """Return an existing topic's faults: in its number of partitions and its cleanup policy."""
     wrong = []
     count, like = found[need.name].partitions, found.get(need.like)
     wanted = need.partitions if like is None else like.partitions

@@ -13,7 +13,7 @@ Denied = Callable[[str, BrokerUnavailableError], None]
 
 
 async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[str, TopicInfo]:
-    """Return those of the topics that exist; `denied` is called for each that this user may not describe.
+    """Return the topics that exist; `denied` is called for each that this user may not describe.
 
     Raises:
         BrokerUnavailableError: no broker answers.

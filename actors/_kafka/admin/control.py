@@ -90,7 +90,7 @@ class ControlPlane(BrokerClient):
             raise ConfigurationError(f"{why}. {UPGRADE}")
 
     async def why_too_old(self) -> str:
-        """Return which requests that a worker sends the brokers lack, "" if they have all."""
+        """Return the worker's requests that the brokers lack, "" if they have all."""
         known = {key: highest for key, _, highest in (await self.ask_any(ApiVersionRequest())).api_versions}
         missing = [
             f"{name} {kind.API_VERSION} (it has {known.get(kind.API_KEY, 'none')})"
@@ -237,7 +237,7 @@ class ControlPlane(BrokerClient):
         return await self._answered("the cluster's id", ask)
 
     async def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return those of the topics that exist."""
+        """Return the topics that exist."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -251,7 +251,7 @@ class ControlPlane(BrokerClient):
         return await self._answered(f"topics {', '.join(wanted)}", ask)
 
     async def granted(self, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """Return what this user may do with topics, as bits by Kafka's codes, and whether they exist.
+        """Return this user's operations on topics, as bits by Kafka's codes, and whether the topics exist.
 
         A topic that the user may not describe has no bits, and may exist. A broker without an answer grants all.
         """
@@ -431,7 +431,7 @@ def _identity(info: TopicInfo) -> TopicIdentity:
 
 
 def _described(topic: TopicInfo | None) -> str:
-    """Return what a broker says a topic is, "" if the broker knows no ids. Replicas change while partitions move."""
+    """Return a topic's id and partitions, "" if the broker has no ids. Replicas change while partitions move."""
     if topic is None:
         return "none"
     return "" if topic.topic_id == NO_TOPIC_ID else f"{topic.topic_id} of {topic.partitions}"

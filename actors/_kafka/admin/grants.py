@@ -29,7 +29,7 @@ def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Opera
 async def missing_permissions(
     control: ControlPlane, wanted: Iterable[Permission], *, group: str, transactional_ids: Sequence[str]
 ) -> tuple[list[Permission], dict[str, tuple[int, bool]]]:
-    """Return those of the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
+    """Return the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
 
     `transactional_ids` are examples of the wanted prefixes. Brokers without access lists grant everything.
 

@@ -269,5 +269,5 @@ def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
 
 
 def taken_over_ms(owner: OwnerRecord) -> int:
-    """Return when the task was taken over, in Unix milliseconds."""
+    """Return the time of the takeover, Unix milliseconds."""
     return owner.at_ms

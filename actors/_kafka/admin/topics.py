@@ -79,7 +79,7 @@ class Topics:
         self._may_create = may_create
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return those of the topics that exist."""
+        """Return the topics that exist."""
         return await self._control.topics(names)
 
     async def ensure_compacted(
@@ -208,7 +208,7 @@ class Topics:
         return found
 
     async def denied(self, names: Iterable[str]) -> list[str]:
-        """Return those of the topics that this user may not create; creates none."""
+        """Return the topics that this user may not create; creates none."""
         topics = [NewTopic(name, 1, 1) for name in sorted(names)]
         response = await self._administer(
             "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)

@@ -222,7 +222,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         return end
 
     def stable_offset(self, source: TopicPartition) -> int | None:
-        """Return how far records can be fetched, None if no fetch since `start_from` told."""
+        """Return the end of the records that can be fetched, None if no fetch since `start_from` told."""
         partition = KafkaPartition(*source)
         if partition not in self._consumer.assignment():
             return None

@@ -72,7 +72,7 @@ class FetchedBytes:
 
 
 def uncompressible(batch: Any) -> Unreadable:
-    """Return what takes the place of a batch whose codec this process lacks."""
+    """Return the stand-in for a batch whose codec this process lacks."""
     codec = CODECS.get(batch.compression_type, f"codec {batch.compression_type}")
     return Unreadable(
         first_offset=batch.base_offset,
@@ -164,7 +164,7 @@ def dated(record: Any) -> Any:
 
 
 def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> Unreadable:
-    """Return what takes the place of damaged records; another fetch may mend a wrong checksum."""
+    """Return the stand-in for damaged records; another fetch may mend a wrong checksum."""
     return Unreadable(
         first_offset=first,
         offset=last,

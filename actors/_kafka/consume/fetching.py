@@ -65,7 +65,7 @@ class _Session(NamedTuple):
     partitions: Mapping[_Partition, tuple[int, int]] = {}
 
     def restarted(self) -> _Session:
-        """Return what the next fetch ends when it begins a session."""
+        """Return the session as the next fetch ends it to begin another."""
         return _Session(self.number)
 
 

@@ -45,7 +45,7 @@ def RAW(_: Any) -> Any:  # noqa: N802  a marker; it has to be callable to pass f
 async def fetched(
     consumer: AIOKafkaConsumer, *partitions: KafkaPartition, timeout_s: float, max_records: int | None = None
 ) -> Mapping[KafkaPartition, Sequence[Any]]:
-    """Return what `getmany` returns, and raise the error that ended the consumer's fetches, which `getmany` doesn't.
+    """Return the records of `getmany`, and raise the error that ended the consumer's fetches, which `getmany` doesn't.
 
     Raises:
         KafkaError: a fetch failed, or a broker's answer made no sense: it named a partition that wasn't asked for, say.

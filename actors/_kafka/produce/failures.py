@@ -74,7 +74,7 @@ class Throttle:
         return response
 
     def told(self, within_s: float) -> str:
-        """Return words about a quota if a broker applied one within so many seconds, "" otherwise."""
+        """Return a sentence about a quota that a broker applied within so many seconds, "" if there was none."""
         if time.monotonic() - self._at_s > within_s + self._told_s:
             return ""
         return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"

@@ -480,7 +480,7 @@ def _code_of_partitions(answer: Any) -> int:
 
 
 def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> int:
-    """Return what a coordinator says of the whole transaction.
+    """Return a coordinator's error about the whole transaction.
 
     Raises:
         PartsFailedError: it says something of some partitions.
@@ -497,7 +497,7 @@ def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> 
 
 
 def _receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
-    """Return where a batch's changelog records end.
+    """Return the end offsets of a batch's changelog records.
 
     Raises:
         KafkaError: a leader took records without saying where: they may be a repeat.

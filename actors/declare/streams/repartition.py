@@ -99,7 +99,7 @@ class Repartition:
 
 
 def forwarder(app: Any, inputs: Sequence[Any], late: Any) -> Any:
-    """Return what `late=` stands for: "drop" and "handle" as they are, a topic as a function that sends a record there.
+    """Return the meaning of `late=`: "drop" and "handle" as they are, a topic as a function that sends a record there.
 
     Key and value are the record's own bytes, so that they keep what their types don't know. Where the topic has another
     serializer than the input, what was decoded is encoded again.

@@ -349,7 +349,7 @@ def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -
 
 
 def timed(stores: Iterable[Any]) -> tuple[TimedStore, ...]:
-    """Return what goes by stream time of the stores that an actor lists."""
+    """Return the parts of an actor's stores that go by stream time."""
     found = (
         (store, store.changes, store.values and store.values.store)
         for store in stores

@@ -50,7 +50,7 @@ class InputQueue:
         self.left_at: int | None = None
 
     def records(self) -> Iterator[InputRecord]:
-        """Return all that waits, and leave it there."""
+        """Return the records that wait, and leave them there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
     def first(self) -> Sequence[InputRecord]:

@@ -120,7 +120,7 @@ class TaskTime:
     # --- looks -----------------------------------------------------------------------------------------------------
 
     def wants(self, counts: Mapping[str, int]) -> tuple[set[TopicPartition], set[TopicPartition], set[str]]:
-        """Return for which commits, ends and topics the next look asks.
+        """Return the commits, ends and topics that the next look asks for.
 
         `counts` are the numbers of partitions by topic, as of the last look.
         """

@@ -342,7 +342,7 @@ class Context:
         self._answers("forget_answer").forget(self)
 
     def answer_later(self) -> AnswerLater | None:
-        """Return what it takes to answer this question in a later message or timer of this key: keep it in the state.
+        """Return a handle to answer this question in a later message or timer of this key: keep it in the state.
 
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
 

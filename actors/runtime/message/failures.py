@@ -60,7 +60,7 @@ class PartlyFailedError(ActorsError):
 def as_record_error(
     error: BaseException, actor: str, source: TopicPartition, record: InputRecord, *, is_ending: bool
 ) -> RecordError:
-    """Return what a handler raised as an error that names the record.
+    """Return the handler's error as an error that names the record.
 
     Raises:
         TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.

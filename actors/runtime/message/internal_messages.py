@@ -103,7 +103,7 @@ class Punctuator(GoesWithCommits, Protocol):
         """Return the seconds until an internal message is due; 0 when one is due now, infinity when none is known."""
 
     def take(self) -> Sequence[InternalMessage]:
-        """Return what is due, a limited number at once. A message isn't returned again while it is in hand."""
+        """Return due messages, a limited number at once. A message isn't returned again while it is in hand."""
 
     def committed(self) -> None:
         """Note that all that was handled so far is committed."""

@@ -264,7 +264,7 @@ class Store(Generic[K, V]):
         return overlay
 
     def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
-        """Return what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
+        """Return the value that a write replaces. A newer program's value isn't replaced: it may run again."""
         held = overlay.get(raw_key)
         if held is not None and self.refuse_newer is not None:
             self._decoded(held, state, self.refuse_newer)

@@ -26,7 +26,7 @@ class HeldTimes:
                     self._readers[topic, task.partition] = task, now_ms - worker.at_ms
 
     def text(self, task: TaskStatus) -> str:
-        """Return what a task waits for, "" if for nothing: "waits for raw-data[3], which is at 12:04:11: why"."""
+        """Return the task's wait as text, "" if there is none: "waits for raw-data[3], which is at 12:04:11: why"."""
         feed = task.waits_for
         if feed is None or task.held_s < HELD_S:
             return ""

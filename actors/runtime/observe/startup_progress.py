@@ -74,7 +74,7 @@ class StartupWatch:
         self._moved: dict[tuple[str, int], tuple[int, float]] = {}
 
     def look(self, tasks: Iterable[Task], now_s: float) -> StartupProgress:
-        """Return what is to be seen now; `now_s` is the monotonic clock's."""
+        """Return the progress now; `now_s` is the monotonic clock's."""
         owned: dict[str, list[int]] = {}
         halted: list[str] = []
         waits: dict[str, list[TopicPartition]] = {}

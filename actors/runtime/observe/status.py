@@ -40,7 +40,7 @@ class Measured(Protocol):
     """A store that has figures about itself."""
 
     def figures(self) -> dict[str, int]:
-        """Return them by name."""
+        """Return the figures by name."""
 
 
 class InputEnds(Protocol):
@@ -374,7 +374,7 @@ def _lag(inputs: Sequence[InputStatus]) -> int | None:
 
 
 def _input(task: Task, source: TopicPartition, ends: InputEnds) -> InputStatus:
-    """Return how far an input is done with, and its end.
+    """Return the offset up to which an input is handled, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
     markers of transactions take offsets too.

@@ -138,7 +138,7 @@ class Tracing:
             contexts.detach(token)
 
     def asks(self, asks: Requests) -> Requests:
-        """Return what carries questions with their context."""
+        """Return a client that sends questions with their context."""
         return _TracedAsks(asks)
 
     def carried(self) -> dict[str, str]:

@@ -187,7 +187,7 @@ def make_key(raw_key: bytes, sequence: int) -> bytes:
 
 
 def line_bounds(raw_key: bytes) -> tuple[bytes, bytes]:
-    """Return what is before all keys of a line, and what is behind them."""
+    """Return the bounds before and behind all keys of a line."""
     return keys.line_bounds(PREFIX, raw_key)
 
 

@@ -96,7 +96,7 @@ class Lines:
         return len(self._parked)
 
     def wait_s(self) -> float:
-        """Return in how many seconds `look` finds something, infinity when nobody knows."""
+        """Return the seconds until `look` finds something, infinity if unknown."""
         if self._can_walk:
             return 0.0
         first_s = min(self._look_again_s, self._alarms[0][0] if self._alarms else math.inf)

@@ -85,7 +85,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         return _message_id(self)
 
     def record(self) -> InternalRecord:
-        """Return what its handler's context has in the place of the record."""
+        """Return the record of the message's context."""
         headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
         place = self.offset, self.timestamp_ms
         is_input = self.id is None
@@ -231,7 +231,7 @@ def is_slice(place: bytes) -> bool:
 
 
 def slices_of_line(line_key: bytes) -> bytes:
-    """Return what the keys of all slices of a line begin with."""
+    """Return the prefix of the keys of a line's slices."""
     return _SLICE + blake2b(line_key, digest_size=16).digest()
 
 

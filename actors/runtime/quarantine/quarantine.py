@@ -295,7 +295,7 @@ class Parked:
             logger.info("%s: %d are done with", where, count)
 
     def _command(self, state: TaskState, record: InputRecord) -> Command | None:
-        """Return what a control record says, None if that isn't for this actor or mustn't be obeyed."""
+        """Return a control record's command, None if it isn't for this actor or mustn't be obeyed."""
         try:
             command = self._commands.read(state.partition, record)
         except RefusedCommandError as error:

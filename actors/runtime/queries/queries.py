@@ -77,7 +77,7 @@ class HeldTask:
     staleness_ms: int | None = None
 
     def of(self, store: str) -> Held:
-        """Return one of its stores.
+        """Return one of the actor's stores.
 
         Raises:
             NotReadyError: it can't be read.
@@ -139,7 +139,7 @@ class StateReader:
         return self._task_of(TaskId(spec.name, partition)) is not None
 
     def state_of(self, spec: ActorSpec, partition: int) -> str | None:
-        """Return where the partition's task is in its life, None if it isn't assigned to this worker."""
+        """Return the state of the partition's task, None if the partition isn't assigned to this worker."""
         task = self._task_of(TaskId(spec.name, partition))
         return None if task is None else task.state.value
 

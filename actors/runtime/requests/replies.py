@@ -59,7 +59,7 @@ class ReplyTypes:
 
     @classmethod
     def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
-        """Return those of a function or class, None if nothing that it does gives an answer.
+        """Return the types of a function or class, None if it gives no answers.
 
         `resolve` gives a type's codec; it is called when the first message of the type comes.
         """
@@ -96,7 +96,7 @@ class ReplyTypes:
         return None if type_ is None else self._codec(type_)
 
     def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
-        """Return what reads the answer to a message, None if there is no answer to such messages."""
+        """Return the reader of answers to a message, None if there is no answer to such messages."""
         codec = self.codec_for(message)
         return None if codec is None else codec.decode
 
@@ -134,7 +134,7 @@ class _RequestHeaders:
 
     @classmethod
     def of(cls, record: InputRecord) -> _RequestHeaders | None:
-        """Return it, None for a message that isn't a question, or not one that can be answered."""
+        """Return the headers, None for a message that isn't a question, or not one that can be answered."""
         if not record.headers:
             return None
         headers = dict(record.headers)

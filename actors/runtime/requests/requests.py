@@ -194,7 +194,7 @@ class EncodedRequest:
         return cls(raw_key, raw_value, headers, decode, f"{kind} to actor {target.actor}, key {show_bytes(raw_key)}")
 
     def open(self, answer: ActorReply) -> Any:
-        """Return what the other handler returned.
+        """Return the other handler's answer.
 
         Raises:
             AskRejectedError: it raised `Rejected`.
@@ -258,7 +258,7 @@ def _text(raw_key: bytes) -> str:
 
 
 def _chain_in(ctx: Context) -> list[Link]:
-    """Return who waits for the message that is being handled."""
+    """Return the links that wait for the message that is being handled."""
     raw = next((raw for name, raw in ctx.headers if name == CHAIN), None)
     if raw is None:
         return []

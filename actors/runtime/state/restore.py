@@ -90,7 +90,7 @@ class Changelog:
     other_names: tuple[str, ...] = ()
 
     def kept(self, margin_ms: int) -> Retention:
-        """Return how long deletes are kept, where clocks may differ by `margin_ms`."""
+        """Return the retention of deletes, where clocks may differ by `margin_ms`."""
         return Retention(self.topic_id, self.delete_retention_ms, margin_ms)
 
 

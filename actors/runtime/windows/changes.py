@@ -139,7 +139,7 @@ class ChangeStore:
         return time_of(row)
 
     def expired_until(self, _: int) -> bytes:
-        """Return no row: each is removed when it is handed out."""
+        """Return b"": each row is removed when it is handed out."""
         return b""
 
     def expired_ms(self, _: bytes) -> int:

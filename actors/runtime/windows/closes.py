@@ -64,7 +64,7 @@ class Closes(Protocol):
 
 
 def closes_of(store: TimedStore) -> Closes:
-    """Return how what closes lies in a store."""
+    """Return the closes of a store."""
     if isinstance(store, OneStore):
         return _Ended(store)
     if isinstance(store, JoinStore):
@@ -75,7 +75,7 @@ def closes_of(store: TimedStore) -> Closes:
 
 
 def read_progress(store: TimedStore, state: TaskState) -> Progress:
-    """Return how far a store has come."""
+    """Return the progress of a store."""
     raw = state.overlays[store.rows].get(PROGRESS_KEY)
     return Progress() if raw is None else decode_progress(raw)
 

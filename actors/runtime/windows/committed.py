@@ -40,7 +40,7 @@ class CommittedTime:
     latest_ms: int
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
-        """Return up to which start (sessions: end) windows are past their retention."""
+        """Return the start (sessions: end) up to which windows are past their retention."""
         return self.stream_ms - store.kept_ms
 
 

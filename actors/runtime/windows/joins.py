@@ -218,7 +218,7 @@ class JoinStore:
         return records[one.place] if one.place < len(records) else None
 
     def result(self, raw: bytes) -> bytes:
-        """Return what `on_close_function` gets of a record: its value as it came."""
+        """Return the record's value for `on_close_function`, as it came."""
         return raw
 
     # --- for people ------------------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ class OneStore(JoinStore):
         return unmatched_parts(row).end_ms
 
     def expired_until(self, to_ms: int) -> bytes:
-        """Return no row: each is removed by itself."""
+        """Return b"": each row is removed by itself."""
         return b""
 
     # --- for people ------------------------------------------------------------------------------------------------

@@ -364,7 +364,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return time_of(row) * (1 if self._aligned is not None else self.segment_ms) - 1
 
     def result(self, raw: bytes) -> Any:
-        """Return what users see of a window's encoded value."""
+        """Return the users' value of a window's encoded value."""
         value = self.decode_value(raw)
         return value if self.aggregate is None else self.aggregate.result(value)
 
@@ -415,7 +415,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return found
 
     def _result(self, value: Any, encoded: bytes) -> Any:
-        """Return what users see of a value that was just encoded."""
+        """Return the users' value of a value that was just encoded."""
         # What is read back is equal, save for types that MessagePack doesn't tell apart.
         value = value if type(value) in _EXACT else self.decode_value(encoded)
         return value if self.aggregate is None else self.aggregate.result(value)

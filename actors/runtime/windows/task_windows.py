@@ -111,7 +111,7 @@ class _Closing:
         return self.by_former_grace(self.store.closing_ms(row))
 
     def by_former_grace(self, closing_ms: int) -> int:
-        """Return when a window is closed that the declared grace closes then."""
+        """Return the close by the former grace of a window that the declared grace closes at `closing_ms`."""
         grace_ms = self.store.grace_ms
         if self.closed_end_ms < 0 or closing_ms > self.closed_end_ms + self.closes.idle_ms + grace_ms:
             return closing_ms
@@ -483,7 +483,7 @@ class TaskWindows:
         return self.stream_ms if is_handled else self._earlier_ms
 
     def _handled_ms(self) -> int:
-        """Return up to which stream time all closes were handled: each may read, and add to, what was kept by then."""
+        """Return the stream time up to which all closes were handled: each may read and add to rows of then."""
         handled_ms = self.stream_ms
         for closing in self._closings.values():
             if not closing.waiting and closing.next_ms <= self.stream_ms:
