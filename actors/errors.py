@@ -97,11 +97,11 @@ class AskError(ActorsError):
 
 
 class AskTimeoutError(AskError):
-    """No answer came in time; whether the other actor handled the message isn't known."""
+    """No answer came in time; whether the other actor handled the message is unknown."""
 
 
 class AskClosedError(AskError):
-    """The client was closed before an answer came; whether the other actor handles the message isn't known."""
+    """The client was closed before an answer came; whether the other actor handles the message is unknown."""
 
 
 class AskRejectedError(AskError):

@@ -145,7 +145,7 @@ class TaskLog(Protocol):
         """Return when no earlier commit of this worker can take effect any more.
 
         Raises:
-            BrokerUnavailableError: that isn't known.
+            BrokerUnavailableError: that is unknown.
         """
 
     async def end_transaction_of(self, transactional_id: str) -> None:

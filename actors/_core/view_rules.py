@@ -32,7 +32,7 @@ def other_partitions(topic: str, held: int, found: int) -> str:
     """Say that a topic got partitions, and what to do."""
     return (
         f"topic {topic} has {found} partitions, the view holds {held}: keys may be in two of them, and which value is "
-        "the newer one can't be told. Make the topic anew with that many partitions and write all keys again, or close "
+        "the newer one is unknown. Create the topic again with that many partitions and write all keys again, or close "
         "the view, delete its folder and open it again if no key has moved"
     )
 

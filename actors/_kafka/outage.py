@@ -215,7 +215,7 @@ class Outages:
 
 
 def why_away(error: KafkaConnectionError) -> str:
-    """Return why brokers of the bootstrap list don't answer, "" where that isn't known."""
+    """Return why brokers of the bootstrap list don't answer, "" where that is unknown."""
     return str(error.args[0]) if error.args else ""
 
 

@@ -97,7 +97,7 @@ class CommandKey:
         except MALFORMED as error:
             raise RefusedCommandError(f"it can't be read: {error}") from error
         if secrets and command.before is None:
-            raise RefusedCommandError("it doesn't say what it is about (`before`)")
+            raise RefusedCommandError("`before` is missing, the offset up to which it applies")
         return command
 
     def told_of(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:

@@ -2,7 +2,7 @@
 
 A failure of some batches concerns their tasks: the others are committed together without them. Then each one whose
 content was refused is committed alone, and only what is refused alone is the task's own fault. After a transaction
-whose outcome isn't known, that is ended, and each of its tasks takes over again and looks. Those that waited had sent
+whose outcome is unknown, that is ended, and each of its tasks takes over again and looks. Those that waited had sent
 nothing and simply go on.
 
 A commit belongs to the member's generation when its transaction begins, whichever generation its task was assigned in.

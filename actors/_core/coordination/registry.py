@@ -75,7 +75,7 @@ def put(
 
 
 def keep(node: Node, session: str, expires_ms: int) -> Node | None:
-    """Move the end of an ephemeral node; None if it isn't there or is another session's."""
+    """Move the end of an ephemeral node; None if it is missing or is another session's."""
     if not is_own(node, session) or node.expires_ms is None:
         return None
     return msgspec.structs.replace(node, expires_ms=max(node.expires_ms, expires_ms))

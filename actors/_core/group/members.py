@@ -145,11 +145,11 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     """Read what `encode_member_data` wrote. Nothing that a member says of itself keeps the group from an assignment.
 
     Data of a newer version makes a member that owned nothing and has nothing on disk, as in a rolling upgrade. Data
-    that can't be read makes one that isn't known: another program is in the group.
+    that can't be read makes one that is unknown: another program is in the group.
     """
     raw = raw or b""
     if len(raw) > MAX_MEMBER_BYTES:
-        return Member(member_id, trouble=f"it says {len(raw)} bytes of itself", is_known=False)
+        return Member(member_id, trouble=f"its metadata has {len(raw)} bytes", is_known=False)
     try:
         if _VERSION_DECODER.decode(raw).version > MEMBER_DATA_VERSION:
             return Member(member_id)
@@ -157,7 +157,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     except MALFORMED:
         data = None
     if data is None or data.version != MEMBER_DATA_VERSION:
-        return Member(member_id, trouble="what it says of itself isn't what this package's workers say", is_known=False)
+        return Member(member_id, trouble="its metadata isn't that of this package's workers", is_known=False)
     address, trouble = data.address, ""
     try:
         address = origin_of(address) if address else ""

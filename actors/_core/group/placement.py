@@ -56,7 +56,7 @@ class Copies:
     """The copies of one member, and what else the leader tells it.
 
     `acceptable_lag` is what the leader goes by; `seen` which process of a static member the leader assigned for, 0 if
-    that isn't known; `refused` says, by topic, why the member gets no partitions of it. `handed_over` are the tasks
+    that is unknown; `refused` says, by topic, why the member gets no partitions of it. `handed_over` are the tasks
     that the member has to give up, and that nobody gets before it joins without them; `is_moving` says that some member
     has such, so that another rebalance follows at once. `may_keep` tells it to keep its tasks the next time it joins.
     """

@@ -21,7 +21,7 @@ class CommitMark:
     An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
     offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
 
-    `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
+    `now_ms` is the partition's time, Unix milliseconds, 0 where it is unknown. It is behind a dot in the nonce.
     `topics` are the topics' ids, behind a tilde, before the dot.
     `times` are behind further dots, in the marks of tasks whose event time others follow.
     """

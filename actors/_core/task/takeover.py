@@ -68,7 +68,7 @@ _MARKER = 1
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
     """Decide how a store reaches the end of its changelog.
 
-    `claimed_id` is the changelog's id at the partition's last commit; "" if that isn't known: then the store's counts.
+    `claimed_id` is the changelog's id at the partition's last commit; "" if that is unknown: then the store's counts.
 
     A changelog of windows may have lost all its records to the broker's retention. A store that has seen the last one
     has what they said.
@@ -196,7 +196,7 @@ def missed_tombstones(plan: Restore, kept: Retention, *, since_ms: int, now_ms: 
     may never see the delete, and its old copy of the key would come back. One offset between checkpoint and end is
     the transaction marker of the checkpoint's own commit: no delete fits in.
 
-    A checkpoint that is from the future by as much was written by a clock that was ahead: its age isn't known.
+    A checkpoint that is from the future by as much was written by a clock that was ahead: its age is unknown.
     """
     if plan.end - plan.start <= _MARKER:
         return False

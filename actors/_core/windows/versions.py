@@ -60,7 +60,7 @@ class Rows(Protocol):
     """The rows of the history, as a handler sees them."""
 
     def get(self, row: bytes) -> bytes | None:
-        """Return the value of a row, None where it isn't there."""
+        """Return the value of a row, None where it is missing."""
 
     def set(self, row: bytes, value: bytes) -> None:
         """Write a row."""

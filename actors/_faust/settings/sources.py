@@ -86,7 +86,7 @@ def read_settings(
         folder: where `pyproject.toml` is; the current folder when left out.
 
     Raises:
-        ConfigurationError: a setting isn't known or has a value that can't be used. The text has the place.
+        ConfigurationError: a setting is unknown or has a value that can't be used. The text has the place.
     """
     known = known_settings(faust_settings)
     found, origins = dict(given), dict.fromkeys(given, ARGUMENT)
@@ -120,7 +120,7 @@ def _in_file(known: Mapping[str, Known], folder: Path) -> Iterator[tuple[str, st
     except FileNotFoundError:
         return
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{file.absolute()} can't be read, so its settings aren't known: {error}") from error
+        raise ConfigurationError(f"{file.absolute()} can't be read, so its settings are unknown: {error}") from error
     tools = content.get("tool")
     table = tools.get("faust-actors", {}) if isinstance(tools, dict) else {}
     place = f"{file.absolute()} {TABLE}"

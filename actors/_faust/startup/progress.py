@@ -78,7 +78,7 @@ class Announcer:
         if worker.tasks:
             self._seen = worker.meters.rebalances
         elif worker.meters.rebalances <= self._seen:
-            what = "its members agree on who owns what" if self._seen else "to be let in by all its members"
+            what = "its members agree on the assignment of tasks" if self._seen else "to be let in by all its members"
             return [f"waiting for the group {self._group}: {what}"]
         return []
 

@@ -232,7 +232,7 @@ async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Findin
         found = await asked.existing(need.name for need in needs)
         configs = await asked.configs(found)
         seen = findings(setup, needs, found, configs, broker_count=control.broker_count)
-    wrong = [_wrong(need, "it isn't there", "; ".join(need.roles)) for need in needs if need.name not in found]
+    wrong = [_wrong(need, "it is missing", "; ".join(need.roles)) for need in needs if need.name not in found]
     for need in needs:
         if need.name in found:
             wrong += misshapen(need, found, configs[need.name].get("cleanup.policy", ""))

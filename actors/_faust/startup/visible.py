@@ -45,7 +45,7 @@ def required(stores: Mapping[str, str]) -> Denied:
         if topic in stores:
             raise ConfigurationError(
                 f"topic {topic}, the changelog of store {stores[topic]}, which this program doesn't have any more, "
-                "can't be read, so it isn't known whether it has state. Let the workers' user describe and "
+                "can't be read, so whether it has state is unknown. Let the workers' user describe and "
                 f"read it, or give it up with `faust state forget {stores[topic]}`"
             ) from error
 

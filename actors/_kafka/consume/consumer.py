@@ -208,7 +208,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             coordinator._start_heartbeat_task()
 
     def position(self, source: TopicPartition) -> int | None:
-        """Return the offset that is fetched next, None if it isn't known; of a partition that leaves, the last one."""
+        """Return the offset that is fetched next, None if it is unknown; of a partition that leaves, the last one."""
         assignment = self._consumer._subscription.subscription.assignment
         state = None if assignment is None else assignment.state_value(KafkaPartition(*source))
         return None if state is None else int(state.position)

@@ -157,7 +157,7 @@ def forgotten_static(instance_id: str) -> LostMembershipError:
     don't carry the id: an unknown member id after a successful join is the only sign.
     """
     return LostMembershipError(
-        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either another "
+        f"consumer_group_instance_id={instance_id!r} is unknown to the group: either another "
         "process uses the same id, or this one didn't answer for a session. Give each worker an id of its "
         "own, and restart this one"
     )

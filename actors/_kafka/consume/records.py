@@ -132,7 +132,7 @@ class _DamagedBatch:
 class _Batches:
     """Fetched records, as `_Batch`es.
 
-    A damaged batch is the last one: it may have ended an aborted transaction, and then it isn't known which records
+    A damaged batch is the last one: it may have ended an aborted transaction, and then it is unknown which records
     behind it are committed. The next fetch begins behind it, and brings that knowledge.
     """
 

@@ -458,7 +458,7 @@ class TransactionWriter:
             )
         if isinstance(error, ProducerOverError):
             return OutcomeUnknownError(
-                f"{what}: {error}: the broker doesn't know the producer or its transaction any more. {NOTHING_LOST}, "
+                f"{what}: {error}: the producer or its transaction is unknown to the broker. {NOTHING_LOST}, "
                 "with a new producer epoch. If it happens again and again, look for the transactional id in that "
                 "broker's log"
             )

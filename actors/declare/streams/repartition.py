@@ -154,7 +154,7 @@ def key_function(
 
 
 def field_type(value_type: Any, by: By) -> Any:
-    """Return the type of the field that a key is, without None; None if that isn't known."""
+    """Return the type of the field that a key is, without None; None if that is unknown."""
     try:
         hint = typing.get_type_hints(value_type).get(by) if isinstance(by, str) else None
     except Exception:

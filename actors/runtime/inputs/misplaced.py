@@ -132,8 +132,8 @@ class PlacedRecords:
         if isinstance(home, BaseException):
             return f"the topic's partitioner {name} raised {error_text(home)}"
         return (
-            f"it is in partition {self._source.partition}, and its key belongs in partition {home}: there puts it "
-            f"{name}, the topic's partitioner, with {count} partitions. The key would have state in both"
+            f"it is in partition {self._source.partition}, and its key belongs in partition {home} of {count} "
+            f"according to the topic's partitioner, {name}. The key would have state in both"
         )
 
     def _warn(self, record: InputRecord, home: int | BaseException) -> None:

@@ -323,7 +323,7 @@ class Context:
             timeout: how long to wait.
 
         Raises:
-            AskTimeoutError: no answer came in time; whether the other actor handles the message isn't known.
+            AskTimeoutError: no answer came in time; whether the other actor handles the message is unknown.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.
             AskCycleError: that key waits for an answer itself, and this message is a part of it.

@@ -153,8 +153,8 @@ class TaskStatus:
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
         overlay_bytes: about what is held in memory until the next commit.
         pending_timers: about how many, None if the actor has no timers.
-        parked: how many messages are parked, None if the actor parks none or it isn't known now.
-        parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
+        parked: how many messages are parked, None if the actor parks none or it is unknown now.
+        parked_effects: how many effects are parked, one a key; None if the actor has none or it is unknown yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
         late: by window store, how many messages came too late for all their windows; by table, for its history.
@@ -247,7 +247,7 @@ class WorkerStatus:
         assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
         clock_off_ms: how far the machine's clock is ahead of the time that is known, 0 while it is followed.
         brokers: how it gets on with them.
-        commit_interval_s: how long what is handled waits for its commit at most, None where that isn't known.
+        commit_interval_s: how long what is handled waits for its commit at most, None where that is unknown.
     """
 
     app: str
@@ -364,7 +364,7 @@ def _feed(feed: TopicPartition | None, time_ms: int) -> FeedStatus | None:
 
 
 def lag_of(task: Task, ends: InputEnds) -> int | None:
-    """Return how many records of all inputs wait, None where that isn't known."""
+    """Return how many records of all inputs wait, None where that is unknown."""
     return _lag([_input(task, source, ends) for source in task.sources])
 
 

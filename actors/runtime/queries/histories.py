@@ -23,7 +23,7 @@ _DELETED = deleted_row(b"")
 
 
 class BeforeHistoryError(ActorsError):
-    """A time is before the history: what was there then isn't known any more."""
+    """A time is before the history: what was there then is unknown."""
 
 
 class _Former:
@@ -35,7 +35,7 @@ class _Former:
         self._reader, self.read_bytes = reader, 0
 
     def get(self, row: bytes) -> bytes | None:
-        """Return the value of a row, None where it isn't there."""
+        """Return the value of a row, None where it is missing."""
         raw = self._reader.get(row)
         self.read_bytes += len(raw or b"")
         return None if raw is None else raw[METADATA_BYTES:]

@@ -91,7 +91,7 @@ def _held(partition: int, name: str, store: PartitionStore, now_ms: int, stalene
     except StoreError as error:
         raise NotReadyError(f"store {name}, partition {partition} can't be read: {error}") from error
     if position is None:
-        raise NotReadyError(f"store {name}, partition {partition} is being built anew")
+        raise NotReadyError(f"store {name}, partition {partition} is being rebuilt")
     return Held(partition, store, position, now_ms, staleness_ms)
 
 

@@ -243,7 +243,7 @@ async def carry(
         await clock.sleep(min(retry_s, max(0.0, until_s - clock.monotonic())))
     why = "" if failure is None else f" ({failure})"
     raise AskTimeoutError(
-        f"{what}: no answer within {timeout.total_seconds():g} s{why}: whether it is handled isn't known"
+        f"{what}: no answer within {timeout.total_seconds():g} s{why}: whether it is handled is unknown"
     ) from failure
 
 
@@ -304,7 +304,7 @@ class Waiting:
         """
         if self._count >= self._limit:
             raise BrokerUnavailableError(
-                f"{self._limit} questions of this process wait for their answers: ask less at a time, or look why "
+                f"{self._limit} questions of this process wait for their answers: ask less at a time, or find out why "
                 "nobody answers"
             )
         future: asyncio.Future[ActorReply] = asyncio.get_running_loop().create_future()

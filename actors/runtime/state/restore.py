@@ -99,8 +99,8 @@ class LastCommit:
     """A partition's last commit.
 
     Attributes:
-        epoch: of its owner, None if that isn't known.
-        changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
+        epoch: of its owner, None if that is unknown.
+        changelog_id: the id of the store's changelog as its owner knew it, "" if that is unknown.
         reached: for each input the offset behind the last record that is committed.
         is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
             owner took over. Brokers delete the offsets of an input with the input.
@@ -341,7 +341,7 @@ class Restorer:
             return
         why = why_not_followed(snapshot.position, bounds, self._clock.wall_ms(), changelog.kept(self._margin_ms))
         if why is not None:
-            raise SnapshotError(f"{why}: make it anew")
+            raise SnapshotError(f"{why}: make a new snapshot")
 
     async def _read(
         self,

@@ -211,7 +211,7 @@ class JoinStore:
         return segment_of(row) * self._segment_ms - 1 if row else -1
 
     def kept_at(self, overlay: Overlay, row: bytes) -> Kept | None:
-        """Return the record that a row says had no match; None if it isn't there any more."""
+        """Return the record that a row says had no match; None if it is missing."""
         one = unmatched_parts(row)
         raw = overlay.get(chunk_key(self.time_of(row) // self._segment_ms, one.side, one.chunk, one.raw_key))
         records = [] if raw is None else decode_chunk(raw).records

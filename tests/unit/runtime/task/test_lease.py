@@ -67,7 +67,7 @@ async def test_it_goes_on_in_the_next_generation_and_begins_anew_with_another_me
     assert lease.holds(ME, group.now_s)
     assert lease.holds(ME_AGAIN, group.now_s)
     assert not lease.holds(OTHER, group.now_s)
-    with pytest.raises(NotReadyError, match="doesn't know this worker"):
+    with pytest.raises(NotReadyError, match="this worker is unknown"):
         await lease.renew(OTHER)
     await lease.close()
 
