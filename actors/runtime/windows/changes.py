@@ -80,7 +80,7 @@ class ChangeStore:
 
     @property
     def layout(self) -> str:
-        """What the rows are made for: any interval, since each row says when its own ends."""
+        """The layout of the rows: any interval, since each row says when its own ends."""
         return "windows that changed"
 
     def note(self, state: TaskState, raw_key: bytes, window: Window, raw: bytes) -> None:
@@ -143,7 +143,7 @@ class ChangeStore:
         return time_of(row)
 
     def expired_until(self, _: int) -> bytes:
-        """Return no row: each is removed when it is handed out."""
+        """Return b"": each row is removed when it is handed out."""
         return b""
 
     def expired_ms(self, _: bytes) -> int:
