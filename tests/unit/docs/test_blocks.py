@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import os
 import re
@@ -84,6 +85,25 @@ def adds_up(code: Block, _: Path) -> None:
             driver.send(names["orders"], key="anna", value=amount)
         assert [sent.value for sent in driver.outputs(names["totals"])] == [2, 5]
         assert driver.get(names["spent"], "anna") == 5
+
+
+@runs("docs/how-to/from-faust.md", "The consumer")
+def a_consumer(code: Block, _: Path) -> None:
+    names = code.run({})
+    assert inspect.iscoroutinefunction(names["main"])
+
+
+@runs("docs/how-to/from-faust.md", "The consumer", 2)
+def a_consumer_with_state(code: Block, folder: Path) -> None:
+    adds_up(code, folder)
+
+
+@runs("docs/how-to/from-kafka-streams.md", "A word count")
+def counts_words(code: Block, _: Path) -> None:
+    names = code.run({})
+    with ActorTestDriver(names["app"]) as driver:
+        driver.send(names["lines"], key="1", value="a rose is a rose")
+        assert driver.items(names["seen"]) == {"a": 2, "rose": 2, "is": 1}
 
 
 @runs("docs/reference/actors.md", "Class actors")
