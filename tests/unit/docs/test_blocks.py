@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import json
 import os
 import re
@@ -17,7 +16,7 @@ import types
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -78,6 +77,7 @@ class Thing(msgspec.Struct):
 
 
 @runs("docs/reference/actors.md", "Function actors and stores")
+@runs("docs/how-to/from-faust.md", "The consumer", 2)
 def adds_up(code: Block, _: Path) -> None:
     names = code.run({})
     with ActorTestDriver(names["app"]) as driver:
@@ -90,12 +90,7 @@ def adds_up(code: Block, _: Path) -> None:
 @runs("docs/how-to/from-faust.md", "The consumer")
 def a_consumer(code: Block, _: Path) -> None:
     names = code.run({})
-    assert inspect.iscoroutinefunction(names["main"])
-
-
-@runs("docs/how-to/from-faust.md", "The consumer", 2)
-def a_consumer_with_state(code: Block, folder: Path) -> None:
-    adds_up(code, folder)
+    assert iscoroutinefunction(names["main"])
 
 
 @runs("docs/how-to/from-kafka-streams.md", "A word count")
