@@ -94,6 +94,8 @@ FOUND = (
     (5054, (), ("windows",)),
     # The oracle took the ids of timers for new ones where an operator had inputs handled again.
     (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
+    # The clock was set while a view was read for the first time: the worker ended as if that had taken as long.
+    (728, (), ("asks", "expiry", "parallel", "steps", "timers", "views")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
