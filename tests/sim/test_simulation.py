@@ -96,6 +96,8 @@ FOUND = (
     (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
     # The clock was set while a view was read for the first time: the worker ended as if that had taken as long.
     (728, (), ("asks", "expiry", "parallel", "steps", "timers", "views")),
+    # The oracle took stream time for that of the inputs before an offset which had been forgotten and set again.
+    (1071, (), ("asks", "expired", "expiry", "parallel", "poison", "queries", "retention", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
