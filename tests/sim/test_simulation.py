@@ -97,6 +97,8 @@ FOUND = (
     # Stream time wasn't written before a timer went by it: a parked message set one that the next owner never fired.
     (6313, (), ("park", "timers")),
     (7239, (), ("asks", "effects", "parallel", "park", "timers")),
+    # A timer that a refused record made due committed the record, and nobody was blamed for it.
+    (6831, (), ("effects", "refused", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
