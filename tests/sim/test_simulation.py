@@ -98,6 +98,11 @@ FOUND = (
     (5054, (), ("windows",)),
     # The oracle took the ids of timers for new ones where an operator had inputs handled again.
     (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
+    # Stream time wasn't written before a timer went by it: a parked message set one that the next owner never fired.
+    (6313, (), ("park", "timers")),
+    (7239, (), ("asks", "effects", "parallel", "park", "timers")),
+    # A timer that a refused record made due committed the record, and nobody was blamed for it.
+    (6831, (), ("effects", "refused", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
