@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from actors._core.partitioner import Partitioner
 from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
+from actors.errors import RecordError, UnreadableRecordError
 from stores.errors import StoreError
 from stores.ports import PartitionStore, SnapshotContent
 
@@ -46,32 +47,58 @@ class LogRecord(Protocol):
 InputRecord = LogRecord
 
 
-@dataclass(slots=True)
-class Unreadable:
-    """Stands in the place of a record that the client can't read, or of all that are left of a batch.
-
-    It has no key and no value, so that it is never taken for a message.
+@dataclass(slots=True, kw_only=True)
+class RefusedRecord:
+    """Stands in the place of a record that is refused before it is a message: without a value it is none.
 
     Attributes:
-        first_offset, offset: of the first and the last record that it stands for.
-        reason: why they can't be read, with their offsets if they are several.
-        remedy: what an operator may do, as a sentence.
+        offset: of the record.
         original: the record with what can be read of it; None if nothing can.
-        lacks_codec: whether this process lacks the codec, and another one might read it.
-        may_be_transient: whether it may be readable when it is fetched again.
+        error: why it is refused.
+        stops: the partition stops in front of it, whatever the actor's policy.
     """
 
-    first_offset: int
     offset: int
-    reason: str
-    remedy: str
     original: LogRecord | None = None
-    lacks_codec: bool = False
-    may_be_transient: bool = False
+    error: RecordError | None = None
+    stops: bool = False
     timestamp: int = 0
     key: bytes | None = None
     value: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
+
+    def failure(self, source: TopicPartition) -> RecordError:
+        """Return why it is refused, as an error about a record of an input."""
+        if self.error is None:
+            raise AssertionError("a record is refused for a reason")
+        return self.error
+
+
+@dataclass(slots=True, kw_only=True)
+class Unreadable(RefusedRecord):
+    """Stands in the place of a record that the client can't read, or of all that are left of a batch.
+
+    `stops` where this process lacks the codec, and another one might read it.
+
+    Attributes:
+        first_offset: of the first record that it stands for; `offset` is that of the last one.
+        reason: why they can't be read, with their offsets if they are several.
+        remedy: what an operator may do, as a sentence.
+        may_be_transient: whether it may be readable when it is fetched again.
+    """
+
+    first_offset: int
+    reason: str
+    remedy: str
+    may_be_transient: bool = False
+
+    def failure(self, source: TopicPartition) -> RecordError:
+        """See `RefusedRecord.failure`."""
+        key = None if self.original is None else self.original.key
+        topic, partition = source
+        failed = UnreadableRecordError(self.reason, topic=topic, partition=partition, offset=self.offset, key=key)
+        failed.remedy = self.remedy
+        return failed
 
 
 class Output(NamedTuple):

@@ -80,7 +80,7 @@ def uncompressible(batch: Any) -> Unreadable:
         reason=f"{_offsets_of(batch.base_offset, batch.next_offset - 1)} compressed with {codec}, which this process "
         "can't read",
         remedy="Install the extra that has the codec (pip install 'faust-actors[compression]') and restart",
-        lacks_codec=True,
+        stops=True,
     )
 
 

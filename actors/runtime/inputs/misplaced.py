@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from actors._core.logs import Reminders, error_text, escaping
 from actors._core.outside import EXITS
 from actors._core.partitioner import CRC32, MURMUR2
 from actors.errors import MisplacedRecordError, show_bytes
-from actors.ports import Clock, InputRecord
+from actors.ports import Clock, InputRecord, RefusedRecord
 from actors.runtime.commands import is_command
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.meters import TaskMeters
@@ -27,18 +26,6 @@ from actors.runtime.spec import ActorSpec
 logger = escaping(logging.getLogger(__name__))
 
 REMIND_S = 60.0
-
-
-@dataclass(slots=True)
-class MisplacedRecord:
-    """Stands in the place of a record that stops its partition; without a key and a value it is no message."""
-
-    offset: int
-    error: MisplacedRecordError
-    timestamp: int
-    key: bytes | None = None
-    value: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class PlacedRecords:
@@ -68,7 +55,8 @@ class PlacedRecords:
             self._meters.misplaced += 1
             if self._spec.misplaced == "stop":
                 self._is_stopped = True
-                return [*records[:place], MisplacedRecord(record.offset, self._error(record, home), record.timestamp)]
+                error, at_ms = self._error(record, home), record.timestamp
+                return [*records[:place], RefusedRecord(offset=record.offset, error=error, stops=True, timestamp=at_ms)]
             self._warn(record, home)
         return records
 

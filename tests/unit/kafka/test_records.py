@@ -169,7 +169,7 @@ def test_a_batch_whose_codec_is_missing_is_one_unreadable_record(codec, monkeypa
     taken, end = all_of(batch(0, range(4)) + signed(raw) + batch(9, [9]))
     assert [shown(record) for record in taken] == [0, 1, 2, 3, (4, 8), 9]
     assert end == 10
-    assert taken[4].lacks_codec
+    assert taken[4].stops
     assert "offsets 4 to 8 are compressed with" in taken[4].reason
     assert "faust-actors[compression]" in taken[4].remedy
 

@@ -22,6 +22,7 @@ from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine import quarantine as parked
 from actors.runtime.quarantine.quarantine import Parked, ParkedMessage
 from actors.runtime.spec import ActorSpec
+from actors.runtime.task.context import PoisonTracking
 from actors.runtime.task.handling import Handling
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
@@ -553,7 +554,7 @@ async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
     standing.fail(b"a", 0)
     told = b'{"actor":"work","what":"message","command":"retry"}'
 
-    handling = Handling(standing.spec, standing.parked, {}, lambda: True, asyncio.sleep)
+    handling = Handling(standing.spec, standing.parked, PoisonTracking(), lambda: True, asyncio.sleep)
     with pytest.raises(asyncio.CancelledError):
         await standing.parked.intercept(
             standing.state, InternalRecord(1, 0, b"a", b"1", [("fa-control", told)]), handling

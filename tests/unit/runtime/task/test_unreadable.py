@@ -60,7 +60,7 @@ def _as_read(record: StoredRecord) -> InputRecord:
         reason="it can't be read",
         remedy="Do something about it",
         original=record if record.value == b"header" else None,
-        lacks_codec=record.value == b"codec",
+        stops=record.value == b"codec",
     )
 
 
