@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from actors._core.partitioner import Partitioner
 from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
-from actors.errors import RecordError, UnreadableRecordError
+from actors.errors import RecordError
 from stores.errors import StoreError
 from stores.ports import PartitionStore, SnapshotContent
 
@@ -49,56 +49,28 @@ InputRecord = LogRecord
 
 @dataclass(slots=True, kw_only=True)
 class RefusedRecord:
-    """Stands in the place of a record that is refused before it is a message: without a value it is none.
+    """Stands in the place of a record that can't be handled, or of all that are left of an unreadable batch.
+
+    It has no value, so that it is never taken for a message.
 
     Attributes:
-        offset: of the record.
+        first_offset: of the first record that it stands for; None if `offset`, that of the last one, is.
+        error: why it is refused; the client leaves the error's topic and partition empty.
         original: the record with what can be read of it; None if nothing can.
-        error: why it is refused.
-        stops: the partition stops in front of it, whatever the actor's policy.
+        stops: the partition stops in front of it whatever the actor's policy.
+        may_be_transient: whether it may be readable when it is fetched again.
     """
 
     offset: int
+    error: RecordError
+    first_offset: int | None = None
     original: LogRecord | None = None
-    error: RecordError | None = None
     stops: bool = False
+    may_be_transient: bool = False
     timestamp: int = 0
     key: bytes | None = None
     value: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
-
-    def failure(self, source: TopicPartition) -> RecordError:
-        """Return why it is refused, as an error about a record of an input."""
-        if self.error is None:
-            raise AssertionError("a record is refused for a reason")
-        return self.error
-
-
-@dataclass(slots=True, kw_only=True)
-class Unreadable(RefusedRecord):
-    """Stands in the place of a record that the client can't read, or of all that are left of a batch.
-
-    `stops` where this process lacks the codec, and another one might read it.
-
-    Attributes:
-        first_offset: of the first record that it stands for; `offset` is that of the last one.
-        reason: why they can't be read, with their offsets if they are several.
-        remedy: what an operator may do, as a sentence.
-        may_be_transient: whether it may be readable when it is fetched again.
-    """
-
-    first_offset: int
-    reason: str
-    remedy: str
-    may_be_transient: bool = False
-
-    def failure(self, source: TopicPartition) -> RecordError:
-        """See `RefusedRecord.failure`."""
-        key = None if self.original is None else self.original.key
-        topic, partition = source
-        failed = UnreadableRecordError(self.reason, topic=topic, partition=partition, offset=self.offset, key=key)
-        failed.remedy = self.remedy
-        return failed
 
 
 class Output(NamedTuple):

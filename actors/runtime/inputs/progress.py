@@ -40,17 +40,6 @@ class InputProgress:
     def __post_init__(self) -> None:
         self.next_offset = self.handed_in_offset = self.committed_offset = self.completed.next_offset
 
-    def begin(self, offset: int) -> bool:
-        """See `CompletedOffsets.begin`."""
-        is_new = self.completed.begin(offset)
-        self.next_offset = self.completed.next_offset
-        return is_new
-
-    def finish(self, offset: int) -> None:
-        """See `CompletedOffsets.finish`."""
-        self.completed.finish(offset)
-        self.next_offset = self.completed.next_offset
-
     def skip_to(self, offset: int) -> None:
         """See `CompletedOffsets.skip_to`."""
         self.completed.skip_to(offset)

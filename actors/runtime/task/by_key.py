@@ -33,7 +33,7 @@ from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.task.context import MessageId
 from actors.runtime.task.handling import identity
-from actors.runtime.task.processor import TaskProcessor
+from actors.runtime.task.processor import Executor, TaskProcessor
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
 
 logger = escaping(logging.getLogger(__name__))
@@ -65,15 +65,14 @@ class KeyQueue:
     is_busy: bool = False
 
 
-class ByKey:
-    """Runs up to `concurrency` messages of a partition at once: see `actors.runtime.task.processor.Executor`."""
+class ByKey(Executor):
+    """Runs up to `concurrency` messages of a partition at once."""
 
     def __init__(self, processor: TaskProcessor) -> None:
-        self._processor, self._inbox = processor, processor.inbox
+        super().__init__(processor)
         self._shared = shared = processor.messages
         # A hook that is called outside of a message has no more rights than a message inside.
         shared.on_wait = lambda _: None
-        self._handling = processor.handling
         self._limit = processor.spec.concurrency
         self._window = max(LEAST_WINDOW, WINDOW * self._limit)
         self._readers = {store: OverlayReader(overlay) for store, overlay in shared.overlays.items()}
@@ -136,7 +135,9 @@ class ByKey:
                     if not (self.has_room and one.completed.may_begin(record.offset)):
                         return
                     self._admitted[one.index] = record.offset + 1
-                    if one.begin(record.offset):
+                    is_new = one.completed.begin(record.offset)
+                    one.next_offset = one.completed.next_offset
+                    if is_new:
                         self._admit(one, record)
                 self._pending.popleft()
 
@@ -179,12 +180,12 @@ class ByKey:
             raise asyncio.CancelledError
 
     @property
-    def has_waiting(self) -> bool:
+    def has_waiting(self) -> bool:  # type: ignore[override]
         """See `Executor.has_waiting`."""
         return bool(self._pending or self._inbox)
 
     @property
-    def is_working(self) -> bool:
+    def is_working(self) -> bool:  # type: ignore[override]
         """See `Executor.is_working`."""
         return bool(self._open) or self.has_waiting
 
@@ -204,7 +205,7 @@ class ByKey:
         return self._admitted[one.index], (record for of, record in self._pending if of is one)
 
     @property
-    def has_room(self) -> bool:
+    def has_room(self) -> bool:  # type: ignore[override]
         """Whether another message may be admitted: those behind one of their key that waits don't count.
 
         What they wait for may be behind them. Their number is bounded by `actors._core.task.completed.SPAN`.
@@ -349,8 +350,7 @@ class ByKey:
         elif queue.key is not None:
             del self._queues[queue.key]
         if in_flight.internal is None:
-            in_flight.one.finish(in_flight.record.offset)
-            self._note(in_flight.one, in_flight.record)
+            self._finished(in_flight.one, in_flight.record)
             return
         try:
             in_flight.internal.handled()
@@ -358,9 +358,11 @@ class ByKey:
             # It looks into a store, and nobody here could say what to do: the processor ends with it.
             self._error = error
 
-    def _note(self, one: InputProgress, record: InputRecord) -> None:
+    def _finished(self, one: InputProgress, record: InputRecord) -> None:
         """Note that a record's effects are in the shared overlays."""
         processor, scope = self._processor, self._processor.scope
+        one.completed.finish(record.offset)
+        one.next_offset = one.completed.next_offset
         processor.at, processor.handled = one, processor.handled + 1
         scope.source_offset = one.completed.reached - 1
         if scope.input is not None:

@@ -112,7 +112,8 @@ class Handling:
             RecordError: the partition has to stop. Records without readable keys can't be parked: later messages of
                 their keys couldn't wait.
         """
-        failed, original = record.failure(state.source), record.original
+        failed, original = record.error, record.original
+        failed.topic, failed.partition = state.source
         if record.stops or (original is None and self.spec.on_error.then == "park"):
             raise failed
         original = original or record

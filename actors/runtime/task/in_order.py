@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 
 from actors.errors import RecordError
 from actors.ports import InputRecord, Output, TopicPartition
@@ -14,7 +13,7 @@ from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import undecodable
 from actors.runtime.task.context import MessageId
 from actors.runtime.task.handling import identity
-from actors.runtime.task.processor import TaskProcessor
+from actors.runtime.task.processor import Executor, TaskProcessor
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
@@ -24,15 +23,11 @@ LOOPS_BETWEEN_DUE = 6  # iterations of the event loop: a fetch takes several, an
 _SIZE_MASK = 15  # how much is held is looked at every 16 messages
 
 
-class InOrder:
-    """See `actors.runtime.task.processor.Executor`."""
-
-    has_waiting = is_working = False
-    has_room = True
+class InOrder(Executor):
+    """Handles one message at a time."""
 
     def __init__(self, processor: TaskProcessor) -> None:
-        self._processor = processor
-        self._handling = processor.handling
+        super().__init__(processor)
         self._pause_s = 0.0
         timers, time = self._handling.timers, processor.time
         # By input, what a record moves on; none where nothing comes due by records.
@@ -41,9 +36,9 @@ class InOrder:
     async def advance(self) -> bool:
         """See `Executor.advance`."""
         processor = self._processor
-        if processor.inbox.is_paused:
+        if self._inbox.is_paused:
             return False
-        if processor.inbox:
+        if self._inbox:
             began_s = processor.clock.monotonic()
             await self.handle(processor.runs())
             await processor.punctuate(processor.clock.monotonic() - began_s)
@@ -69,7 +64,7 @@ class InOrder:
     async def _handle(self, runs: Iterable[Run]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
         processor, messages, scope = self._processor, self._processor.messages, self._processor.scope
-        undo, monotonic, inbox = scope.undo, processor.clock.monotonic, processor.inbox
+        undo, monotonic, inbox = scope.undo, processor.clock.monotonic, self._inbox
         is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
         is_special = self._is_special if is_watched else is_command
         for one, records in runs:
@@ -152,7 +147,7 @@ class InOrder:
 
         So which of a key's records finds a timer fired doesn't depend on the batches in which they came.
         """
-        processor, inbox = self._processor, self._processor.inbox
+        processor, inbox = self._processor, self._inbox
         self._go_home()
         while processor.may_take and not inbox.stopping and processor.due.take():
             await self.handle_due(MOST_DUE_S)
@@ -188,13 +183,13 @@ class InOrder:
                 messages.source = home
             internal.handled()
             await processor.commit_if_due(internal.record, is_careful=is_careful)
-            inbox, took_most_s = processor.inbox, min(max(took_s, DUE_S), MOST_DUE_S)
+            inbox, took_most_s = self._inbox, min(max(took_s, DUE_S), MOST_DUE_S)
             if inbox.stopping or inbox.is_paused or monotonic() - began_s >= took_most_s:
                 return
 
     async def let_pass(self, seconds: float) -> None:
         """See `Executor.let_pass`; what is before the message needn't wait for a commit."""
-        processor, inbox = self._processor, self._processor.inbox
+        processor, inbox = self._processor, self._inbox
         await processor.commit()
         until_s = processor.clock.monotonic() + seconds
         while (left_s := until_s - processor.clock.monotonic()) > 0.0 or inbox.is_paused:
@@ -222,12 +217,7 @@ class InOrder:
 
     async def _yield(self) -> None:
         processor = self._processor
-        await (processor.stay_paused() if processor.inbox.is_paused else processor.clock.sleep(0))
-
-    @property
-    def is_ending(self) -> bool:
-        """See `Executor.is_ending`."""
-        return self._processor.inbox.stopping
+        await (processor.stay_paused() if self._inbox.is_paused else processor.clock.sleep(0))
 
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:
@@ -240,17 +230,3 @@ class InOrder:
         if not is_loop:
             return None
         return self._handling.internal_id if (at := self.in_hand) is None else (at[0].topic, at[1])
-
-    def left_of(self, one: InputProgress) -> tuple[int, Iterable[InputRecord]]:
-        """See `Executor.left_of`."""
-        return one.next_offset, ()
-
-    def sweeping(self) -> AbstractContextManager[Callable[[bytes], bool]]:
-        """See `Executor.sweeping`."""
-        return nullcontext(lambda _: False)
-
-    async def finish(self) -> None:
-        """See `Executor.finish`."""
-
-    async def close(self) -> None:
-        """See `Executor.close`."""

@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Protocol
 
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import Event
@@ -38,8 +38,7 @@ from actors.errors import (
 )
 from actors.ports import CommitBatch, InputRecord, TopicPartition
 from actors.runtime.handlers.expiry import Sweeper
-from actors.runtime.inputs.inbox import take_in_order
-from actors.runtime.inputs.misplaced import PlacedRecords
+from actors.runtime.inputs.inbox import PlacedRecords, take_in_order
 from actors.runtime.inputs.progress import InputProgress, Run
 from actors.runtime.message.internal_messages import DueMessages
 from actors.runtime.state.stores import note_time, store_commit
@@ -55,51 +54,60 @@ SWEEP_AGAIN_S = 60.0
 _ROUNDING_S = 0.001
 
 
-class Executor(Protocol):
-    """How messages are handled: one after the other (`in_order`), or those of different keys at once (`by_key`)."""
+class Executor(ABC):
+    """How messages are handled: one after the other (`in_order`), or those of different keys at once (`by_key`).
+
+    Attributes:
+        has_waiting: records wait that can't be begun yet.
+        has_room: what is due between records may be begun.
+        is_working: something was begun that isn't handled, or waits.
+    """
+
+    has_waiting: bool = False
+    has_room: bool = True
+    is_working: bool = False
+
+    def __init__(self, processor: TaskProcessor) -> None:
+        self._processor, self._inbox, self._handling = processor, processor.inbox, processor.handling
+
+    @abstractmethod
+    async def advance(self) -> bool:
+        """Go on with what waits; return whether the loop begins again without a wait."""
+
+    @abstractmethod
+    async def handle_due(self, took_s: float) -> None:
+        """Handle what is due between records, after records that took so long."""
+
+    @abstractmethod
+    async def let_pass(self, seconds: float) -> None:
+        """Wait before a message is tried again; raise CancelledError if the task ends."""
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether records wait that can't be begun yet."""
+    @abstractmethod
+    def in_hand(self) -> tuple[TopicPartition, int] | None:
+        """The oldest input record that was begun and isn't finished, with its offset; None if there is none."""
 
-    @property
-    def has_room(self) -> bool:
-        """Whether what is due between records may be begun."""
-
-    @property
-    def is_working(self) -> bool:
-        """Whether something was begun that isn't handled, or waits."""
+    @abstractmethod
+    def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
+        """Return the message that an asyncio task handles; `is_loop`: it is the one that runs `work`."""
 
     @property
     def is_ending(self) -> bool:
         """Whether handlers are to end."""
-
-    @property
-    def in_hand(self) -> tuple[TopicPartition, int] | None:
-        """The oldest input record that was begun and isn't finished, with its offset; None if there is none."""
-
-    def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
-        """Return the message that an asyncio task handles; `is_loop`: it is the one that runs `work`."""
+        return self._inbox.stopping
 
     def left_of(self, one: InputProgress) -> tuple[int, Iterable[InputRecord]]:
         """Return the offset of an input before which all is begun, and what was taken from the inbox behind it."""
-
-    async def advance(self) -> bool:
-        """Go on with what waits; return whether the loop begins again without a wait."""
-
-    async def handle_due(self, took_s: float) -> None:
-        """Handle what is due between records, after records that took so long."""
-
-    async def let_pass(self, seconds: float) -> None:
-        """Wait before a message is tried again; raise CancelledError if the task ends."""
+        return one.next_offset, ()
 
     def sweeping(self) -> AbstractContextManager[Callable[[bytes], bool]]:
         """Leave the shared overlays alone meanwhile; the function given tells whether a key's message is handled."""
+        return nullcontext(lambda _: False)
 
-    async def finish(self) -> None:
+    async def finish(self) -> None:  # noqa: B027  nothing runs beside where one message is handled at a time
         """Let what runs come to its end."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Cancel what runs. May be called twice."""
 
 

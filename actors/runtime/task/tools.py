@@ -16,7 +16,6 @@ from actors.runtime.inputs.time_order import Follower, TimeOrder
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
-from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.effects import Effects
@@ -98,7 +97,22 @@ def assemble(context: TaskContext, stores: Sequence[Restored], inputs: Sequence[
         StorePart(spec.changelogs[store.name].topic, store, held.store, Overlay(held.store, scope, KEPT_VALUES))
         for store, held in zip(spec.stores, stores, strict=True)
     ]
-    state = make_state(context, inputs[0], scope, overlays={part.store: part.overlay for part in rows})
+    home = inputs[0]
+    state = TaskState(
+        actor=spec.name,
+        source=home.source,
+        home=home.source,
+        partition=context.partition,
+        partition_count=spec.partition_count,
+        scope=scope,
+        overlays={part.store: part.overlay for part in rows},
+        max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
+        resolve_output=own_outputs(spec, context.services.resolve_output),
+        outputs=[],
+        partitioner=spec.partitioner,
+        message_tag=home.topics.message_tag,
+        home_offset=home.next_offset,
+    )
     parts = TaskParts(inputs=inputs, at=at, stores=rows, state=state)
     timestamps = Timestamps(context.clock, spec.max_ahead_ms)
     _equip(context, parts, timestamps)
@@ -145,28 +159,6 @@ def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Calla
         return target
 
     return find if foreign else resolve
-
-
-def make_state(
-    context: TaskContext, home: InputProgress, scope: MessageScope, *, overlays: dict[Handle, Overlay]
-) -> TaskState:
-    """Make the state that all messages of a processor share; `home` is the actor's first input."""
-    spec = context.spec
-    return TaskState(
-        actor=spec.name,
-        source=home.source,
-        home=home.source,
-        partition=context.partition,
-        partition_count=spec.partition_count,
-        scope=scope,
-        overlays=overlays,
-        max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
-        resolve_output=own_outputs(spec, context.services.resolve_output),
-        outputs=[],
-        partitioner=spec.partitioner,
-        message_tag=home.topics.message_tag,
-        home_offset=home.next_offset,
-    )
 
 
 def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> None:

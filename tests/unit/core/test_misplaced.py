@@ -15,7 +15,7 @@ from actors._core.task.completed import CompletedOffsets
 from actors.client import StateClient, _Stores
 from actors.errors import MisplacedRecordError
 from actors.ports import RefusedRecord, TopicPartition
-from actors.runtime.inputs.misplaced import PlacedRecords
+from actors.runtime.inputs.inbox import PlacedRecords
 from actors.testing import ActorTestDriver
 
 PARTITIONS = 3

@@ -13,7 +13,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.errors import UnreadableLogError, UnreadableRecordError
-from actors.ports import InputRecord, OwnerRecord, TopicPartition, Unreadable
+from actors.ports import InputRecord, OwnerRecord, RefusedRecord, TopicPartition
 from actors.runtime.task.context import Inbox
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.log import StoredRecord
@@ -54,14 +54,11 @@ class World:
 def _as_read(record: StoredRecord) -> InputRecord:
     if record.value not in (b"header", b"batch", b"codec"):
         return record
-    return Unreadable(
-        first_offset=record.offset,
-        offset=record.offset,
-        reason="it can't be read",
-        remedy="Do something about it",
-        original=record if record.value == b"header" else None,
-        stops=record.value == b"codec",
-    )
+    original = record if record.value == b"header" else None
+    key = None if original is None else original.key
+    error = UnreadableRecordError("it can't be read", topic="", partition=-1, offset=record.offset, key=key)
+    error.remedy = "Do something about it"
+    return RefusedRecord(offset=record.offset, error=error, original=original, stops=record.value == b"codec")
 
 
 @CONCURRENCY
