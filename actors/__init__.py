@@ -18,11 +18,11 @@ Examples:
     [('command-17', 'backup')]
 """
 
-from actors import cli as _cli  # noqa: F401  it registers its commands with Faust
 from actors._core import aggregates
 from actors._core.task.policy import OnError
 from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window
 from actors._faust.app import App
+from actors._faust.extensions import WorkerExtension
 from actors._faust.views import View
 from actors.declare.options import ActorOptions
 from actors.declare.streams.windows import Every
@@ -110,6 +110,7 @@ __all__ = [
     "ViewTimeoutError",
     "Window",
     "WindowStore",
+    "WorkerExtension",
     "aggregates",
     "query",
     "receive",

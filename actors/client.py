@@ -28,7 +28,7 @@ from yarl import URL
 
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
-from actors._core.partitioner import MURMUR2, PARTITIONERS
+from actors._core.partitioner import PARTITIONERS
 from actors.errors import ActorsError
 from actors.http_client import HttpClient
 
@@ -412,8 +412,8 @@ class StateClient:
         if about is None or about["keys"] != kind or about["placement"] != "key":
             return None
         raw = key if isinstance(key, bytes) else key.encode()
-        # Workers of older releases don't say it. A function's name tells nothing: then any worker is asked.
-        partitioner = PARTITIONERS.get(about.get("partitioner", MURMUR2.name))
+        # A function's name tells nothing: then any worker is asked.
+        partitioner = PARTITIONERS.get(about["partitioner"])
         if partitioner is None:
             return None
         try:

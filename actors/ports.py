@@ -15,7 +15,6 @@ from actors._core.partitioner import Partitioner
 from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
 from actors.errors import RecordError
-from stores.errors import StoreError
 from stores.ports import PartitionStore, SnapshotContent
 
 Headers = Sequence[tuple[str, bytes]]
@@ -117,8 +116,6 @@ class CommitBatch:
         offsets: the task's offset in each input; empty if they stay as they are.
         changelogs: writes by topic.
         outputs: in order.
-        steps: the changelog writes in the order in which they have to become durable where a commit isn't atomic;
-            empty if they may in any.
         size: about how many bytes it takes.
     """
 
@@ -126,7 +123,6 @@ class CommitBatch:
     offsets: Mapping[TopicPartition, Committed]
     changelogs: Mapping[str, ChangelogWrites] = field(default_factory=dict)
     outputs: Sequence[Output] = ()
-    steps: Sequence[Mapping[str, ChangelogWrites]] = ()
     size: int = 0
 
     def __str__(self) -> str:
@@ -193,12 +189,11 @@ class Writer(Protocol):
         """See `TaskLog.end_transaction_of`."""
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        """Make all batches durable, as a whole where the guarantee is exactly once. `identity` owns their inputs.
+        """Make all batches durable as a whole. `identity` owns their inputs.
 
         Raises:
             BatchesRefusedError: nothing was committed, because of some of the batches.
-            StaleGenerationError: the offsets weren't committed, because the group has another generation; `fence` is
-                next. Exactly once, nothing was.
+            StaleGenerationError: nothing was committed, because the group has another generation; `fence` is next.
             OutcomeUnknownError: it failed, or may have: nothing but `fence` and `close` works then.
         """
 
@@ -370,7 +365,7 @@ class Following(Protocol):
 
 
 class TopicLogs(Logs, Protocol):
-    """What a view needs of the brokers."""
+    """What followers need of the brokers."""
 
     async def facts(self, topic: str) -> TopicFacts | None:
         """Return a topic's facts, None where there provably is no such topic."""
@@ -404,9 +399,9 @@ class OwnerRecord:
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
     last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
-    `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, "" where it has
-    no transactions, and `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has
-    by store the id of the topic that has its state. Older releases left these out.
+    `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, and
+    `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has by store the id of
+    the topic that has its state.
     """
 
     actor: str
@@ -497,10 +492,7 @@ class TaskSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActorRequest:
-    """A message that wants an answer. `id` is the same each time the same question is asked.
-
-    `older_id` is what earlier releases would have called it, None where they would call it the same.
-    """
+    """A message that wants an answer. `id` is the same each time the same question is asked."""
 
     id: str
     topic: str
@@ -508,7 +500,6 @@ class ActorRequest:
     key: bytes
     value: bytes
     headers: Sequence[tuple[str, bytes]]
-    older_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,5 +575,5 @@ class StoreProvider(Protocol):
     async def reopen(self, store: str, partition: int) -> None:
         """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
 
-    async def repair(self, store: str, partition: int, error: StoreError) -> None:
+    async def repair(self, store: str, partition: int, error: Exception) -> None:
         """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

@@ -7,7 +7,6 @@ from actors import App, Context
 app = App(
     os.environ.get("BENCH_APP", "bench"),
     broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"),
-    processing_guarantee=os.environ.get("BENCH_GUARANTEE", "exactly_once"),
 )
 commands = app.topic(os.environ.get("BENCH_INPUT", "bench-input"), key_type=bytes, value_type=bytes)
 runs = app.topic(os.environ.get("BENCH_OUTPUT", "bench-output"), key_type=bytes, value_type=bytes)

@@ -219,7 +219,6 @@ def _start_worker(brokers: str, folder: Path, port: int) -> subprocess.Popen[byt
         "KAFKA_URL": f"kafka://{brokers}",
         "BENCH_APP": "bench",
         "BENCH_OUTPUT": "bench-output",
-        "BENCH_GUARANTEE": "exactly_once",
         "WEB_PORT": str(port),
     }
     command = [sys.executable, "-m", "faust", "-A", "benchmarks.dedupe_app", "-D", str(folder / "bench")]

@@ -80,11 +80,6 @@ class Service:
             StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), WorkerClient(Hops())
         )
 
-    @property
-    def queries(self) -> Service:
-        """What the routes ask for."""
-        return self
-
     def _task(self, number: int, folder: Path) -> Task:
         settings: Any = type("Settings", (), {"queue_records": 1})
         nothing: Any = None
@@ -141,7 +136,7 @@ async def _measure(rounds: int, requests: int, at_once: list[int]) -> dict[str, 
     folder, port = Path(tempfile.mkdtemp(prefix="bench-")), free_port()
     app = _app(port)
     service: Any = Service(app, folder)
-    app._actor_service = service
+    app._actor_service = app.extensions["web"].queries = service
     server = app.web
     server.init_server()
     server.web_app.router.add_get("/plain", _plain)

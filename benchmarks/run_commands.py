@@ -47,9 +47,8 @@ class Result:
 @click.command()
 @click.option("--records", default=2_000_000, show_default=True)
 @click.option("--repeat", default=3, show_default=True)
-@click.option("--guarantee", type=click.Choice(["exactly_once", "at_least_once"]), default="exactly_once")
 @click.option("--profile", type=click.Path(), default=None, help="Write a py-spy profile (raw) of each run here.")
-def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None:
+def main(records: int, repeat: int, profile: str | None) -> None:
     """Measure the main job."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
@@ -58,14 +57,13 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
             plain = [asyncio.run(_plain_loop(cluster.bootstrap, records)) for _ in range(repeat)]
             results = []
             for number in range(repeat):
-                results.append(_run(cluster.bootstrap, folder, number, records, guarantee, profile))
+                results.append(_run(cluster.bootstrap, folder, number, records, profile))
                 click.echo(f"run {number + 1}: {results[-1].records_per_s:,.0f} records/s", err=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     rates = [result.records_per_s for result in results]
     report = {
         "records": records,
-        "guarantee": guarantee,
         "records_per_s": round(statistics.median(rates)),
         "min": round(min(rates)),
         "max": round(max(rates)),
@@ -97,7 +95,7 @@ async def _plain_loop(brokers: str, records: int) -> float:
     return records / took_s
 
 
-def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, profile: str | None) -> Result:
+def _run(brokers: str, folder: Path, number: int, records: int, profile: str | None) -> Result:
     output, app = f"bench-output-{number}", f"bench{number}"
     asyncio.run(make_topics(brokers, output, partitions=PARTITIONS))
     environment = {
@@ -105,7 +103,6 @@ def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, 
         "KAFKA_URL": f"kafka://{brokers}",
         "BENCH_APP": app,
         "BENCH_OUTPUT": output,
-        "BENCH_GUARANTEE": guarantee,
     }
     worker = start_worker("benchmarks.dedupe_app", folder / app, environment)
     spy = _spy(worker.pid, f"{profile}.{number}") if profile else None

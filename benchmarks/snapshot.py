@@ -32,7 +32,7 @@ PARTITIONS = 4
 DEADLINE_S = 600.0
 POLL_S = 0.01
 APP = "snapshotbench"
-CHANGELOG = f"{APP}-seen-changelog"
+CHANGELOG = f"{APP}--seen-changelog"
 ROOT = Path(__file__).resolve().parents[1]
 POOL = random.Random(1).randbytes(1 << 20)
 

@@ -54,7 +54,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together "
             "Committer._written",
         ),
-        ("actors/_kafka/produce/writer.py", "BatchWriter.write TransactionWriter._write"),
+        ("actors/_kafka/produce/writer.py", "TransactionWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
     "ask: ctx.ask to its reply": (

@@ -21,7 +21,7 @@ from typing import Any
 
 from playwright.async_api import Browser, Route, async_playwright
 
-from actors.runtime.observe.history import STEPS, Series
+from actors.web.dashboard.history import STEPS, Series
 from actors.web.dashboard.pages import MIME_TYPES
 from actors.web.dashboard.plots import draw
 from actors.web.dashboard.rendering import Pages

@@ -6,7 +6,7 @@ On the command line `python -m spark_replay --help`; in a notebook:
     import spark_replay
 
     spark = spark_replay.spark_session()
-    log = spark_replay.kafka(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
+    log = spark_replay.kafka(spark, "127.0.0.1:9092", "dispatcher--run-command-state-changelog")
     spark_replay.read_changelog(log).show()
     state = spark_replay.rebuild_state(log)
     keys = spark_replay.compare_exports(log, against=Path("exports"))

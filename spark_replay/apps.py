@@ -1,7 +1,7 @@
 """The user's app, found by its module's name: this package doesn't know what an app is made of.
 
-An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)` (see `spark_replay.fold.decoding`), and
-`replayer(actor)`, whose result has
+An app is whatever has `stores` and `actors`, mappings by name, and `decoder(store)` (see `spark_replay.fold.decoding`).
+`Replayer.of(app, actor)` in `actors.replay.replay`, which is imported by its name too, returns an object with
 
     actor, topics, group    names; several topics are inputs in the order of their declaration
     changelogs, others      by store, the changelog: of what follows from the input, of what also follows from time
@@ -11,7 +11,7 @@ An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)`
     topics_of(metadata)     of the topics that the commit of an offset was about: `input_id`, `changelog_id(store)`, and
                             `is_recreated`, `since`: the first epoch of the input if that replaced another topic
     run(partition, records, *, partition_count, starts, kept, until_ms, stores, topic_ids, metadata)
-                            the replay, as `actors.replay.replay.Replayer.run` describes it
+                            the replay, as `Replayer.run` describes it
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from spark_replay.errors import AppError
 from spark_replay.session import first_line
 
+REPLAYS = "actors.replay.replay"
 HERE = "here: is its folder on PYTHONPATH?"
 THERE = "where Spark runs it: hand it over with --py-files, or install it on the executors and set PYTHONPATH there"
 
@@ -45,7 +46,7 @@ def load_replayer(module: str, actor: str | None, *, where: str = HERE) -> Any:
         actor = names[0]
     if actor not in names:
         raise AppError(f"app {module} has no actor {actor!r}, it has {', '.join(names) or 'none'}")
-    return app.replayer(actor)
+    return importlib.import_module(REPLAYS).Replayer.of(app, actor)
 
 
 def load_app(module: str, *, where: str = HERE) -> Any:
@@ -76,7 +77,7 @@ def load_app(module: str, *, where: str = HERE) -> Any:
 
 
 def _is_app(value: Any) -> bool:
-    return callable(getattr(value, "replayer", None)) and hasattr(value, "actors")
+    return callable(getattr(value, "decoder", None)) and hasattr(value, "actors")
 
 
 def _listed(found: dict[str, Any]) -> str:

@@ -293,7 +293,7 @@ class Books:
 
     def _settle(self, topic: Topic, retention: Retention, planned: Mapping[int, _Planned]) -> None:
         ledger = before = self.ledgers.get(topic.name) or Ledger(
-            topic=topic.name, topic_id=topic.topic_id, batch=-1, asked_ms=0, starts=(), spans=()
+            topic=topic.name, topic_id=topic.topic_id, batch=-1, asked_ms=0, starts=(), spans=(), deletes=False
         )
         read_ms = _now_ms()
         for batch, plan in planned.items():

@@ -51,7 +51,7 @@ class DataFolder:
     Attributes:
         path: the folder.
         app: the app it belongs to.
-        id: made with the folder; "" in one that an earlier release made, until a worker opens it.
+        id: made with the folder.
     """
 
     def __init__(self, path: Path, about: _About, lock: int | None) -> None:
@@ -177,7 +177,7 @@ def if_copied(path: Path | str) -> str:
 class _About:
     app: str
     format: int
-    id: str = ""
+    id: str
 
 
 def _take_lock(path: Path) -> int:
@@ -223,8 +223,7 @@ def _settle_owner(path: Path, app: str) -> _About:
     about = _read_about(path)
     if about is not None:
         _check_app(path, about, app)
-        if about.id:
-            return about
+        return about
     made = _About(app, FORMAT_VERSION, uuid.uuid4().hex)
     try:
         write_atomically(path / _ABOUT, json.dumps(asdict(made)) + "\n")
@@ -236,7 +235,7 @@ def _settle_owner(path: Path, app: str) -> _About:
 def _read_about(path: Path) -> _About | None:
     try:
         raw: Any = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
-        return _About(str(raw["app"]), int(raw["format"]), str(raw.get("id", "")))
+        return _About(str(raw["app"]), int(raw["format"]), str(raw["id"]))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -209,7 +209,7 @@ class RocksStore(_Database):
             path: the database's folder.
             resources: memory to share with other databases; by default it has its own.
             identity: what it must have been made for, None for anything. A database without a position takes it, as
-                does one of an earlier release or another cluster, if its position is in the topic `changelog_id`.
+                does one without an identity or of another cluster, if its position is in the topic `changelog_id`.
             changelog_id: the id of the store's changelog, None for any.
             is_any_cluster: open one that was made for another cluster too. It can't be wiped then.
 

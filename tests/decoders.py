@@ -46,7 +46,6 @@ from actors.local_kafka.errors import LocalKafkaError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.observe import tracing
-from actors.runtime.observe.history import History
 from actors.runtime.outbox import calls as effect_calls
 from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.requests import replies as answers
@@ -55,8 +54,9 @@ from actors.runtime.timers import timers
 from actors.testing.fakes.log import StoredRecord
 from actors.web import front, workers
 from actors.web.access import callers
-from actors.web.dashboard import group, waiting
+from actors.web.dashboard import group
 from actors.web.dashboard import pages as dashboard_pages
+from actors.web.dashboard.history import History
 from actors.web.dashboard.plots import read_series
 from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
@@ -129,7 +129,10 @@ _EFFECT = msgspec.json.encode(
 )
 _COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
-_STORE = StoreRecord(store="s", changelog="c", at_ms=1, shapes=[{"a": 1}], former={1: [2]})
+_STORE = StoreRecord(
+    store="s", changelog="c", at_ms=1, topic_id="i", partitions=2, version=1, shapes=[{"a": 1}], former={1: [2]},
+    came_after=["t"], contents="values", windows="", is_given_up=False,
+)  # fmt: skip
 _OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, "t", "i", 3)
 _PAUSE = Pause(actor="a", partition=0, is_paused=True, at_ms=2, by="ann")
 _MEMBER = Member(
@@ -145,7 +148,8 @@ _SNAPSHOT = snapshot.SnapshotManifest(
     partitions=(snapshot.SnapshotPartition(0, _POSITION,
         (snapshot.SnapshotTable("partition-00000-0000.sst", 1, 2, 3),)),),
 )  # fmt: skip
-_LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=((Span(0, 5, exact=True),),))
+_SPANS = ((Span(0, 5, exact=True),),)
+_LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
 _PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
 _LIVE = (
@@ -231,7 +235,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "_chain_in": Decoder(lambda raw: asks._chain_in(_context(raw)), (b'[["a", 0, "k"]]',)),
     "_RequestHeaders.of": Decoder(
-        lambda raw: answers._RequestHeaders.of(_with(asks.ASK, asks.ASK_ID, asks.REPLY_TO, asks.DEADLINE)(raw)),
+        lambda raw: answers._RequestHeaders.of(_with(asks.ASK, asks.REPLY_TO, asks.DEADLINE)(raw)),
         (b"12",),
     ),
     "Waiting.deliver": Decoder(_deliver, (b"ok",)),
@@ -243,7 +247,7 @@ DECODERS: dict[str, Decoder] = {
     # what members of the group say, and offsets' metadata
     "decode_member_data": Decoder(lambda raw: decode_member_data("m", raw), (encode_member_data(_MEMBER),)),
     "decode_copies": Decoder(decode_copies, (encode_copies(_COPIES),)),
-    "parse_mark": Decoder(_text(commit.parse_mark), (b"1;2;abc.5;AQ==", b"1;2;abc")),
+    "parse_mark": Decoder(_text(commit.parse_mark), (b"1;2;abc~,0.5;AQ==", b"1;2;abc~,0")),
     "decode_finished": Decoder(_text(lambda text: progress.decode_finished(0, text)), (b"AQ==",), (ValueError,)),
     "read_series": Decoder(read_series, (msgspec.json.encode(History().series()).replace(b":-179", b":7"),), MALFORMED),
     # the owners' registry
@@ -255,13 +259,10 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: parked_entries.read_entry(lambda _: raw, b"k", 1, raw), (_PARKED, _HEAD), (NewerVersionError,)
     ),
     "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
-    "_entry": Decoder(lambda raw: lines._entry("message", 1, _with()(raw), raw), (_PARKED, _HEAD)),
-    "_entry effect": Decoder(lambda raw: lines._entry("effect", 1, _with()(raw), raw), (_EFFECT,)),
-    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.METADATA_HEADER)(raw), None), (b"",)),
+    "entry_of": Decoder(lambda raw: lines.entry_of("message", 1, raw, b""), (_PARKED, _HEAD)),
+    "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", 1, raw, b""), (_EFFECT,)),
+    "_written_by": Decoder(lambda raw: lines._written_by(raw, None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
-    "_decoded": Decoder(
-        lambda raw: waiting._decoded(waiting._Line("message", b"k", raw, 1), parked_entries.Summary), (_PARKED, _HEAD)
-    ),
     "decoded": Decoder(effect_calls.decoded, (_EFFECT,)),
     "_decoded timer": Decoder(
         timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)
@@ -338,7 +339,9 @@ DECODERS: dict[str, Decoder] = {
     "document snapshot": Decoder(
         _text(snapshot.decode_snapshot), (snapshot.encode_snapshot(_SNAPSHOT).encode(),), (ValueError,)
     ),
-    "_read_about": Decoder(_file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1}',), (StoreError,)),
+    "_read_about": Decoder(
+        _file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1, "id": "i"}',), (StoreError,)
+    ),
     # requests, and answers of other workers
     "many_body": Decoder(many_body, (b'{"keys": ["a", {"b": 1}], "encoding": "json", "partition": 1}',), (Problem,)),
     "arguments": Decoder(arguments, (b'{"a": [1, {"b": null}]}', b""), (Problem,)),

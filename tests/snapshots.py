@@ -34,7 +34,7 @@ def write_snapshot(
     manifest = SnapshotManifest(
         app=app,
         store=store,
-        changelog=changelog or f"{app}-{store}-changelog",
+        changelog=changelog or f"{app}--{store}-changelog",
         partition_count=partition_count,
         made_at_ms=0,
         partitions=tuple(made),

@@ -31,7 +31,8 @@ from actors.declare.declared import (
     takes_tombstones,
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name, name_store
-from actors.declare.names import changelog_topic
+from actors.declare.host import changelog_topic
+from actors.declare.names import check_app_id
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.repartition import By, Repartition, forwarder
@@ -43,7 +44,6 @@ from actors.declare.values.stored import store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
-from actors.replay.replay import Replayer
 from actors.runtime.handlers.actor import Actor, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
@@ -63,7 +63,7 @@ Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 class App(TableMethods, FaustApp):
     """A Faust app with actors.
 
-    Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
+    Takes Faust's settings and those of `ActorOptions`.
 
     Examples:
         >>> app = App("shop", broker="kafka://127.0.0.1:9092")
@@ -72,6 +72,7 @@ class App(TableMethods, FaustApp):
     """
 
     def __init__(self, id: str, **options: Any) -> None:
+        check_app_id(id)
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
         self.repartitions: dict[str, Repartition] = {}
@@ -99,10 +100,10 @@ class App(TableMethods, FaustApp):
         publish: Any = None,
         renamed_from: str | None = None,
     ) -> Store[Any, Any]:
-        """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
+        """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}--{name}-changelog`.
 
         Args:
-            name: letters, digits, `.`, `_` and `-`; unique in the app, among its tables too.
+            name: letters, digits, `.`, `_` and `-`; unique among the app's stores.
             key_type: what keys are; normally the input's `key_type`, so that the bytes are the same.
             value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
             key_serializer: a codec of Faust's; follows from the type when left out.
@@ -462,14 +463,6 @@ class App(TableMethods, FaustApp):
             raise UsageError(f"{store!r} is no store of this app, which has: {known}")
         return Decoder(store, changelog_topic(self, store), self.stores[store])
 
-    def replayer(self, actor: Any) -> Replayer:
-        """Return a replayer: it runs records of an actor's input through its handlers, without a broker.
-
-        Raises:
-            UsageError: the app has no such actor.
-        """
-        return Replayer.of(self, self.definition_of(actor), lambda: Setup(self))
-
     # --- inside ----------------------------------------------------------------------------------------------------
 
     @property
@@ -490,11 +483,11 @@ class App(TableMethods, FaustApp):
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_options(name, declared, options)
-        (topic, *others), sources, feeds = inputs_of(self, name, topics, options)
+        (topic, *others), feeds = inputs_of(self, name, topics, options)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
-                raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
+                raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self.app_id}")
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
@@ -536,7 +529,6 @@ class App(TableMethods, FaustApp):
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
             more_topics=tuple(others),
-            sources=sources,
             max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
             order=waiting,

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -14,14 +14,16 @@ import faust
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from faust.exceptions import ImproperlyConfigured
+from faust.types import ProcessingGuarantee
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
+from actors._faust.extensions import make_extensions
 from actors._faust.service import ActorService
+from actors._faust.settings.secrets import Secrets
 from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, unusable
 from actors._faust.startup.refusal import refuse
 from actors._faust.startup.running import running
-from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
@@ -32,8 +34,7 @@ from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.callables import check_callable
-from actors.runtime.observe.status import BrokersStatus, StatusInputs, WorkerStatus, worker_status
-from actors.web.panels import LockPanel
+from actors.runtime.observe.status import BrokersStatus, WorkerStatus, measured
 from stores._files import make_folder
 
 if TYPE_CHECKING:
@@ -99,12 +100,18 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self.topic_writers: dict[str, tuple[Any, ...]] = {}
-        self.panels: list[LockPanel] = []
-        """What other packages add to the dashboard."""
         self._actor_service: ActorService | None = None
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
-        super().__init__(id, **with_web_options(self.actor_options, faust_options))
+        self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)
+        super().__init__(id, **faust_options)
+
+    @property
+    def app_id(self) -> str:
+        """The app's id with its version: `conf.id`, known before the settings are read."""
+        id, options = self._default_options
+        version = options.get("version", 1)
+        return f"{id}-v{version}" if version > 1 else str(id)
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -199,36 +206,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Make a channel, as Faust does; handlers can't send to it."""
         return ActorChannel(self, **options)
 
-    def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a Faust table. Its changelog's name must not be a store's."""
-        self._check_table(name)
-        return super().Table(name, **options)
-
-    def GlobalTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a global table; else as `Table`."""
-        self._check_table(name)
-        return super().GlobalTable(name, **options)
-
-    def SetTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a table of sets; else as `Table`."""
-        self._check_table(name)
-        return super().SetTable(name, **options)
-
-    def SetGlobalTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a global table of sets; else as `Table`."""
-        self._check_table(name)
-        return super().SetGlobalTable(name, **options)
-
-    def _check_table(self, name: str) -> None:
-        if name in self.stores:
-            raise ConfigurationError(
-                f"table {name}: the app has a store of that name, and both would use the topic "
-                f"…-{name}-changelog: rename one"
-            )
-
     def _load_settings(self, *, silent: bool = False) -> Any:
         try:
-            return super()._load_settings(silent=silent)
+            conf = super()._load_settings(silent=silent)
         except (ValueError, TypeError, LookupError, ImportError, ImproperlyConfigured) as error:
             found = unusable(
                 self.Settings.SETTINGS,
@@ -240,6 +220,20 @@ class FaustApp(faust.App):  # type: ignore[misc]
             if found is None:
                 raise
             raise found from error
+        if conf.processing_guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+            place = self.setting_origins.get("processing_guarantee", ARGUMENT)
+            if conf.getenv("PROCESSING_GUARANTEE"):
+                place = "PROCESSING_GUARANTEE in the environment"
+            raise ConfigurationError(
+                f"{place}: processing_guarantee={conf.processing_guarantee.value} can't be used: exactly once is the "
+                "only mode, another would be no faster: leave the setting out"
+            )
+        if conf.id != self.app_id:
+            raise ConfigurationError(
+                f"version={conf.version} comes after the declarations of actors, which name topics by it: write "
+                f"App({self._default_options[0]!r}, version={conf.version})"
+            )
+        return conf
 
     def _load_settings_from_source(self, source: Any, *, silent: bool = False) -> dict[str, Any]:
         """Read a configuration object as Faust does; it is part of the program, so a file and a variable go first."""
@@ -287,23 +281,18 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """
         service = self.actor_service
         setup = service.setup
-        return worker_status(
-            service.meters,
-            service.tasks,
-            StatusInputs(
-                app=str(self.conf.id),
-                worker="" if setup is None else setup.worker,
-                address="" if setup is None else setup.address,
-                now_ms=self.actor_clock.wall_ms(),
-                partitions={} if service.worker is None else service.worker.partitions,
-                end_offset=service.end_offset,
-                position=service.position,
-                copies=service.copies,
-                assigned_copies=service.assigned_copies,
-                clock_off_ms=self.actor_clock.off_ms,
-                brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
-                commit_interval_s=self.conf.broker_commit_interval,
-            ),
+        return WorkerStatus(
+            app=str(self.conf.id),
+            worker="" if setup is None else setup.worker,
+            address="" if setup is None else setup.address,
+            at_ms=self.actor_clock.wall_ms(),
+            partitions={} if service.worker is None else dict(service.worker.partitions),
+            copies=service.copies,
+            assigned_copies=service.assigned_copies,
+            clock_off_ms=self.actor_clock.off_ms,
+            brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
+            commit_interval_s=self.conf.broker_commit_interval,
+            **measured(service.meters, service.tasks, service),
         )
 
     @functools.cached_property
@@ -330,9 +319,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return producer
 
     @functools.cached_property
-    def access_files(self) -> AccessFiles:
-        """The tokens and certificates that the settings name; read when they are first asked for."""
-        return AccessFiles(self)
+    def secrets(self) -> Secrets:
+        """The tokens and the worker's secret; read when they are first needed."""
+        return Secrets(self)
 
     @functools.cached_property
     def in_transaction(self) -> bool:
@@ -373,9 +362,10 @@ class FaustApp(faust.App):  # type: ignore[misc]
             self.finalize()
 
     def on_webserver_init(self, web: Any) -> None:
-        """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
+        """Have extensions add their routes; Faust may call this more than once."""
         super().on_webserver_init(web)
-        mount_web(self, web)
+        for extension in self.extensions.values():
+            extension.serve(web)
 
     def _create_directories(self) -> None:
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""

@@ -13,8 +13,7 @@ from actors._core.task.lifecycle import State
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ANY_TIME, Topics
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp
-from actors.declare.names import changelog_topic
+from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.values.codecs import key_codec, one_form, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition

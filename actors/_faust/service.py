@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.logs import escaping
+from actors._faust.databases import make_cache, open_on_disk
+from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors._faust.inputs import check_parked, ensure_repartitions, purge
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
-from actors._faust.startup.needs import check_needs, topic_needs
+from actors._faust.startup.needs import TopicNeed, check_needs, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
 from actors._faust.startup.progress import Announcer, reminding
 from actors._faust.startup.refusal import refuse
 from actors._faust.startup.registry import StoreRegistry
 from actors._faust.startup.topic_settings import check_topic_settings
-from actors._faust.views import View
 from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG, broker_time_ms, require_broker_time
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
@@ -43,7 +46,6 @@ from actors.runtime.clock import compare, watch
 from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.observe.history import History
 from actors.runtime.observe.late import report_late
 from actors.runtime.pauses import follow_pauses
 from actors.runtime.replicas.standby_state import StandbyState
@@ -54,13 +56,8 @@ from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.former_owners import settle_claims
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from actors.web.metrics import WorkerCollector
-from actors.web.queries.service import QueryService
-from stores.errors import ForeignDatabaseError, StoreError, StoreUnavailableError
+from stores.errors import StoreError
 from stores.folder import DataFolder, if_copied
-from stores.ports import PartitionStore
-from stores.rocks import RocksStore
-from stores.rocks_options import RocksResources
 
 logger = escaping(logging.getLogger(__name__))
 for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"):
@@ -71,6 +68,7 @@ STOP_S = 4.0
 """With what Faust itself needs, a worker is gone 5 s after SIGTERM, whatever its handlers and brokers do."""
 TASKS_STOP_S = 2.0
 SETTLE_S = 0.5
+EXTENSION_STOP_S = 0.5
 
 
 class ActorService(Service):  # type: ignore[misc]
@@ -88,20 +86,13 @@ class ActorService(Service):  # type: ignore[misc]
         self._source: KafkaSource | None = None
         self._late = LateSource()
         self._standbys: Standbys | None = None
-        self._control: ControlPlane | None = None
-        self._folder: DataFolder | None = None
-        self._cache: StoreCache | None = None
-        self._committer: Committer | None = None
-        self._views: list[View[Any, Any]] = []
+        self._connected: tuple[Setup, ControlPlane] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._dispatcher: asyncio.Task[None] | None = None
-        self._loop_watch: LoopWatch | None = None
-        self._watches: list[asyncio.Task[None]] = []
-        self.queries: QueryService | None = None
+        self._exits = contextlib.AsyncExitStack()
+        self._disk = contextlib.ExitStack()
+        self._is_late = False
         self.meters = WorkerMeters()
-        self.history = History()
-        self._collector = WorkerCollector(app)
-        self._announcer: Announcer | None = None
         super().__init__(**options)
 
     @property
@@ -144,18 +135,23 @@ class ActorService(Service):  # type: ignore[misc]
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
 
-    async def connect(self) -> None:
+    async def connect(self) -> tuple[Setup, ControlPlane]:
         """Reach the broker, before anything of Faust's tries to."""
         try:
             setup = self.setup = Setup(self.app)
             setup.check_settings()
             require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
-            control = self._control = await ControlPlane.open(setup.connection, setup.group)
+            control = await ControlPlane.open(setup.connection, setup.group)
+            self._connected = setup, control
+            # Last: neither the group nor the clients wait for databases.
+            self._at_end(self._disk.close)
+            self._at_end(control.close)
             await control.require_versions()
             user = setup.connection.principal or "the principal of its certificate"
             logger.info("connected as %s; brokers: %d", user, control.broker_count)
         except ActorsError as error:
             refuse(self.app, error)
+        return setup, control
 
     async def on_start(self) -> None:
         """Check settings, folder and topics, and join the group.
@@ -170,14 +166,14 @@ class ActorService(Service):  # type: ignore[misc]
         except asyncio.CancelledError:
             if not self.should_stop or is_cancelled():
                 await end(self._opening)
-                await self._close()
+                await self._exits.aclose()
                 raise
             # A signal came during the start: `on_stop` has ended it, and closes.
         except (ActorsError, StoreError) as error:
-            await self._close()
+            await self._exits.aclose()
             refuse(self.app, error)
         except BaseException:
-            await self._close()
+            await self._exits.aclose()
             raise
 
     async def on_stop(self) -> None:
@@ -186,101 +182,97 @@ class ActorService(Service):  # type: ignore[misc]
             async with asyncio.timeout(STOP_S):
                 # A start that went on would join the group after it was left, and stay in it until its session ends.
                 await end(self._opening)
-                await self._close()
+                await self._exits.aclose()
         except TimeoutError:
             logger.error("stopping took longer than %g s: what isn't committed will be handled again", STOP_S)
 
     # --- start -----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        if self._control is None or self.setup is None:
-            await self.connect()
-        setup = self.setup
-        if self._control is None or setup is None:
-            raise AssertionError("connect() gives a connection or ends the worker")
-        folder = self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
-        topics = setup.topics(self._control)
-        needs = topic_needs(setup)
-        async with reminding("waiting for what the brokers say of the app's topics and permissions"):
-            await check_needs(setup, self._control, topics, needs)
-            await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
-            made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
-            # A broker that is asked next needn't know yet what another worker has just made.
-            found = made | await setup.check_topics(topics)
-        logs = KafkaLogs(setup.connection, self._control)
-        owners = KafkaOwners(setup.owners_topic, logs)
-        own_id = setup.transactional_id(folder.id)
-        committer = self._committer = Committer(
-            setup.writer(own_id, if_copied(setup.folder)),
-            self.app.actor_options.commit_max_bytes,
-            longest_rest_s=float(self.app.conf.broker_commit_interval),
-            knows=self._control.knows,
-        )
-        # What a killed process of this data folder left open would hold back the registry.
-        async with reminding("waiting for the coordinator of this worker's transactions"):
-            await committer.fence()
-        changelogs = await self._ensure_changelogs(
-            setup, topics, found, StoreRegistry(setup, topics, logs, owners, self.app.actor_clock), owners
-        )
-        await setup.ensure_replies(topics)
-        await ensure_published(setup, topics, found)
-        outputs = await setup.outputs(topics)
-        specs = await setup.specs(found, changelogs, topics)
-        await check_topic_settings(setup, topics, needs, broker_count=self._control.broker_count)
-        warn_open_commands(specs)
-        warn_open_files(specs, self._control.broker_count)
-        resources = RocksResources(
-            block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
-            write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
-            databases=sum(spec.partition_count * len(spec.stores) for spec in specs),
-        )
-        cluster = await self._control.cluster_id()
-        cache = self._cache = StoreCache(
-            _opener(folder, resources, cluster, specs, is_any_cluster=setup.lost_changelog.restores),
-            folder.discard,
-        )
+        setup, control = self._connected or await self.connect()
+        folder = DataFolder.open(setup.folder, app=self.app.conf.id)
+        self._disk.callback(folder.close)
+        checked = await self._check_topics(setup, control)
+        clients = await self._open_clients(setup, control, checked.topics, folder)
+        specs, outputs = await self._specify(clients, checked)
+        cache = make_cache(setup, folder, specs, cluster=await control.cluster_id())
+        self._disk.callback(cache.close)
         async with reminding("waiting for the databases on this disk to be opened"):
-            await self._open_stores(folder, cache, specs)
+            await open_on_disk(cache, folder, specs)
         await self._open_views(setup)
         if not specs:
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
-        self._collector.show()
-        self._start_worker(setup, specs, logs, owners, outputs, own_id)
-        await self._join(setup, specs)
+        parts = self._make_worker(clients, specs, cache, outputs)
+        session_s = float(self.app.conf.broker_session_timeout)
+        loop_watch = LoopWatch(
+            warn_after_s=min(2.0, session_s / 4), session_timeout_s=session_s, on_overlong=parts.worker.held_up
+        )
+        self._note_end(parts, clients.committer, loop_watch)
+        await self._start_extensions(parts)
+        await self._join(parts, clients, cache)
         _collect_seldom()
-        self._watch_loop()
-        worker = self.worker
-        if worker is not None:
-            self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
-            self._dispatcher.add_done_callback(self._dispatched)
-            pauses = follow_pauses(owners, lambda: worker.tasks, self.app.actor_clock)
-            self._watches.append(asyncio.create_task(pauses, name="actors pauses"))
-            late = report_late(lambda: worker.tasks, self.app.actor_clock)
-            self._watches.append(asyncio.create_task(late, name="actors late records"))
-            samples = self.history.follow(lambda: worker.tasks, self._late, self.app.actor_clock)
-            self._watches.append(asyncio.create_task(samples, name="actors history"))
-            if made:
-                self._watches.append(asyncio.create_task(purge(topics, made, worker.tasks), name="actors purge"))
+        loop_watch.start()
+        self._follow(parts, checked)
+
+    async def _check_topics(self, setup: Setup, control: ControlPlane) -> _Checked:
+        topics = setup.topics(control)
+        needs = topic_needs(setup)
+        async with reminding("waiting for what the brokers say of the app's topics and permissions"):
+            await check_needs(setup, control, topics, needs)
+            await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
+            made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
+            # A broker that is asked next needn't know yet what another worker has just made.
+            inputs = made | await setup.check_topics(topics)
+        return _Checked(topics, needs, inputs, made)
+
+    async def _open_clients(self, setup: Setup, control: ControlPlane, topics: Topics, folder: DataFolder) -> _Clients:
+        logs = KafkaLogs(setup.connection, control)
+        owners = KafkaOwners(setup.owners_topic, logs)
+        own_id = setup.transactional_id(folder.id)
+        committer = Committer(
+            setup.writer(own_id, if_copied(setup.folder)),
+            self.app.actor_options.commit_max_bytes,
+            longest_rest_s=float(self.app.conf.broker_commit_interval),
+            knows=control.knows,
+        )
+        self._at_end(committer.close)
+        self._at_end(self.app.close_asks)
+        # What a killed process of this data folder left open would hold back the registry.
+        async with reminding("waiting for the coordinator of this worker's transactions"):
+            await committer.fence()
+        return _Clients(setup, control, topics, folder, logs, owners, committer, own_id)
+
+    async def _specify(
+        self, clients: _Clients, checked: _Checked
+    ) -> tuple[list[ActorSpec], Callable[[Any], OutputTopic]]:
+        """Make the topics that are missing, and return the actors and what finds their outputs."""
+        setup, topics, inputs = clients.setup, clients.topics, checked.inputs
+        registry = StoreRegistry(setup, topics, clients.logs, clients.owners, self.app.actor_clock)
+        changelogs = await self._ensure_changelogs(clients, inputs, registry)
+        await setup.ensure_replies(topics)
+        await ensure_published(setup, topics, inputs)
+        outputs = await setup.outputs(topics)
+        specs = await setup.specs(inputs, changelogs, topics)
+        broker_count = clients.control.broker_count
+        await check_topic_settings(setup, topics, checked.needs, broker_count=broker_count)
+        warn_open_commands(specs)
+        warn_open_files(specs, broker_count)
+        return specs, outputs
 
     async def _ensure_changelogs(
-        self,
-        setup: Setup,
-        topics: Topics,
-        inputs: Mapping[str, TopicInfo],
-        registry: StoreRegistry,
-        owners: KafkaOwners,
+        self, clients: _Clients, inputs: Mapping[str, TopicInfo], registry: StoreRegistry
     ) -> dict[str, TopicInfo]:
-        """Make the changelogs that are missing once it is certain that they are this app's, and check the others."""
+        """Compare the program with what is recorded, make the changelogs that are missing, and record them."""
+        setup, topics = clients.setup, clients.topics
         settings = setup.changelog_settings
         await topics.ensure_compacted({setup.owners_topic: 1}, settings, BROKER_TIME_CONFIG)
         require_broker_time(setup.owners_topic, (await topics.configs([setup.owners_topic]))[setup.owners_topic])
         await self._watch_clock(setup)
-        if self._control is None or self._committer is None:
-            raise AssertionError("the worker connects first")
         async with reminding("waiting for the registry of the app's stores"):
-            await settle_claims(self._control, owners, self._committer.new_log(), self.app.actor_clock)
-            await registry.claim()
+            log = clients.committer.new_log()
+            await settle_claims(clients.control, clients.owners, log, self.app.actor_clock)
+            await registry.check()
         await check_parked(self.app, topics, inputs)
         changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings, kept_ms=setup.kept_ms())
         await registry.confirm(changelogs)
@@ -293,38 +285,23 @@ class ActorService(Service):  # type: ignore[misc]
             return await broker_time_ms(setup.connection, setup.owners_topic)
 
         await compare(self.app.actor_clock, ask)
-        self._watches.append(asyncio.create_task(watch(self.app.actor_clock, ask), name="actors clock"))
+        self._run(watch(self.app.actor_clock, ask), "clock")
 
     async def _open_views(self, setup: Setup) -> None:
         """Open the app's views, so that handlers find them at their topics' ends."""
         for view in self.app.views:
-            self._views.append(view)
+            self._at_end(view.close)
             async with reminding(f"waiting for the view of topic {view.topic}, which is read to its end"):
                 await view.open_in_worker(self.app, setup.views_folder)
 
-    async def _open_stores(self, folder: DataFolder, cache: StoreCache, specs: list[ActorSpec]) -> None:
-        """Open what is on disk: the assignment prefers partitions whose state is here."""
-        for spec in specs:
-            for store in spec.stores:
-                for partition in folder.partitions_on_disk(store.name):
-                    if partition < spec.partition_count:
-                        await _try_open(cache, store.name, partition)
-
-    def _start_worker(
-        self,
-        setup: Setup,
-        specs: list[ActorSpec],
-        logs: KafkaLogs,
-        owners: KafkaOwners,
-        outputs: Callable[[Any], OutputTopic],
-        own_id: str | None,
-    ) -> None:
-        if self._control is None or self._cache is None or self._committer is None:
-            raise AssertionError("the worker starts after its parts")
+    def _make_worker(
+        self, clients: _Clients, specs: list[ActorSpec], cache: StoreCache, outputs: Callable[[Any], OutputTopic]
+    ) -> StartingWorker:
+        setup, logs, owners = clients.setup, clients.logs, clients.owners
         clock = self.app.actor_clock
         margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
         services = TaskServices(
-            group=self._control,
+            group=clients.control,
             logs=logs,
             owners=owners,
             restorer=Restorer(
@@ -333,56 +310,48 @@ class ActorService(Service):  # type: ignore[misc]
                 clock_skew_margin_ms=margin_ms,
                 snapshots=setup.snapshots,
                 lost=setup.lost_changelog,
-                are_owners_fenced=setup.exactly_once,
             ),
-            stores=self._cache,
+            stores=cache,
             sink=self._late,
             clock=clock,
             resolve_output=outputs,
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
             release=self._release_standby,
-            former_id=setup.former_id if setup.exactly_once else None,
+            command_id=setup.command_id,
         )
-        self.worker = Worker(
+        worker = self.worker = Worker(
             specs,
             source=self._late,
             services=services,
-            task_settings=setup.task_settings(own_id),
+            task_settings=setup.task_settings(clients.own_id),
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
-            member=self._committer.member,
-            task_log=self._committer.new_log,
+            member=clients.committer.member,
+            task_log=clients.committer.new_log,
             on_failure=self._fail,
             meters=self.meters,
         )
-        self._standbys = make_standbys(
+        standbys = self._standbys = make_standbys(
             setup,
             specs,
-            worker=self.worker,
-            stores=self._cache,
-            control=self._control,
+            worker=worker,
+            stores=cache,
+            control=clients.control,
             restorer=services.restorer,
             clock=clock,
             ask_for_rebalance=self._ask_for_rebalance,
         )
-        outages = setup.connection.outages
-        self._announcer = Announcer(self.worker, group=setup.group, away=lambda: outages.away)
-        self._announcer.start()
-        if self.app.conf.web_enabled and self.app.actor_options.queries:
-            self.queries = QueryService(
-                setup,
-                specs,
-                worker=self.worker,
-                standbys=self._standbys,
-                control=self._control,
-                owners=owners,
-                clock=clock,
-            )
+        return StartingWorker(
+            setup=setup, specs=specs, worker=worker, standbys=standbys, control=clients.control, owners=owners
+        )
 
-    async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
-        worker, cache, standbys, folder = self.worker, self._cache, self._standbys, self._folder
-        if worker is None or cache is None or standbys is None or folder is None:
-            raise AssertionError("the group is joined last")
+    async def _start_extensions(self, parts: StartingWorker) -> None:
+        for name, extension in self.app.extensions.items():
+            self._at_end(functools.partial(_stop, name, extension))
+            await extension.start(parts)
+
+    async def _join(self, parts: StartingWorker, clients: _Clients, cache: StoreCache) -> None:
+        setup, specs, worker, standbys = parts.setup, parts.specs, parts.worker, parts.standbys
         assignor = ActorAssignor(
             instance_id=setup.instance_id or "",
             address=setup.address,
@@ -392,7 +361,7 @@ class ActorService(Service):  # type: ignore[misc]
             declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
             leaving=lambda: worker.leaving,
-            transactional_id=setup.transactional_id(folder.id) or "",
+            transactional_id=clients.own_id,
         )
 
         def assigned(
@@ -408,7 +377,11 @@ class ActorService(Service):  # type: ignore[misc]
 
         async def revoked() -> None:
             await worker.revoked()
-            await self._settle()
+            await _settle(clients.committer)
+
+        def counted(counts: Mapping[str, int]) -> None:
+            worker.grown(counts)
+            setup.grown(counts)
 
         standbys.start()
         self._late.source = self._source = await KafkaSource.open(
@@ -425,15 +398,10 @@ class ActorService(Service):  # type: ignore[misc]
                 room=worker.room,
                 lost=worker.lost,
                 failed=self._fail,
-                counted=self._counted,
+                counted=counted,
             ),
         )
         ask_if_unheard(specs, assignor, self._ask_for_rebalance)
-
-    def _counted(self, counts: Mapping[str, int]) -> None:
-        if self.worker is not None and self.setup is not None:
-            self.worker.grown(counts)
-            self.setup.grown(counts)
 
     async def _release_standby(self, actor: str, partition: int) -> None:
         if self._standbys is not None:
@@ -447,7 +415,7 @@ class ActorService(Service):  # type: ignore[misc]
 
     def _dispatched(self, dispatcher: asyncio.Task[None]) -> None:
         """Notice the dispatcher's end: a loop that ended in silence would leave an idle worker."""
-        if dispatcher.cancelled() or self.worker is None:
+        if dispatcher.cancelled():
             return
         error = dispatcher.exception()
         if error is not None:
@@ -455,11 +423,19 @@ class ActorService(Service):  # type: ignore[misc]
         elif not self.should_stop:
             self._fail(RuntimeError("the dispatcher ended although the worker runs"))
 
-    def _watch_loop(self) -> None:
-        session_s = float(self.app.conf.broker_session_timeout)
-        held_up = {} if self.worker is None else {"on_overlong": self.worker.held_up}
-        self._loop_watch = LoopWatch(warn_after_s=min(2.0, session_s / 4), session_timeout_s=session_s, **held_up)
-        self._loop_watch.start()
+    def _follow(self, parts: StartingWorker, checked: _Checked) -> None:
+        """Run what the worker does beside its tasks."""
+        worker, clock = parts.worker, self.app.actor_clock
+        self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
+        self._dispatcher.add_done_callback(self._dispatched)
+        self._run(follow_pauses(parts.owners, lambda: worker.tasks, clock), "pauses")
+        self._run(report_late(lambda: worker.tasks, clock), "late records")
+        if checked.made:
+            self._run(purge(checked.topics, checked.made, worker.tasks), "purge")
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something until the worker ends."""
+        self._at_end(functools.partial(end, asyncio.create_task(work, name=f"actors {name}")))
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ActorsError):
@@ -468,49 +444,87 @@ class ActorService(Service):  # type: ignore[misc]
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
-    async def _close(self) -> None:
-        if self._announcer is not None:
-            self._announcer.stop()
-        queries, self.queries = self.queries, None
-        if queries is not None:
-            await queries.close()
-        try:
-            if self.worker is not None:
-                await self.worker.stop(TASKS_STOP_S)
-                await self._settle()
-        finally:
-            await self._close_parts()
+    def _at_end(self, close: Callable[[], Awaitable[object] | None]) -> None:
+        """Have something closed at the end, before what was opened earlier; left out once the time for it is over."""
 
-    async def _settle(self) -> None:
-        """Leave nothing behind that the next owners would have to wait for."""
-        if self._committer is not None:
-            with contextlib.suppress(TaskError, TimeoutError):
-                async with asyncio.timeout(SETTLE_S):
-                    await self._committer.settle()
+        async def close_in_time() -> None:
+            if not self._is_late:
+                try:
+                    closing = close()
+                    if closing is not None:
+                        await closing
+                except asyncio.CancelledError:
+                    self._is_late = True
+                    raise
 
-    async def _close_parts(self) -> None:
-        self._collector.hide()
-        if self._loop_watch is not None:
-            self._loop_watch.stop()
-        await end(*self._watches)
-        if self._source is not None:
-            # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
-            await self._source.close()
-        if self._standbys is not None:
-            await self._standbys.stop()
-        if self._dispatcher is not None:
-            await asyncio.wait([self._dispatcher], timeout=0.3)
-            self._dispatcher.cancel()
-        while self._views:
-            await self._views.pop().close()
-        await self.app.close_asks()
-        for part in (self._committer, self._control):
-            if part is not None:
-                await part.close()
-        if self._cache is not None:
-            self._cache.close()
-        if self._folder is not None:
-            self._folder.close()
+        self._exits.push_async_callback(close_in_time)
+
+    def _note_end(self, parts: StartingWorker, committer: Committer, loop_watch: LoopWatch) -> None:
+        """Note how the worker ends: what is noted last goes first."""
+
+        async def end_dispatcher() -> None:
+            if self._dispatcher is not None:
+                await asyncio.wait([self._dispatcher], timeout=0.3)
+                self._dispatcher.cancel()
+
+        async def leave() -> None:
+            if self._source is not None:
+                await self._source.close()
+
+        async def end_tasks() -> None:
+            await parts.worker.stop(TASKS_STOP_S)
+            await _settle(committer)
+
+        outages = parts.setup.connection.outages
+        announcer = Announcer(parts.worker, group=parts.setup.group, away=lambda: outages.away)
+        announcer.start()
+        self._at_end(end_dispatcher)
+        # After the group was left: copies may take long to stop, and until then nobody else gets the partitions.
+        self._at_end(parts.standbys.stop)
+        self._at_end(leave)
+        self._at_end(loop_watch.stop)
+        self._at_end(end_tasks)
+        self._at_end(announcer.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The app's topics as a start has found them; `made` are those of `inputs` that it made."""
+
+    topics: Topics
+    needs: Sequence[TopicNeed]
+    inputs: Mapping[str, TopicInfo]
+    made: Mapping[str, TopicInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """What a worker reaches the brokers and its disk with."""
+
+    setup: Setup
+    control: ControlPlane
+    topics: Topics
+    folder: DataFolder
+    logs: KafkaLogs
+    owners: KafkaOwners
+    committer: Committer
+    own_id: str
+
+
+async def _stop(name: str, extension: WorkerExtension) -> None:
+    try:
+        async with asyncio.timeout(EXTENSION_STOP_S):
+            await extension.stop()
+    except Exception:
+        # The worker commits in any case.
+        logger.exception("extension %s didn't stop", name)
+
+
+async def _settle(committer: Committer) -> None:
+    """Leave nothing behind that the next owners would have to wait for."""
+    with contextlib.suppress(TaskError, TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            await committer.settle()
 
 
 def _contested(topics: list[str]) -> ConfigurationError:
@@ -522,36 +536,11 @@ def _contested(topics: list[str]) -> ConfigurationError:
     )
 
 
-async def _try_open(cache: StoreCache, store: str, partition: int) -> None:
-    """Open a store; one that can't be used is no reason not to start: its owner tries again, or stops."""
-    try:
-        await cache.open(store, partition)
-    except (StoreUnavailableError, ForeignDatabaseError) as error:
-        logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
-
-
 def _collect_seldom() -> None:
     """Let the garbage collector look seldom: a fetch makes thousands of objects, none of them in a cycle."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-
-
-def _opener(
-    folder: DataFolder, resources: RocksResources, cluster: str, specs: Iterable[ActorSpec], *, is_any_cluster: bool
-) -> Callable[[str, int], PartitionStore]:
-    changelog_ids = {name: changelog.topic_id for spec in specs for name, changelog in spec.changelogs.items()}
-
-    def open_store(store: str, partition: int) -> PartitionStore:
-        return RocksStore.open(
-            folder.store_path(store, partition),
-            resources=resources,
-            identity=folder.identity(store, partition, cluster),
-            changelog_id=changelog_ids.get(store),
-            is_any_cluster=is_any_cluster,
-        )
-
-    return open_store
 
 
 def _spare_debug_messages() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from faust.sensors import Monitor
-from faust.types import ProcessingGuarantee
 
 from actors._core.backoff import Backoff
 from actors._core.group.placement import PlacementRules
@@ -29,24 +28,23 @@ from actors._faust.settings.derived import (
     replication_factor,
     standby_replicas,
 )
+from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.membership import GroupSettings, check_timeouts
-from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp
+from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.names import (
-    changelog_topic,
+    command_transactional_id,
     dead_letter_topic,
     group_of,
     owners_topic,
     reply_topic,
-    transactional_id,
     worker_transactional_id,
 )
 from actors.declare.options import milliseconds
@@ -64,9 +62,6 @@ from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.runtime.windows.joins import OneStore
-from actors.web.access.secret import worker_keys
-from actors.web.access.settings import check_access, own_address
-from actors.web.access.tls import Hops
 from stores.snapshot import SnapshotFolder
 
 logger = escaping(logging.getLogger(__name__))
@@ -104,10 +99,10 @@ class Setup:
         self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
         self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
         self.lost_changelog = lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
-        self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = own_address(app)
+        self.address = ""
+        """Where other workers reach this one; an extension that answers them sets it in its `check`."""
         self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
@@ -125,7 +120,6 @@ class Setup:
             session_timeout_ms=int(conf.broker_session_timeout * 1000),
             heartbeat_interval_ms=int(conf.broker_heartbeat_interval * 1000),
             rebalance_timeout_ms=int(conf.broker_rebalance_timeout * 1000),
-            isolation_level="read_committed" if self.exactly_once else "read_uncommitted",
             fetch_bytes=conf.consumer_max_fetch_size or FETCH_BYTES,
             max_poll_records=conf.broker_max_poll_records,
         )
@@ -133,12 +127,6 @@ class Setup:
     def topics(self, control: ControlPlane) -> Topics:
         """Return the client for topics, which creates some only if the settings allow it."""
         return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
-
-    def hops(self) -> Hops:
-        """Return how this worker authenticates to other workers; reads files that only workers can read."""
-        app: Any = self.app
-        hops: Hops = app.access_files.hops()
-        return hops
 
     def placement_rules(self) -> PlacementRules:
         """Return the rules by which the group's leader assigns partitions."""
@@ -156,7 +144,8 @@ class Setup:
             ConfigurationError: naming them.
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
-        check_access(self.app)
+        for extension in self.app.extensions.values():
+            extension.check(self)
         check_tracing(self.app)
         check_copies(self.placement_rules())
         for definition in self.app.actors.values():
@@ -321,7 +310,7 @@ class Setup:
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
-            name, recorded = self.changelog_topic(store.name), self.recorded.get(store.name)
+            name = self.changelog_topic(store.name)
             logs[store.name] = Changelog(
                 store=store.name,
                 topic=name,
@@ -329,8 +318,6 @@ class Setup:
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
                 partition_count=changelogs[name].partitions,
-                former_id=recorded.former_id if recorded else "",
-                copied_id=recorded.copied_id if recorded else "",
                 other_names=self.names_of(name),
             )
         answers = self._answers(definition)
@@ -482,15 +469,15 @@ class Setup:
         """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
-    def transactional_id(self, folder_id: str) -> str | None:
-        """Return the transactional id of the worker that has a data folder, None at least once."""
-        return worker_transactional_id(self.app.conf.id, folder_id) if self.exactly_once else None
+    def transactional_id(self, folder_id: str) -> str:
+        """Return the transactional id of the worker that has a data folder."""
+        return worker_transactional_id(self.app.conf.id, folder_id)
 
-    def former_id(self, actor: str, partition: int) -> str:
-        """Return the transactional id that earlier releases used for a task."""
-        return transactional_id(self.app.conf.id, actor, partition)
+    def command_id(self, actor: str, partition: int) -> str:
+        """Return the transactional id with which a command that writes beside no worker writes for a task."""
+        return command_transactional_id(self.app.conf.id, actor, partition)
 
-    def task_settings(self, transactional_id: str | None = None) -> TaskSettings:
+    def task_settings(self, transactional_id: str = "") -> TaskSettings:
         """Return the settings that all tasks of a worker with this transactional id share."""
         conf, options = self.app.conf, self.app.actor_options
         return TaskSettings(
@@ -499,7 +486,6 @@ class Setup:
             policy=CommitPolicy(interval_s=conf.broker_commit_interval, max_bytes=options.commit_max_bytes),
             rules=StartRules(
                 reset=ResetPolicy(conf.consumer_auto_offset_reset),
-                exactly_once=self.exactly_once,
                 allow_reprocessing=options.allow_reprocessing,
                 allow_lost_input=options.allow_lost_input,
                 missing_offset=None if self.missing_offset is None else ResetPolicy(self.missing_offset),
@@ -509,29 +495,28 @@ class Setup:
             queue_records=options.queue_records,
             checkpoint_refresh_s=options.checkpoint_refresh.total_seconds(),
             group=self.group,
-            transactional_id=transactional_id or "",
+            transactional_id=transactional_id,
             clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
         )
 
-    def writer(self, transactional_id: str | None, if_shared: str = STOP_IT) -> Writer:
-        """Return what commits, in transactions with this id, or at least once; `if_shared` is for its errors."""
-        common: dict[str, Any] = {
-            "connection": self.connection,
-            "group": self.group,
-            "batch_bytes": self.batch_bytes,
-            "compression": self.app.conf.producer_compression_type,
-            "commit_deadline_s": self.app.actor_options.commit_deadline.total_seconds(),
-            "wall_ms": self.app.actor_clock.wall_ms,
-            "if_shared": if_shared,
-        }
-        if transactional_id is None:
-            return OrderedWriter(**common)
-        timeout_ms = int(common["commit_deadline_s"] * 1000) + 10_000
-        return TransactionWriter(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **common)
+    def writer(self, transactional_id: str, if_shared: str = STOP_IT) -> Writer:
+        """Return what commits in transactions with this id; `if_shared` is for its errors."""
+        commit_deadline_s = self.app.actor_options.commit_deadline.total_seconds()
+        return TransactionWriter(
+            connection=self.connection,
+            group=self.group,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=int(commit_deadline_s * 1000) + 10_000,
+            batch_bytes=self.batch_bytes,
+            compression=self.app.conf.producer_compression_type,
+            commit_deadline_s=commit_deadline_s,
+            wall_ms=self.app.actor_clock.wall_ms,
+            if_shared=if_shared,
+        )
 
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
-        writer = self.writer(transactional_id(self.app.conf.id, actor, partition))
+        writer = self.writer(self.command_id(actor, partition))
         return Committer(writer, self.app.actor_options.commit_max_bytes).only_log()
 
 

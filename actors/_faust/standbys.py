@@ -10,7 +10,7 @@ from actors._core.logs import escaping
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.assignor import ActorAssignor
-from actors._kafka.consume.views import KafkaTopicLogs
+from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.options import milliseconds
 from actors.ports import Clock
 from actors.runtime.replicas.standbys import Standbys, Surroundings
@@ -40,7 +40,7 @@ def make_standbys(
     options = setup.app.actor_options
     return Standbys(
         specs,
-        logs=KafkaTopicLogs(setup.connection, control, role="standby"),
+        logs=KafkaLogs(setup.connection, control, role="standby"),
         stores=stores,
         clock=clock,
         clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
@@ -48,9 +48,7 @@ def make_standbys(
         surroundings=Surroundings(
             is_free=worker.is_free,
             is_working=lambda: bool(worker.tasks),
-            is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
-            begin_from_snapshot=restorer.begin_from_snapshot,
             checks=StandbyChecks(control, restorer),
         ),
     )

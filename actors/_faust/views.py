@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from faust.types.auth import to_credentials
 from faust.utils.urls import urllist
@@ -15,9 +14,8 @@ from actors._core.logs import escaping
 from actors._faust.brokers import reached
 from actors._faust.setup import connection
 from actors._kafka.connection import Connection
-from actors._kafka.consume.views import KafkaTopicLogs
-from actors.declare.host import DeclaredApp
-from actors.declare.names import changelog_topic
+from actors._kafka.consume.logs import KafkaLogs
+from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.values.codecs import resolve, resolve_key, topic_codecs
 from actors.errors import UnreadableLogError
@@ -91,26 +89,6 @@ class View(TopicView[K, V]):
             connect=lambda: connect(topic, there, self.folder, milliseconds(clock_skew_margin)),
         )
 
-    @classmethod
-    def _of(
-        cls,
-        app: DeclaredApp,
-        topic: Callable[[], str],
-        codecs: Callable[[], ViewCodecs],
-        folder: Path | None,
-        in_memory: bool,
-    ) -> Self:
-        """Make one of an app's; its settings are looked at when it is opened."""
-        view = cls.__new__(cls)
-        view.folder, view.in_memory = folder, in_memory
-        TopicView.__init__(
-            view,
-            topic,
-            codecs=codecs,
-            connect=lambda: connect(topic(), connection(app), view.folder, margin_ms(app)),
-        )
-        return view
-
     async def open_in_worker(self, app: DeclaredApp, default_folder: Path) -> None:
         """Open it as a worker does, which keeps it in its data folder unless told otherwise."""
         folder = None if self.in_memory else self.folder or default_folder / self.topic
@@ -123,21 +101,24 @@ class View(TopicView[K, V]):
 
 
 def view_of(app: DeclaredApp, source: Any, *, folder: Path | str | None, in_memory: bool) -> View[Any, Any]:
-    """Make the view of a topic or store of the app."""
-    path = None if folder is None else Path(folder)
-    if isinstance(source, Store):
+    """Make the view of a topic or store of the app; the app's settings are looked at when it is opened."""
 
-        def stores_own() -> ViewCodecs:
+    def topic() -> str:
+        return changelog_topic(app, source.name) if isinstance(source, Store) else str(source.get_topic_name())
+
+    def codecs() -> ViewCodecs:
+        if isinstance(source, Store):
             partitioner = app.partitioner_of_store(source.name)
             return ViewCodecs(source.encode_key, source.decode_key, source.decode_value, partitioner)
-
-        return View._of(app, lambda: changelog_topic(app, source.name), stores_own, path, in_memory)
-
-    def topics_own() -> ViewCodecs:
         key, value = topic_codecs(source)
-        return ViewCodecs(key.encode, key.decode, value.decode, app.partitioner_for(str(source.get_topic_name())))
+        return ViewCodecs(key.encode, key.decode, value.decode, app.partitioner_for(topic()))
 
-    return View._of(app, lambda: str(source.get_topic_name()), topics_own, path, in_memory)
+    view = View[Any, Any].__new__(View)
+    view.folder, view.in_memory = None if folder is None else Path(folder), in_memory
+    TopicView.__init__(
+        view, topic, codecs=codecs, connect=lambda: connect(topic(), connection(app), view.folder, margin_ms(app))
+    )
+    return view
 
 
 def margin_ms(app: DeclaredApp) -> int:
@@ -151,7 +132,7 @@ async def connect(
     """Return the parts of a view: its logs, stores and clock."""
     stores = copy_stores(topic, folder)
     try:
-        logs = await KafkaTopicLogs.open(there)
+        logs = await KafkaLogs.open(there)
     except BaseException:
         stores.close()
         raise

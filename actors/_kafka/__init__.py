@@ -8,5 +8,5 @@ protocol.py       requests that aiokafka lacks
 requests.py       questions and their answers, over a producer and a consumer
 admin/            questions to coordinators and leaders, topics, permissions, the registry of owners
 consume/          the worker's one consumer and its group; reading of logs; records as the parser makes them
-produce/          a task's transactions (exactly once) or ordered writes (at least once); single appends
+produce/          a worker's transactions
 """

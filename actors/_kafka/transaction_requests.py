@@ -117,15 +117,12 @@ class InitProducerIdRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N8
 
 
 class InitProducerIdRequest(_OneVersion):
-    """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before.
-
-    Without a transactional id (None) it gives an id for idempotent writes.
-    """
+    """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before."""
 
     API_KEY = 22
     STRUCT = InitProducerIdRequest_v3
 
-    def __init__(self, transactional_id: str | None, timeout_ms: int) -> None:
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         super().__init__(transactional_id, timeout_ms, -1, -1, {})
 
 
@@ -344,7 +341,7 @@ class ProduceRequest(_OneVersion):
 
     def __init__(
         self,
-        transactional_id: str | None,
+        transactional_id: str,
         timeout_ms: int,
         batches: Mapping[TopicPartition, bytes],
         *,

@@ -1,1 +1,1 @@
-"""Commands of operators: parked messages, adopted and forgotten state, backfilled read models."""
+"""Commands of operators: parked messages, forgotten state, backfilled read models."""

@@ -1,10 +1,9 @@
 """Writes all that a store holds into its read-model topic: for keys that were written before it was published.
 
-Each partition is written with the transactional id that its task had in earlier releases. Its changelog is restored
-into a database in a temporary folder, and what that holds goes out in transactions of this id. So each value is the
-last one: a worker that takes over a partition with a published store ends the id's transaction first, and from then on
-nothing of it is committed. A process that dies in here leaves a topic that has some of the keys, each
-with a right value, and is run again.
+Each partition is written with a transactional id of its own. Its changelog is restored into a database in a temporary
+folder, and what that holds goes out in transactions of this id. So each value is the last one: a worker that takes over
+a partition with a published store ends the id's transaction first, and from then on nothing of it is committed. A
+process that dies in here leaves a topic that has some of the keys, each with a right value, and is run again.
 """
 
 from __future__ import annotations
@@ -116,7 +115,6 @@ class Backfill:
             ActorsError: a worker took it over, or the broker is away.
             RecordTooLargeError: a value doesn't fit into the topic.
         """
-        # Transactions under any guarantee; at least once they shut nobody out, so that no worker may run.
         log = self._setup.lone_log(self._spec.name, partition)
         with tempfile.TemporaryDirectory(prefix="actors-publish-") as folder:
             store = RocksStore.open(Path(folder) / "store", resources=RocksResources())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import msgspec
 
 from actors._kafka.admin.control import ControlPlane
@@ -9,19 +12,43 @@ from actors._kafka.admin.owners import KafkaOwners, forget_owners, newest_owners
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.host import Setup, require_stopped
+from actors.admin.operation import Answer, Caller, Operation, argument
 from actors.declare.names import OPTION_STORES
 from actors.errors import ConfigurationError
 
 
-async def forget(setup: Setup, name: str) -> list[str]:
-    """Forget the store `name`, and the actor `name` with the stores of its options; return their changelogs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget(Operation):
+    """Forget the state of a store, or of an actor, that the program of -A doesn't have any more.
 
-    A store's record stays, marked: a worker of the former program may still start. Topics are left as they are.
-
-    Raises:
-        ConfigurationError: the app's registry has neither; the program still has it; workers run that own the actor.
-        BrokerUnavailableError: it may not have been written.
+    Without it, a worker that would leave the state behind refuses to start. Workers of the former program may go on
+    with a store; to give up an actor, stop them. No topic is deleted. The last line on stdout is JSON with the
+    changelogs that nobody needs any more.
     """
+
+    command: ClassVar[str] = "state forget"
+    name: str = argument("STORE|ACTOR")
+
+    async def run(self, setup: Setup, caller: Caller) -> Answer:
+        """Forget the store, and the actor with the stores of its options.
+
+        A store's record stays, marked: a worker of the former program may still start.
+
+        Raises:
+            ConfigurationError: the app's registry has neither; the program still has it; workers run that own it.
+            BrokerUnavailableError: it may not have been written.
+        """
+        topics = await _forget(setup, self.name)
+        remarks = [
+            "when no worker of the former program runs, delete its topic: kafka-topics.sh --bootstrap-server BROKER "
+            f"--delete --topic {topic}"
+            for topic in topics
+        ]
+        return Answer(content={"forgotten": self.name, "topics": topics}, remarks=remarks)
+
+
+async def _forget(setup: Setup, name: str) -> list[str]:
+    """Return the changelogs of what is forgotten."""
     async with ControlPlane.connect(setup.connection, setup.group) as control:
         logs = KafkaLogs(setup.connection, control)
         if not await Topics(setup.connection, control).existing([setup.owners_topic]):

@@ -9,6 +9,8 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.groups import member_count
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
+from actors.declare.definition import ActorDefinition
+from actors.declare.host import DeclaredApp
 from actors.declare.publishing import AppTopics
 from actors.errors import ConfigurationError
 from actors.ports import TaskLog
@@ -54,6 +56,19 @@ class Setup(AppTopics, Protocol):
 
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker."""
+
+
+def definition_of(app: DeclaredApp, name: str) -> ActorDefinition:
+    """Return the app's actor of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    definition = app.actors.get(name)
+    if definition is None:
+        names = ", ".join(sorted(app.actors)) or "none"
+        raise ConfigurationError(f"app {app.conf.id} has no actor {name!r}. Its actors: {names}")
+    return definition
 
 
 async def require_stopped(setup: Setup, advice: str = "") -> None:

@@ -1,8 +1,10 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-actors.py, pausing.py, settings.py, stopped.py, reset.py   a command each; the last one replaces Faust's own
+operations.py    the commands of the operations in `actors.admin`: `parked …`, `stopped …`, `pause`, and others
+settings.py      a command
+actors.py, reset.py   an operation each that needs more than the brokers; the last one replaces Faust's own command
 run              `dev`, and `worker` and `send`, which replace Faust's own
-parked, state    the commands of these groups
+state            the commands of this group
 init             the command and the templates of new projects
 deploy           what is asked around a deploy: `doctor`, `plan`, `topics`
 coordination.py  the group `locks`, whose commands are in `actors.coordination.cli`
@@ -13,8 +15,8 @@ nearest.py       what an unknown command may have meant
 output.py        tables
 progress.py      progress over partitions
 
-Importing this package adds the commands to Faust's own. Every worker does so, therefore packages that only a command
-needs and that are slow to import (rich, pyarrow) are imported where they are used.
+Importing this package adds the commands to Faust's own. The extension `cli` has every worker do so, therefore packages
+that only a command needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
 from importlib.metadata import version
@@ -23,21 +25,21 @@ import click
 from faust.cli import base
 from faust.cli.faust import cli
 
-from actors.cli.actors import actors
+from actors._faust.extensions import WorkerExtension
+from actors.admin.operations import OPERATIONS
+from actors.cli.actors import ListActors
 from actors.cli.coordination import locks
 from actors.cli.deploy import doctor, plan, topics
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
-from actors.cli.parked import parked
-from actors.cli.pausing import feeds, pause, resume
+from actors.cli.operations import add_operations
 from actors.cli.project import load_app
-from actors.cli.reset import reset
+from actors.cli.reset import Reset
 from actors.cli.run.dev import dev
 from actors.cli.run.send import send as send
 from actors.cli.run.worker import worker as worker
 from actors.cli.settings import settings
 from actors.cli.state import state
-from actors.cli.stopped import stopped
 
 cli.params = [option for option in cli.params if option.name != "version"]
 click.version_option(version("faust-actors"), message=f"faust-actors %(version)s, Faust {version('faust-streaming')}")(
@@ -47,22 +49,20 @@ click.version_option(version("faust-actors"), message=f"faust-actors %(version)s
 base.find_app = load_app
 
 for command in (
-    actors,
     dev,
     doctor,
-    feeds,
     init,
     locks,
-    parked,
-    pause,
     plan,
-    reset,
-    resume,
     settings,
     state,
-    stopped,
     topics,
 ):
     cli.add_command(command)
+add_operations(cli, [*OPERATIONS, ListActors, Reset])
 for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
     name_nearest(group)
+
+
+class Commands(WorkerExtension):
+    """Adds the commands to Faust's command line where an app runs that: `app.main()`, `python -m faust`."""

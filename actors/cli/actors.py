@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import click
-
-from actors._faust.setup import Setup
+from actors.admin.operation import Answer, Caller, Operation
 from actors.cli.cluster import Cluster, TaskStatus, owner_name
-from actors.cli.session import Session, with_session
 
 NOBODY = "(nobody yet)"
 NO_TOPIC = "(the topic isn't on the broker)"
 _COLUMNS = (
     "actor", "input topic", "#partition", "stores", "owner", "state", "#epoch", "#committed", "#end", "#lag",
 )  # fmt: skip
+_CELLS = (
+    "actor", "topic", "partition", "stores", "owner", "state", "epoch", "committed_offset", "end_offset", "lag",
+)  # fmt: skip
 
 
-@click.command("actors")
-@with_session
-def actors(session: Session) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListActors(Operation):
     """List the tasks of the app's actors.
 
     A task is one actor on one partition of its inputs; each input has a line of its own. The owner is the worker that
@@ -28,43 +27,31 @@ def actors(session: Session) -> None:
     stands still is listed with its reason. The lag counts the records that wait, or the offsets where these are more
     than 100. Members of the group that get no partitions are named below the table.
     """
-    rows, strangers = asyncio.run(_ask(session.setup))
-    if session.as_json:
-        session.say_json([_as_json(row) for row in rows])
-        return
-    if not rows:
-        session.say(f"app {session.app.conf.id} has no actors")
-        return
-    session.say_table(f"Actors of {session.app.conf.id}", _COLUMNS, map(_as_row, rows))
-    reasons = (f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}" for row in rows if row.reason)
-    for reason in dict.fromkeys(reasons):
-        session.say(reason)
-    for stranger in strangers:
-        session.say(stranger)
 
+    command: ClassVar[str] = "actors"
 
-async def _ask(setup: Setup) -> tuple[list[TaskStatus], list[str]]:
-    async with Cluster.connect(setup) as cluster:
-        return await cluster.tasks(), await cluster.strangers()
+    async def run(self, setup: Any, caller: Caller) -> Answer:
+        """Carry it out."""
+        async with Cluster.connect(setup) as cluster:
+            rows, strangers = await cluster.tasks(), await cluster.strangers()
+        app = setup.app.conf.id
+        if not rows:
+            return Answer(content=[], lines=[f"app {app} has no actors"])
+        reasons = (f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}" for row in rows if row.reason)
+        return Answer(
+            content=[_as_json(row) for row in rows],
+            table=(f"Actors of {app}", _COLUMNS, [_as_row(row) for row in rows]),
+            lines=[*dict.fromkeys(reasons), *strangers],
+        )
 
 
 def _as_row(row: TaskStatus) -> list[str]:
-    stores = ", ".join(row.stores) or "-"
-    if row.partition is None:
-        return [row.actor, row.topic, "-", stores, NO_TOPIC, "-", "-", "-", "-", "-"]
-    owner = row.owner
-    return [
-        row.actor,
-        row.topic,
-        str(row.partition),
-        stores,
-        NOBODY if owner is None else owner_name(owner),
-        row.state,
-        "-" if owner is None else str(owner.epoch),
-        "-" if row.committed is None else str(row.committed),
-        str(row.end),
-        str(row.lag),
-    ]
+    owner = NOBODY if row.owner is None else owner_name(row.owner)
+    shown = _as_json(row) | {
+        "stores": ", ".join(row.stores) or "-",
+        "owner": NO_TOPIC if row.partition is None else owner,
+    }
+    return ["-" if shown[name] is None else str(shown[name]) for name in _CELLS]
 
 
 def _as_json(row: TaskStatus) -> dict[str, Any]:

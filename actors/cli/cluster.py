@@ -16,6 +16,7 @@ from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import OwnerRecord, TopicPartition
 from actors.runtime.observe.feeds import HeldTimes
+from actors.web.access.tls import Hops
 from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.workers import WorkerClient
 from stores._core.printable import moment
@@ -175,7 +176,7 @@ class Cluster:
 
     async def _with_states(self, rows: Sequence[TaskStatus]) -> list[TaskStatus]:
         try:
-            workers = WorkerClient(self._setup.hops())
+            workers = WorkerClient(Hops.of(self._setup.app))
         except ConfigurationError as error:
             return [replace(row, reason=f"its owner can't be asked: {error}") for row in rows]
         owners = {row.owner.worker: Seen(row.owner.worker, row.owner.address) for row in rows if row.owner is not None}

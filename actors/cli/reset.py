@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Sequence
 from contextlib import closing
-from typing import Any, Literal
-
-import click
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from actors._faust.setup import Setup
 from actors._faust.startup.programs import check_program
@@ -16,62 +13,91 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.operation import Answer, Caller, Operation, option
 from actors.admin.reset.moves import Move
 from actors.admin.reset.reset import Resetter, effects_of_kept_state
 from actors.admin.reset.scope import Scope, scope_of
 from actors.admin.reset.targets import FORMS, parse_target
-from actors.cli.session import Session, with_session
-from actors.errors import ConfigurationError
+from actors.errors import ConfigurationError, UsageError
 from stores._core.printable import counted
 from stores.folder import DataFolder
 
 _COLUMNS = ("actor", "input topic", "#partition", "#committed", "#becomes", "effect")
 
 
-@click.command("reset")
-@click.option("--to", "target", help=f"Where the offsets go: {FORMS}; times are UTC.")
-@click.option("--actor", "names", multiple=True, help="Only this actor, with those that it is connected with by keys.")
-@click.option(
-    "--state",
-    type=click.Choice(["keep", "delete"]),
-    default="keep",
-    show_default=True,
-    help="Whether stores, timers, waiting effects and parked messages go too.",
-)
-@click.option("--yes", is_flag=True, help="Do it, in place of printing what would be done.")
-@with_session
-def reset(
-    session: Session, target: str | None, names: Sequence[str], state: Literal["keep", "delete"], yes: bool
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(Operation):
     """Move the offsets of actors, with or without their state. All workers must be stopped.
 
     Without --to, only this machine's databases of stores, tables and views are deleted; workers rebuild them from the
     changelogs, and nothing on the broker is changed. What would be done is printed; --yes does it. If it is
     interrupted, run it again: it finishes.
     """
-    if target is None:
-        if names or state != "keep":
-            raise click.UsageError("--actor and --state are about offsets: say where they go with --to")
-        _delete_databases(session, is_done=yes)
-        return
-    where, scope = parse_target(target), scope_of(session.app, names)
-    _refuse_locks(scope)
-    if not scope.actors:
-        raise ConfigurationError(f"app {session.app.conf.id} has no actors")
-    moves = asyncio.run(_reset(session.setup, scope, where, deletes_state=state == "delete", is_done=yes))
-    if session.as_json:
-        session.say_json(_as_json(session.setup, scope, moves, state, is_done=yes))
-    else:
-        _say(session, scope, moves, state, is_done=yes)
+
+    command: ClassVar[str] = "reset"
+    target: str | None = option(f"Where the offsets go: {FORMS}; times are UTC.", flag="--to")
+    names: tuple[str, ...] = option(
+        "Only this actor, with those that it is connected with by keys.", (), flag="--actor"
+    )
+    state: Literal["keep", "delete"] = option(
+        "Whether stores, timers, waiting effects and parked messages go too.", "keep"
+    )
+    is_done: bool = option("Do it, in place of printing what would be done.", False, flag="--yes")
+
+    async def run(self, setup: Any, caller: Caller) -> Answer:
+        """Carry it out.
+
+        Raises:
+            UsageError: options of offsets without --to.
+            ConfigurationError: the offsets don't fit the inputs; a topic is missing; a worker runs.
+            BrokerUnavailableError: it may be done in part: run it again.
+        """
+        if self.target is None:
+            if self.names or self.state != "keep":
+                raise UsageError("--actor and --state are about offsets: say where they go with --to")
+            return Answer(content=None, lines=_delete_databases(setup, is_done=self.is_done))
+        target, scope = parse_target(self.target), scope_of(setup.app, self.names)
+        _refuse_locks(scope)
+        if not scope.actors:
+            raise ConfigurationError(f"app {setup.app.conf.id} has no actors")
+        deletes_state = self.state == "delete"
+        async with ControlPlane.connect(setup.connection, setup.group) as control:
+            if setup.owners_topic in await Topics(setup.connection, control).existing([setup.owners_topic]):
+                owners = KafkaOwners(setup.owners_topic, KafkaLogs(setup.connection, control))
+                check_program(setup.app, await owners.all(), moved=[actor.name for actor in scope.actors])
+            resetter = Resetter(setup, control, scope, target, deletes_state=deletes_state)
+            moves = await (resetter.perform() if self.is_done else resetter.look())
+        changelogs = [setup.changelog_topic(store.name) for _, store in scope.stores] if deletes_state else []
+        offsets = [_move_json(move) for move in moves]
+        rows = [
+            ["-" if cell is None else str(cell) for cell in (*offset.values(), move.effect)]
+            for offset, move in zip(offsets, moves, strict=True)
+        ]
+        return Answer(
+            content={"done": self.is_done, "state": self.state, "changelogs": changelogs, "offsets": offsets},
+            table=(f"Offsets of group {setup.group}", _COLUMNS, rows),
+            lines=[*self._lines(scope), "done" if self.is_done else "nothing was changed: --yes does it"],
+        )
+
+    def _lines(self, scope: Scope) -> list[str]:
+        stores = ", ".join(store.name for _, store in scope.stores)
+        if not stores:
+            return []
+        if self.state == "delete":
+            return [
+                f"state of {stores}: {'deleted, with its changelogs' if self.is_done else 'its changelogs are deleted'}"
+            ]
+        return [f"state of {stores}: kept", *effects_of_kept_state(scope)]
 
 
-async def _reset(setup: Setup, scope: Scope, target: Any, *, deletes_state: bool, is_done: bool) -> list[Move]:
-    async with ControlPlane.connect(setup.connection, setup.group) as control:
-        if setup.owners_topic in await Topics(setup.connection, control).existing([setup.owners_topic]):
-            owners = KafkaOwners(setup.owners_topic, KafkaLogs(setup.connection, control))
-            check_program(setup.app, await owners.all(), moved=[one.name for one in scope.actors])
-        resetter = Resetter(setup, control, scope, target, deletes_state=deletes_state)
-        return await (resetter.perform() if is_done else resetter.look())
+def _move_json(move: Move) -> dict[str, Any]:
+    return {
+        "actor": move.actor,
+        "topic": move.source.topic,
+        "partition": move.source.partition,
+        "committed_offset": None if move.before is None else move.before.offset,
+        "new_offset": move.offset,
+    }
 
 
 def _refuse_locks(scope: Scope) -> None:
@@ -82,63 +108,22 @@ def _refuse_locks(scope: Scope) -> None:
         )
 
 
-def _say(session: Session, scope: Scope, moves: Sequence[Move], state: str, *, is_done: bool) -> None:
-    rows = [
-        (
-            move.actor,
-            move.source.topic,
-            str(move.source.partition),
-            "-" if move.before is None else str(move.before.offset),
-            str(move.offset),
-            move.effect,
-        )
-        for move in moves
-    ]
-    session.say_table(f"Offsets of group {session.setup.group}", _COLUMNS, rows)
-    stores = ", ".join(store.name for _, store in scope.stores)
-    if stores and state == "delete":
-        session.say(f"state of {stores}: {'deleted, with its changelogs' if is_done else 'its changelogs are deleted'}")
-    elif stores:
-        session.say(f"state of {stores}: kept")
-        for line in effects_of_kept_state(scope):
-            session.say(line)
-    session.say("done" if is_done else "nothing was changed: --yes does it")
-
-
-def _as_json(setup: Setup, scope: Scope, moves: Sequence[Move], state: str, *, is_done: bool) -> dict[str, Any]:
-    return {
-        "done": is_done,
-        "state": state,
-        "changelogs": [setup.changelog_topic(store.name) for _, store in scope.stores] if state == "delete" else [],
-        "offsets": [
-            {
-                "actor": move.actor,
-                "topic": move.source.topic,
-                "partition": move.source.partition,
-                "committed_offset": None if move.before is None else move.before.offset,
-                "new_offset": move.offset,
-            }
-            for move in moves
-        ],
-    }
-
-
-def _delete_databases(session: Session, *, is_done: bool) -> None:
-    app, setup, verb = session.app, session.setup, "deleted" if is_done else "would be deleted"
+def _delete_databases(setup: Setup, *, is_done: bool) -> list[str]:
+    app, verb, lines = setup.app, "deleted" if is_done else "would be deleted", list[str]()
     if (app.actors or app.views) and (setup.folder.exists() or setup.views_folder.exists()):
         # Opened in both cases: a folder that a worker uses is refused.
         with closing(DataFolder.open(setup.folder, app=str(app.conf.id))) as folder:
             for store in folder.stores_on_disk():
                 partitions = folder.partitions_on_disk(store)
-                session.say(f"store {store}: {counted(len(partitions), 'database')} {verb}")
+                lines.append(f"store {store}: {counted(len(partitions), 'database')} {verb}")
                 for partition in partitions if is_done else ():
                     folder.discard(store, partition)
             if setup.views_folder.exists():
-                session.say(f"views: their databases {verb}")
+                lines.append(f"views: their databases {verb}")
                 if is_done:
                     shutil.rmtree(setup.views_folder)
     for table in app.tables.values():
-        session.say(f"table {table.name}: its database {verb}")
+        lines.append(f"table {table.name}: its database {verb}")
         if is_done:
             table.reset_state()
-    session.say("done" if is_done else f"nothing was changed in {setup.folder.parent}: --yes does it")
+    return [*lines, "done" if is_done else f"nothing was changed in {setup.folder.parent}: --yes does it"]

@@ -23,7 +23,6 @@ from stores.folder import DataFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
-    from actors.declare.definition import ActorDefinition
 
 P = ParamSpec("P")
 _SHORTEST_LEVELS = {"CRIT": "CRITICAL", "WARN": "WARNING"}
@@ -69,33 +68,16 @@ class Session:
             raise ConfigurationError(f"app {self.app.conf.id} has no store {name!r}. Its stores: {known}")
         return found
 
-    def actor(self, name: str) -> ActorDefinition:
-        """Return the app's actor of that name.
-
-        Raises:
-            ConfigurationError: there is none; the text lists those there are.
-        """
-        found = self.app.actors.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.app.actors)) or "none"
-            raise ConfigurationError(f"app {self.app.conf.id} has no actor {name!r}. Its actors: {known}")
-        return found
-
     def owner_of(self, store: str) -> str:
         """Return the name of the actor that owns the store.
 
         Raises:
             ConfigurationError: no actor lists it.
         """
-        actor = self.actor_of(store)
-        if actor is None:
-            raise ConfigurationError(f"store {store}: no actor lists it in stores=, so it has no state")
-        return actor
-
-    def actor_of(self, store: str) -> str | None:
-        """Return the name of the actor that owns the store, None where no actor lists it."""
         owner = self.app.owner_of_store(store)
-        return None if owner is None else owner.name
+        if owner is None:
+            raise ConfigurationError(f"store {store}: no actor lists it in stores=, so it has no state")
+        return owner.name
 
     def say(self, line: str) -> None:
         """Print a line of the result, with escapes for what isn't printable."""

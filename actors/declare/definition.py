@@ -58,8 +58,7 @@ class ActorDefinition:
 
     `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
     with, `queries` what can be asked without a message. With `tombstones` null values of all inputs are messages, None.
-    `topic` is the first input, `more_topics` are the others; `sources` has by input those that are read by another key
-    through it; `handlers` has by topic those of `app.on`, which `wrap`
+    `topic` is the first input, `more_topics` are the others; `handlers` has by topic those of `app.on`, which `wrap`
     makes of functions; `windows` are its window stores, whose rows are in `stores`. `close_when_idle` is how far behind
     the clock stream time follows it while inputs are at their ends. `order` is the store of the records that wait to be
     handled in the order of time, and `late` what becomes of those that come too late for it.
@@ -83,7 +82,6 @@ class ActorDefinition:
     ids: Store[bytes, bytes] | None = None
     tombstones: bool = False
     more_topics: tuple[Any, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
     max_task_idle: timedelta = timedelta(0)
     close_when_idle: timedelta | None = None
     order: Store[bytes, bytes] | None = None
@@ -237,6 +235,11 @@ class ActorDefinition:
         return next((one for one in self.topics if one.get_topic_name() == topic), self.topic)
 
     @property
+    def sources(self) -> dict[str, str]:
+        """By input that the app makes, the topic from whose records it makes it."""
+        return {str(topic.get_topic_name()): topic.made_of for topic in self.topics if topic.made_of}
+
+    @property
     def topic_names(self) -> list[str]:
         """The names of all inputs."""
         return [str(topic.get_topic_name()) for topic in self.topics]
@@ -274,12 +277,8 @@ def name_store(app: Any, name: str, former: str | None) -> None:
         ConfigurationError: naming it.
     """
     check_name("store", name)
-    if name in app.stores or name in app.tables:
-        kind = "store" if name in app.stores else "table"
-        raise ConfigurationError(
-            f"store {name}: the app has a {kind} of that name, and both would use the topic …-{name}-changelog: rename "
-            "one"
-        )
+    if name in app.stores:
+        raise ConfigurationError(f"store {name}: the app has a store of that name: rename one")
     if former is not None:
         check_name("store", former)
         app.renamed_stores[name] = former

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from actors._core.partitioner import Partitioner
 from actors.declare.definition import ActorDefinition
+from actors.declare.names import own_prefix
 from actors.declare.options import ActorOptions
 from actors.declare.streams.repartition import Repartition
 from actors.declare.values.shapes import ValueType
@@ -30,6 +32,7 @@ class DeclaredApp(Protocol):
         topic_writers: by topic the actors that alone write there, as they were declared.
         repartitions: the topics that are read by other keys than theirs, by name.
         tables, agents: Faust's tables and agents by name.
+        extensions: what runs beside the engine, each a `WorkerExtension`, by name.
     """
 
     conf: Any
@@ -45,6 +48,7 @@ class DeclaredApp(Protocol):
     repartitions: dict[str, Repartition]
     tables: Any
     agents: Any
+    extensions: Mapping[str, Any]
 
     @property
     def actor_clock(self) -> SystemClock:
@@ -68,3 +72,14 @@ class DeclaredApp(Protocol):
 
     async def close_asks(self) -> None:
         """Disconnect the client that sends requests."""
+
+
+def changelog_topic(app: DeclaredApp, store: str) -> str:
+    """Return the topic of a store's changelog."""
+    named = app.actor_options.changelogs.get(store)
+    return str(named or f"{own_prefix(app.conf.id)}{app.renamed_stores.get(store, store)}-changelog")
+
+
+def table_changelog(app: DeclaredApp, table: str) -> str:
+    """Return the topic that Faust makes for a table of its own."""
+    return f"{app.conf.id}-{table}-changelog"

@@ -1,16 +1,44 @@
-"""Names of an app's consumer group and topics, and the ids of its transactions."""
+"""Names of an app's consumer group and topics, and the ids of its transactions.
+
+Topics of two apps never have the same name. The first two dashes in a row end the app's id in the names of changelogs
+and repartition topics, because no id has them; all other names are the id and a suffix that no other kind of topic has.
+"""
 
 from __future__ import annotations
 
-from actors.declare.host import DeclaredApp
+import re
+
+from actors.errors import ConfigurationError
 
 OPTION_STORES = ("ids", "timers", "effects", "parked", "answers")
 """Suffixes of the stores that an actor gets for its options: the store is called `{actor}-{suffix}`."""
 
 
+_GROUP = "-actors"
+
+
+def check_app_id(app_id: str) -> None:
+    """Refuse an id with which topics, or the workers' group, would have the name of another app's.
+
+    Raises:
+        ConfigurationError: it has the id to use instead.
+    """
+    plain = re.sub("--+", "-", app_id).removesuffix("-").removesuffix(_GROUP)
+    if plain != app_id:
+        raise ConfigurationError(
+            f"App({app_id!r}): an app's id has no two dashes in a row, and ends neither in a dash nor in {_GROUP}: its "
+            f"topics, or its consumer group, could have the names of another app's. Write App({plain or 'app'!r})"
+        )
+
+
 def group_of(app_id: str) -> str:
     """Return the consumer group of an app's workers."""
-    return f"{app_id}-actors"
+    return f"{app_id}{_GROUP}"
+
+
+def own_prefix(app_id: str) -> str:
+    """Return what the names of an app's changelogs and repartition topics begin with, and no other app's."""
+    return f"{app_id}--"
 
 
 def owners_topic(app_id: str) -> str:
@@ -28,10 +56,9 @@ def reply_topic(app_id: str) -> str:
     return f"{app_id}-replies"
 
 
-def changelog_topic(app: DeclaredApp, store: str) -> str:
-    """Return the topic of a store's changelog."""
-    named = app.actor_options.changelogs.get(store)
-    return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
+def repartition_topic(app_id: str, actor: str, topic: str) -> str:
+    """Return the topic through which an actor reads another one by a key of its own."""
+    return f"{own_prefix(app_id)}{actor}-{topic}-repartition"
 
 
 def worker_transactional_id(app_id: str, folder_id: str) -> str:
@@ -39,8 +66,8 @@ def worker_transactional_id(app_id: str, folder_id: str) -> str:
     return f"{app_id}:worker:w{folder_id}"
 
 
-def transactional_id(app_id: str, actor: str, partition: int) -> str:
-    """Return the transactional id of a task in releases that had one for each; commands that write alone use it too.
+def command_transactional_id(app_id: str, actor: str, partition: int) -> str:
+    """Return the transactional id with which a command that writes beside no worker writes for a task.
 
     Names can't contain colons, so no two tasks share an id.
     """

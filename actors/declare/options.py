@@ -52,9 +52,9 @@ class ActorOptions:
         moved_offset: what to do where another program or an operator set the group's offset of a partition that this
             app had committed: "stop" the partition, or "accept" the offset, also one below the state's. Leave "accept"
             in for one start. Also `MOVED_OFFSET` in the environment.
-        changelogs: by store, a changelog topic to use in place of `{app id}-{store}-changelog`, for a name that is
-            another app's too. It begins with the app's id and a dash. The actor's own stores (`{actor}-timers`, a
-            class actor's states) can be named as well.
+        changelogs: by store, a changelog topic to use in place of `{app id}--{store}-changelog`. Its name begins with
+            the app's id and two dashes. The actor's own stores (`{actor}-timers`, a class actor's states) can be named
+            as well.
         lost_changelog: what to do when a changelog lacks records that this worker's store has, as after an unclean
             leader election or when the topic was deleted: "stop" the partition, "restore" them from the store,
             "restore_older" even if the store lacks inputs that are committed, or "rebuild" the store without them.
@@ -100,6 +100,8 @@ class ActorOptions:
             whatever follows, or `DNS:ops.example`.
         open_pages: paths of the app's own pages, or of Faust's, that are for everybody, as they were declared:
             `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
+        extensions: what runs in workers beside the engine: names of installed extensions, `*` for all of them, and
+            `module:Class` of your own; see `WorkerExtension`.
         dashboard: whether such a worker has the pages under `/dashboard` too.
         log_format: how a worker's log is written: "text" for people, or "json", one object a line.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
@@ -149,6 +151,7 @@ class ActorOptions:
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
     open_pages: Sequence[str] = ()
+    extensions: Sequence[str] = ("*",)
     dashboard: bool = True
     log_format: str = "text"
     tracing: bool = False

@@ -9,7 +9,7 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ChangelogSettings, Topics
 from actors.declare.arguments import single_topic
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp
+from actors.declare.host import DeclaredApp, table_changelog
 from actors.declare.values.codecs import Codec, key_codec, value_codec
 from actors.errors import ConfigurationError
 from actors.runtime.message.outputs import OutputTopic
@@ -87,7 +87,7 @@ def _taken_names(setup: AppTopics) -> dict[str, str]:
     names[setup.owners_topic] = "the leader registry"
     names[setup.dead_letter_topic] = "where dead letters go"
     names[setup.reply_topic] = "where answers go"
-    names |= {setup.changelog_topic(table): f"the changelog of table {table}" for table in app.tables}
+    names |= {table_changelog(app, table): f"the changelog of table {table}" for table in app.tables}
     names |= {setup.changelog_topic(store): f"the changelog of store {store}" for store in app.stores}
     names |= {name: f"the input of actor {one.name}" for one in app.actors.values() for name in one.topic_names}
     return names

@@ -58,10 +58,12 @@ class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
     Attributes:
         partitioner: how its producers place keys, as it was declared; None if it wasn't.
         timestamp: gives the time of a value, Unix milliseconds; None if the records' timestamps say it.
+        made_of: the topic from whose records the app makes it; "" if it doesn't.
     """
 
     partitioner: Partitioner | None = None
     timestamp: Callable[[Any], Any] | None = None
+    made_of: str = ""
 
     def _refuse(self) -> None:
         super()._refuse()

@@ -20,12 +20,13 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from actors._core.task.commit import parse_mark
 from actors._core.task.completed import CompletedOffsets
 from actors._core.task.topic_ids import TopicIds
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import TopicInfo
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
@@ -39,16 +40,16 @@ from actors.replay.processor import (
     Unknowns,
     on_input_time,
 )
-from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.event_times import EventTimes
 from actors.runtime.inputs.inbox import Inbox, InputQueue
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.table import turns_of
-from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
+from actors.runtime.virtual_time import StuckError, VirtualTime
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata, place_of
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
@@ -102,37 +103,12 @@ class Kept(NamedTuple):
     expires_at_ms: int
 
 
-class Setup(Protocol):
-    """The settings of an app for its actors; `actors._faust.setup.Setup` is one."""
-
-    is_tracing: bool
-    group: str
-
-    def changelog_topic(self, store: str) -> str:
-        """Return the topic of a store's changelog."""
-
-    def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Return the partition counts of the app's compacted topics, by name."""
-
-    async def outputs(self, topics: Any) -> Any:
-        """Return the function that finds the topic of a `ctx.send`."""
-
-    async def specs(
-        self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Any
-    ) -> list[ActorSpec]:
-        """Return the actors as the runtime needs them."""
-
-    def task_settings(self) -> TaskSettings:
-        """Return the settings that all tasks share."""
-
-
 @dataclass(frozen=True, slots=True)
 class Replayer:
-    """Replays inputs of one actor; `App.replayer` makes it.
+    """Replays inputs of one actor; `Replayer.of` makes it.
 
     Attributes:
         app: the app.
-        make_setup: returns the app's settings, anew for each replay.
         definition: the actor.
         group: whose committed offsets say how far the workers are.
         changelogs: by store, the changelog of what follows from the input: the app's stores, a class's states.
@@ -140,22 +116,24 @@ class Replayer:
     """
 
     app: DeclaredApp
-    make_setup: Callable[[], Setup]
     definition: ActorDefinition
     group: str
     changelogs: Mapping[str, str]
     others: Mapping[str, str]
 
     @classmethod
-    def of(cls, app: DeclaredApp, definition: ActorDefinition, make_setup: Callable[[], Setup]) -> Replayer:
-        """Make the replayer of an actor."""
-        setup, used = make_setup(), definition
+    def of(cls, app: DeclaredApp, actor: Any) -> Replayer:
+        """Make the replayer of an actor, given by its class, function or name.
+
+        Raises:
+            UsageError: the app has no such actor.
+        """
+        setup, used = Setup(app), app.definition_of(actor)
         ids = app.stores.get(f"{used.name}-ids")
         helpers = {used.timers, used.effects, used.parked, used.answers, used.order, ids}
         topics = {store: setup.changelog_topic(store.name) for store in used.stores}
         return cls(
             app,
-            make_setup,
             used,
             setup.group,
             {store.name: topic for store, topic in topics.items() if store not in helpers},
@@ -266,7 +244,7 @@ class _Run:
         self._partition = partition
         self._loop = VirtualTime()
         self._clock, self._unknowns = InputClock(), Unknowns()
-        self._setup = replayer.make_setup()
+        self._setup = Setup(replayer.app)
         # What is replayed was traced when it happened.
         self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topics, partition_count)

@@ -6,6 +6,10 @@ import asyncio
 from typing import Any
 
 
+class GivenBack(asyncio.CancelledError):
+    """The end of a message that isn't handled any more because its task ends: it is the next owner's."""
+
+
 def is_cancelled() -> bool:
     """Tell whether somebody cancelled the running task.
 

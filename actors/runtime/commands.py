@@ -87,7 +87,7 @@ class CommandKey:
             if given is None:
                 raise RefusedCommandError(
                     f"it isn't signed: the header {MAC_HEADER} is missing. A producer of the topic wrote it, or a "
-                    "program without the workers' secret or of an earlier release"
+                    "program without the workers' secret"
                 )
             valid = [self._mac(secret, partition, record.key, told) for secret in secrets]
             if not any(hmac.compare_digest(given, mac) for mac in valid):

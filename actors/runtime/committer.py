@@ -132,10 +132,7 @@ class Committer:
             await self._end_doubt()
 
     async def settle(self) -> None:
-        """Return when the markers of all that was committed are written.
-
-        A worker of an earlier release that takes over doesn't wait for them.
-        """
+        """Return when the markers of all that was committed are written."""
         async with self._turn:
             self._is_doubtful = True
             await self._end_doubt()

@@ -118,6 +118,6 @@ def _marks(answer: LookAnswer) -> dict[tuple[str, int], TimeMark]:
     marks: dict[tuple[str, int], TimeMark] = {}
     for source, committed in answer.commits.items():
         mark, topic = parse_mark(committed.metadata), answer.topics.get(source.topic)
-        if mark is not None and mark.topics is not None and topic is not None:
+        if mark is not None and topic is not None:
             marks[source] = mark.times if mark.topics.input_id == topic.topic_id else NO_TIMES
     return marks

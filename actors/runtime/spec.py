@@ -243,8 +243,8 @@ class TaskSettings:
     """What is the same for all tasks of a worker.
 
     `queue_records` bounds what is fetched ahead of the handler; clocks may differ by `clock_skew_margin_ms`. `group` is
-    the consumer group's name, for texts that tell an operator what to do. `transactional_id` is the worker's, "" at
-    least once.
+    the consumer group's name, for texts that tell an operator what to do. `transactional_id` is the worker's, "" in a
+    replay, which commits nothing.
     """
 
     worker: str
@@ -294,7 +294,7 @@ class TaskSettings:
 class TaskServices:
     """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
 
-    `former_id` gives the transactional id that earlier releases used for (actor, partition), None at least once.
+    `command_id` gives the transactional id with which commands write for (actor, partition).
     `reminders` limits the lines about errors that tasks meet again and again, see `is_repeated`; all tasks share it.
     """
 
@@ -309,5 +309,5 @@ class TaskServices:
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Requests | None = None
     release: Callable[[str, int], Awaitable[None]] | None = None
-    former_id: Callable[[str, int], str] | None = None
+    command_id: Callable[[str, int], str] | None = None
     reminders: Reminders = field(default_factory=lambda: Reminders(REMIND_S))

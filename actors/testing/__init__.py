@@ -12,7 +12,7 @@ fakes/processes.py   an event loop in virtual time, and processes on it that can
 `tests/sim` adds faults to the fakes.
 """
 
-from actors.replay.virtual_time import StuckError
+from actors.runtime.virtual_time import StuckError
 from actors.testing.driver import ActorTestDriver
 from actors.testing.looking import ParkedHere, Sent
 

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -114,7 +113,6 @@ class LoneSource:
         topics: Iterable[str],
         *,
         network: DirectNetwork,
-        reads_committed: bool,
         room: Callable[[], None],
         lost: Callable[[TopicPartition, str], None],
         order: Callable[[], Random | None] = lambda: None,
@@ -123,7 +121,6 @@ class LoneSource:
         self.partitions = sorted(log.name for topic in topics for log in cluster.topic(topic).partitions)
         self._cluster = cluster
         self._network = network
-        self._reads_committed = reads_committed
         self._room = room
         self._lost = lost
         self._positions: dict[TopicPartition, int] = {}
@@ -134,10 +131,9 @@ class LoneSource:
         if not asked:
             await asyncio.sleep(timeout_s)
             return {}
-        poll = partial(self._cluster.poll, committed=self._reads_committed)
         most = _POLLED_RECORDS if self._order() is None else BACKLOG_RECORDS
         try:
-            found = await self._network.ask("Fetch", poll, asked, most, timeout_s)
+            found = await self._network.ask("Fetch", self._cluster.poll, asked, most, timeout_s)
         except OffsetOutOfRangeError as error:
             self._lost(error.partition, f"the input doesn't have offset {error.offset} any more")
             return {}
@@ -171,8 +167,7 @@ class LoneSource:
 
     def stable_offset(self, source: TopicPartition) -> int | None:
         """See `actors.ports.TaskSink.stable_offset`."""
-        log = self._cluster.log(source)
-        return log.last_stable if self._reads_committed else log.end
+        return self._cluster.log(source).last_stable
 
     def check(self) -> None:
         """See `actors.ports.Source.check`: it can always go on."""
@@ -222,17 +217,17 @@ class _Registry(StoreRegistry):
         self._cluster.produce(TopicPartition(self._setup.owners_topic, 0), written)
 
 
-async def claim_stores(
+async def record_stores(
     setup: Setup, inputs: Mapping[str, TopicInfo], cluster: MemoryKafka, network: DirectNetwork, clock: FakeClock
 ) -> None:
     """Check a program's stores as a worker does before it touches them, and make the changelogs that are missing.
 
     Raises:
-        ConfigurationError, LostChangelogError: see `StoreRegistry.claim`.
+        ConfigurationError, LostChangelogError: see `StoreRegistry.check`.
     """
     registry, topics = _Registry(setup, cluster, network, clock), SimTopics(cluster)
     any_topics: Any = topics
-    await registry.claim()
+    await registry.check()
     await check_parked(setup.app, any_topics, inputs)
     changelogs = setup.compacted(inputs)
     for name, count in changelogs.items():

@@ -11,7 +11,6 @@ import msgspec
 
 from actors._core.keys import place_of
 from actors._core.windows.kinds import Window
-from actors.admin.parked.reader import What, kinds_of
 from actors.declare.definition import ActorDefinition, messages_of
 from actors.declare.host import DeclaredApp
 from actors.declare.values.codecs import CodecError, topic_codecs
@@ -192,13 +191,14 @@ def commands_to_all(definition: ActorDefinition, command: Literal["retry", "drop
     return [msgspec.json.encode(one) for one in told]
 
 
-def parked_kinds(definition: ActorDefinition) -> list[What]:
+def parked_kinds(definition: ActorDefinition) -> list[Literal["message", "effect"]]:
     """Return what an actor may park.
 
     Raises:
         UsageError: it parks nothing.
     """
-    kinds = kinds_of(definition)
+    kinds: list[Literal["message", "effect"]] = [] if definition.parked is None else ["message"]
+    kinds += [] if definition.effects is None else ["effect"]
     if not kinds:
         raise UsageError(f'actor {definition.name} parks nothing: declare it with on_error="park", or with effects')
     return kinds

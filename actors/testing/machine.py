@@ -16,7 +16,7 @@ from actors._faust.app import App
 from actors._faust.setup import Setup
 from actors._faust.views import copy_stores
 from actors.errors import ActorsError, UsageError
-from actors.ports import Identity, TopicPartition, Writer
+from actors.ports import Identity, TopicPartition
 from actors.runtime.committer import Committer
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.replicas.views import ViewParts
@@ -29,8 +29,8 @@ from actors.testing.driving import (
     PatientSettings,
     ProgramClient,
     SimTopics,
-    claim_stores,
     make_topics,
+    record_stores,
 )
 from actors.testing.fakes.cluster import MemoryKafka
 from actors.testing.fakes.direct import DirectNetwork
@@ -38,7 +38,6 @@ from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
     FakeLogs,
-    FakeOrderedWriter,
     FakeOwners,
     FakeWriter,
     encode_owner,
@@ -139,7 +138,7 @@ class Machine:
         """Start a version of the app if a worker would. The former one stays the driver's if it is refused."""
         make_topics(self._cluster, setup, self._partitions)
         inputs = await setup.check_topics(self._topics)
-        await claim_stores(setup, inputs, self._cluster, self._network, self._clock)
+        await record_stores(setup, inputs, self._cluster, self._network, self._clock)
         self._app, self._setup = app, setup
         if self._client is not None:
             self._client.withdraw()
@@ -219,7 +218,9 @@ class Machine:
         stores, late = self._disk.cache(), LateSource()
         logs = FakeLogs(self._cluster, self._network)
         owners_topic = self._setup.owners_topic
-        committer = Committer(self._writer(), self._app.actor_options.commit_max_bytes)
+        own_id = f"{self._app.conf.id}:worker"
+        writer = FakeWriter(self._cluster, self._network, transactional_id=own_id)
+        committer = Committer(writer, self._app.actor_options.commit_max_bytes)
         self._worker = worker = Worker(
             self._specs,
             source=late,
@@ -235,7 +236,7 @@ class Machine:
                 encode_owner=lambda record: encode_owner(owners_topic, record),
                 asks=self._make_asks(),
             ),
-            task_settings=self._setup.task_settings(),
+            task_settings=self._setup.task_settings(own_id),
             settings=PatientSettings(_STOP_S, is_settled=self._is_settled),
             member=committer.member,
             task_log=committer.new_log,
@@ -245,7 +246,6 @@ class Machine:
             self._cluster,
             [topic for spec in self._specs for topic in spec.topics],
             network=self._network,
-            reads_committed=self._setup.exactly_once,
             room=worker.room,
             lost=worker.lost,
             order=lambda: self._order,
@@ -257,12 +257,6 @@ class Machine:
         for view in self._app.views:
             logs = FakeTopicLogs(self._cluster, self._network)
             await view.open(ViewParts(logs, copy_stores(view.topic, None), self._clock, clock_skew_margin_ms=0))
-
-    def _writer(self) -> Writer:
-        name = f"{self._app.conf.id}:worker"
-        if self._setup.exactly_once:
-            return FakeWriter(self._cluster, self._network, transactional_id=name)
-        return FakeOrderedWriter(self._cluster, self._network, name=name)
 
     async def _settle(self) -> None:
         """Wait until every record is handled and committed, and event time has come as far as it can.

@@ -32,8 +32,8 @@ import msgspec
 from aiohttp import web
 
 from actors._core.task.lifecycle import State
+from actors._faust.app import App
 from actors.runtime.task.task import Task
-from actors.web.host import Host
 from stores._core.printable import counted
 
 PREFIX = "/health"
@@ -42,7 +42,7 @@ _SERVED = _STOPPED | {State.RUNNING, State.COMMITTING}
 _HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
-def health_pages(app: Host) -> web.Application:
+def health_pages(app: App) -> web.Application:
     """Return the part of the web server that an orchestrator asks."""
 
     async def health(_: web.Request) -> web.Response:
@@ -70,12 +70,12 @@ def health_pages(app: Host) -> web.Application:
     return part
 
 
-def what_is_dead(app: Host) -> list[str]:
+def what_is_dead(app: App) -> list[str]:
     """Return why the worker won't recover by itself, nothing if it may."""
     return ["the dispatcher ended"] if app.actor_service.is_broken else []
 
 
-def what_is_to_start(app: Host) -> list[str]:
+def what_is_to_start(app: App) -> list[str]:
     """Return what the worker's start waits for, nothing once the group has assigned its partitions."""
     service = app.actor_service
     if service.worker is None:
@@ -83,7 +83,7 @@ def what_is_to_start(app: Host) -> list[str]:
     return [] if service.worker.meters.rebalances else ["the group hasn't given out its partitions"]
 
 
-def what_is_missing(app: Host) -> list[str]:
+def what_is_missing(app: App) -> list[str]:
     """Return why the worker doesn't do all of its work at the moment, nothing if it does."""
     service = app.actor_service
     if service.is_broken or service.should_stop:
@@ -106,7 +106,7 @@ def what_is_missing(app: Host) -> list[str]:
     return missing
 
 
-def _what_is_wrong_with_the_clock(app: Host) -> list[str]:
+def _what_is_wrong_with_the_clock(app: App) -> list[str]:
     clock, margin_s = app.actor_clock, app.actor_options.clock_skew_margin.total_seconds()
     off_ms = clock.off_ms
     if not off_ms:
@@ -118,7 +118,7 @@ def _what_is_wrong_with_the_clock(app: Host) -> list[str]:
     ]
 
 
-def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
+def _what_is_silent(app: App, tasks: Collection[Task]) -> list[str]:
     """Return which brokers haven't answered for longer than the session timeout."""
     silence, session_s = app.actor_service.silence, float(app.conf.broker_session_timeout)
     if silence is None:
@@ -142,7 +142,7 @@ def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
     return found
 
 
-def stopped_partitions(app: Host) -> list[dict[str, str | int | None]]:
+def stopped_partitions(app: App) -> list[dict[str, str | int | None]]:
     """Return the partitions that stand still until somebody acts, without what their messages hold."""
     return [
         {
@@ -157,7 +157,7 @@ def stopped_partitions(app: Host) -> list[dict[str, str | int | None]]:
     ]
 
 
-def paused_partitions(app: Host) -> list[dict[str, str | int]]:
+def paused_partitions(app: App) -> list[dict[str, str | int]]:
     """Return the partitions that an operator has paused: nothing is wrong with them."""
     return [
         {"actor": task.spec.name, "topic": task.spec.topic, "partition": task.partition, "since_ms": task.paused.at_ms}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 from prometheus_client import REGISTRY, Metric, generate_latest
@@ -22,10 +22,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from actors._core.task.lifecycle import State
+from actors._faust.app import App
 from actors.runtime.observe.status import HistogramStatus, InputStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
 from actors.web.front import Front, Gathered, front_of, gather
-from actors.web.host import Host
 from actors.web.telemetry import telemetry
 from actors.web.workers import WorkerClient
 
@@ -95,7 +95,7 @@ _SHARED = (
 class WorkerCollector(Collector):
     """Gives a worker's metrics, of the moment of the scrape; call it on the worker's event loop."""
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
 
     def show(self) -> None:
@@ -118,7 +118,7 @@ class WorkerCollector(Collector):
         return families(_prepared.get() or self._app.worker_status())
 
 
-def metrics_page(app: Host) -> web.Application:
+def metrics_page(app: App) -> web.Application:
     """Return the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
@@ -131,7 +131,7 @@ def metrics_page(app: Host) -> web.Application:
         _prepared.set(app.worker_status())
         front, setup = front_of(app), app.actor_service.setup
         if front is not None and setup is not None and setup.address and front.is_asked(request):
-            body = await _in_own_thread(encode)(await _of_all(front, setup))
+            body = await _in_own_thread(encode)(await _of_all(app, front, setup.address))
         else:
             body = await _in_own_thread(encode)(REGISTRY)
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
@@ -141,11 +141,11 @@ def metrics_page(app: Host) -> web.Application:
     return part
 
 
-async def _of_all(front: Front, setup: Any) -> Gathered:
+async def _of_all(app: App, front: Front, address: str) -> Gathered:
     own = await _in_own_thread(generate_latest)(REGISTRY)
-    workers = WorkerClient(setup.hops())
+    workers = WorkerClient(app.extensions["web"].files.hops())
     try:
-        return await gather(front, workers, setup.address, own, PAGE)
+        return await gather(front, workers, address, own, PAGE)
     finally:
         await workers.close()
 

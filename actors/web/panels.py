@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LockPanel:
-    """A panel of locks; an app has it in `panels`.
+    """A panel of locks; see `panels_of`.
 
     Attributes:
         actor: the class actor whose state has the locks.
@@ -34,3 +35,9 @@ class LockPanel:
 
     actor: str
     lock_of: Callable[[bytes, bytes, int], HeldLock | None]
+
+
+def panels_of(app: Any) -> list[LockPanel]:
+    """Return the panels of an app, to read or to append to."""
+    panels: list[LockPanel] = vars(app).setdefault("actors_panels", [])
+    return panels

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 
+from actors._faust.app import App
 from actors.runtime.observe.status import WorkerStatus
-from actors.web.host import Host
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -45,12 +45,12 @@ class Readings:
     def __init__(self, meter: Meter, families: Families) -> None:
         self._meter = meter
         self._families = families
-        self._workers: dict[Host, _Thread] = {}
+        self._workers: dict[App, _Thread] = {}
         self._created: set[str] = set()
         self._lock = Lock()
         self._unread: dict[str, list[Observation]] = {}
 
-    def add(self, app: Host) -> None:
+    def add(self, app: App) -> None:
         """Tell a worker's metrics from now on; call it on the worker's event loop."""
         for family in self._families(app.worker_status()):
             for instrument in _instruments(family):
@@ -58,7 +58,7 @@ class Readings:
         # Not before: a collection that waits for this loop would hold up what it creates.
         self._workers[app] = _Thread(asyncio.get_running_loop(), get_ident())
 
-    def remove(self, app: Host) -> None:
+    def remove(self, app: App) -> None:
         """Tell this worker's metrics no more."""
         self._workers.pop(app, None)
 
@@ -107,7 +107,7 @@ class _Thread:
     ident: int
 
 
-def _looked_at(app: Host, thread: _Thread) -> list[WorkerStatus]:
+def _looked_at(app: App, thread: _Thread) -> list[WorkerStatus]:
     """Return a worker's status from whatever thread; none if its loop doesn't answer."""
     if get_ident() == thread.ident:
         return [app.worker_status()]
@@ -144,7 +144,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._readings: Readings | None = None
 
-    def add(self, app: Host, families: Families) -> None:
+    def add(self, app: App, families: Families) -> None:
         """Tell a worker's metrics if the process uses OpenTelemetry's metrics; call it on the worker's event loop."""
         if "opentelemetry.metrics" not in sys.modules:
             return
@@ -154,7 +154,7 @@ class Telemetry:
             self._readings = Readings(get_meter(SCOPE), families)
         self._readings.add(app)
 
-    def remove(self, app: Host) -> None:
+    def remove(self, app: App) -> None:
         """Tell this worker's metrics no more."""
         if self._readings is not None:
             self._readings.remove(app)

@@ -7,7 +7,8 @@ from typing import Any
 
 from actors import Context, Tumbling, Window, aggregates
 from benchmarks.backlog.rows import COUNT, JOIN, ROWS
-from benchmarks.peers.apps.base import app, settings
+from benchmarks.peers.apps.base import app as app
+from benchmarks.peers.apps.base import settings
 
 row = ROWS[settings.work]
 grace, size = timedelta(milliseconds=row.grace_ms), timedelta(milliseconds=row.size_ms)

@@ -30,8 +30,9 @@ _IDLE_MS = 5_000
 _AWAY_S, _LIVE_KILL = 15.0, 0.25
 _KILLS = (0.2, 0.6)
 """At which shares of the input the worker is killed."""
-_QUIET_S, _RIGHT_QUIET_S, _BOUND_S = 7.0, 2.0, 180.0
-"""After how long without progress a run is over, where results are missing, where they are right, and at most."""
+_QUIET_S, _RIGHT_QUIET_S, _BOUND_S = 7.0, 2.0, 300.0
+"""After how long without progress a run is over, where results are missing and where they are right; and when it fails
+because it isn't."""
 KAFKA_STREAMS_IDLE = "kafka_streams_idle"
 SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_IDLE)
 _LATE = re.compile(r"^faust_actors_late_records_total\{.*\} ([0-9.e+]+)$", re.MULTILINE)
@@ -236,7 +237,11 @@ class _Run:
         return sent
 
     async def settle(self) -> None:
-        """Wait until all input is committed and nothing comes any more."""
+        """Wait until all input is committed and nothing comes any more.
+
+        Raises:
+            TimeoutError: it takes too long; what is missing then may still come.
+        """
         total = 0
         for topic in self.job.inputs:
             total += sum((await ends(self.job.brokers, topic)).values())
@@ -255,6 +260,7 @@ class _Run:
             ):
                 return
             await asyncio.sleep(0.02)
+        raise TimeoutError(f"{self.job.app} isn't done after {_BOUND_S:g} s: {self._committed} of {total} committed")
 
     def _kill(self) -> None:
         self.worker.kill()

@@ -23,7 +23,6 @@ from benchmarks.peers.tables import write_readme
 
 INCREMENTS = (
     (OURS, EXACTLY_ONCE),
-    (OURS, AT_LEAST_ONCE),
     (KAFKA_STREAMS, EXACTLY_ONCE),
     (FAUST, EXACTLY_ONCE),
     (FAUST, AT_LEAST_ONCE),

@@ -51,7 +51,7 @@ def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
 def _ratios_to(peer: str, runs: Sequence[Run]) -> dict[str, float]:
     found: dict[str, float | None] = {}
     for scenario in SCENARIOS:
-        found[scenario.name] = _ratio(peer, _of(runs, scenario.name), itemgetter("records_per_s"))
+        found[scenario.name] = _ratio(peer, _compared(scenario, runs), itemgetter("records_per_s"))
         for name, figure in WINDOWED_FIGURES.items() if scenario.span_ms else ():
             found[f"{scenario.name}_{name}"] = _ratio(peer, _of(runs, scenario.name), itemgetter(figure))
     at_rate = [run for run in _of(runs, LATENCY) if run["rate"] == LATENCY_RATE]
@@ -90,7 +90,8 @@ def _rates(runs: Sequence[Run]) -> Table:
         "rates",
         "Run commands of 116 bytes, half of them repeats: put if absent, the first of each is forwarded. One thread a "
         "worker, 4 partitions, commit interval 100 ms, no caching where not said. Records/s by the group's committed "
-        "offsets: median (least to most); the ratio is to Kafka Streams without caching, of the same round.",
+        "offsets: median (least to most); the ratio is that of ours, exactly once, to Kafka Streams "
+        "without caching, of the same round.",
         ["", "records/s", "ratio", "CPU s per million", "max RSS of a worker, MiB", "records"],
         [row for scenario in SCENARIOS if not scenario.span_ms for row, _ in _rate_rows(scenario, runs)],
     )
@@ -113,11 +114,12 @@ def _windows(runs: Sequence[Run]) -> Table:
 def _rate_rows(scenario: Scenario, runs: Sequence[Run]) -> Iterator[tuple[list[str], list[Run]]]:
     """Return a row for each system, with its runs."""
     for system, some in _by_system(_of(runs, scenario.name)):
-        ratio = _ratio(KAFKA_STREAMS, _of(runs, scenario.name), itemgetter("records_per_s"))
+        ratio = _ratio(KAFKA_STREAMS, _compared(scenario, runs), itemgetter("records_per_s"))
+        has_ratio = system == (KAFKA_STREAMS if scenario.beside else OURS)
         row = [
             f"{scenario.title}: {NAMES[system]}",
             _spread([run["records_per_s"] for run in some], "{:,.0f}"),
-            f"{ratio:.2f}" if system == OURS and ratio is not None else "",
+            f"{ratio:.2f}" if has_ratio and ratio is not None else "",
             _spread([run["cpu_s_per_million"] for run in some], "{:.1f}"),
             f"{max(run['max_rss_mb'] for run in some):,.0f}",
             f"{some[0]['records']:,}",
@@ -189,6 +191,11 @@ def _restores(runs: Sequence[Run]) -> Table:
         ["", "first output", "output of every partition"],
         rows,
     )
+
+
+def _compared(scenario: Scenario, runs: Sequence[Run]) -> list[Run]:
+    """Return a scenario's runs, with those of ours that they are compared with."""
+    return [*_of(runs, scenario.name), *(run for run in _of(runs, scenario.beside) if run["system"] == OURS)]
 
 
 def _of(runs: Iterable[Run], scenario: str) -> list[Run]:

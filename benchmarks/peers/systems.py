@@ -96,7 +96,7 @@ class Job:
         """The topic that the state can be folded from."""
         if self.system == QUIX:
             return f"changelog__{self.app}--{self.source}--default"
-        return f"{self.app}-state-changelog"
+        return f"{self.app}--state-changelog" if self.system == OURS else f"{self.app}-state-changelog"
 
     @property
     def read_key(self) -> Callable[[bytes], bytes]:

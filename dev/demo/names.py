@@ -10,7 +10,7 @@ EXPORTS = FOLDER / "exports"
 
 APP, STORE = "dispatcher", "run-command-state"
 INPUT, OUTPUT = "raw-data", "runs"
-CHANGELOG, OWNERS = f"{APP}-{STORE}-changelog", f"{APP}-actors-owners"
+CHANGELOG, OWNERS = f"{APP}--{STORE}-changelog", f"{APP}-actors-owners"
 PARTITIONS = 4
 COMMANDS, DISTINCT = 100_000, 50_000
 

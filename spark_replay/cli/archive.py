@@ -99,7 +99,7 @@ def archive(
     seconds, complete.
 
     \b
-    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic shop-spent-changelog --topic orders \\
+    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic shop--spent-changelog --topic orders \\
         --to archive --once
     python -m spark_replay archive --brokers 127.0.0.1:9092 --topic-pattern 'shop-.*-changelog' \\
         --to /mnt/archive --every 60s

@@ -48,8 +48,8 @@ def check(json_file: Path | None, **options: Any) -> None:
     The last line on standard output is a JSON object: violations, and the count of each check.
 
     \b
-    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog --put-if-absent
-    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog \\
+    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop--seen-changelog --put-if-absent
+    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop--seen-changelog \\
         --outputs accepted --input orders
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if bool(options["outputs"]) != bool(options["inputs"]):

@@ -156,7 +156,7 @@ def log_options(command: _Command) -> _Command:
     return _with(
         spark_options(command),
         click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
-        click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP-STORE-changelog."),
+        click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP--STORE-changelog."),
     )
 
 

@@ -61,8 +61,8 @@ def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: 
     The last line on standard output is a JSON object: keys, records, without_metadata, unknown, seconds.
 
     \b
-    python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --to rebuilt
-    python -m spark_replay rebuild --archive archive --changelog shop-spent-changelog \\
+    python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --to rebuilt
+    python -m spark_replay rebuild --archive archive --changelog shop--spent-changelog \\
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     shared = Given.of(options)

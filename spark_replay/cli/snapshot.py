@@ -66,7 +66,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options
     The last line on standard output is a JSON object: keys, records, without_metadata, size_bytes, seconds.
 
     \b
-    python -m spark_replay snapshot --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog \\
+    python -m spark_replay snapshot --brokers 127.0.0.1:9092 --app shop --changelog shop--spent-changelog \\
         --to /mnt/snapshots
     STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"

@@ -83,11 +83,11 @@ def validate(json_file: Path | None, html_file: Path | None, min_keys: int, **op
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against exports
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against /var/lib/shop
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --against exports
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --against /var/lib/shop
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog \\
         --against-brokers mirror:9092
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog \\
         --live http://127.0.0.1:6066 --store spent --sample 10000
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     _require_one_side(options)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.judging import CONTENT_AND_METADATA, is_same
+from spark_replay.comparison.judging import CONTENT_AND_METADATA
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import has_input, input_of, metadata_fields
 
@@ -111,9 +111,7 @@ def name_causes(
         facts = facts.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
     facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
-    has_inputs = _true(F.exists("epochs", lambda owner: owner["has_inputs"]))
-    # an export of an earlier release doesn't say which of several inputs a write came from
-    held_input = F.coalesce("export.input", F.when(~has_inputs, 0))
+    held_input = F.coalesce("export.input", F.lit(0))
     # a new owner's timers may carry the input before its first one; with all records there is no doubt
     reached = F.when(_of(known.complete), held_source).otherwise(held_source - 1)
     newer = F.filter(
@@ -128,7 +126,7 @@ def name_causes(
     )
     return (
         facts.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
-        .withColumn("cause", _cause(known, has_inputs))
+        .withColumn("cause", _cause(known))
         .drop("epochs")
     )
 
@@ -158,7 +156,7 @@ def _beside(rows: DataFrame, asked: DataFrame) -> DataFrame:
 def _is_same(names: Sequence[str]) -> Column:
     same = F.lit(True)
     for name in names:
-        same = same & is_same(F.col(name), F.col(f"asked.{name}"), name)
+        same = same & F.col(name).eqNullSafe(F.col(f"asked.{name}"))
     return same
 
 
@@ -186,11 +184,11 @@ def _epochs(rows: DataFrame) -> DataFrame:
     return owners.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
 
 
-def _cause(known: Known, has_inputs: Column) -> Column:
+def _cause(known: Known) -> Column:
     kind, log, export = F.col("kind"), F.col("log"), F.col("export")
     held_at, is_complete = F.col("held_at"), _of(known.complete)
     deleted = log.isNotNull() & log["value"].isNull()
-    is_comparable = _true((export["input"] == log["input"]) | (~has_inputs & export["input"].isNull()))
+    is_comparable = export["input"].eqNullSafe(log["input"])
     # what compaction took was older than what it left
     seems_older = (
         ~is_complete

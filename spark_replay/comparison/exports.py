@@ -47,8 +47,6 @@ _COLUMNS = {
 _ABOUT = "worker.json"
 _DEPTHS = ("", "*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """What `-D` was given has the file two folders deeper, and several workers' folders may lie in one."""
-_NEWER_COLUMNS = ("input",)
-"""Those that files of earlier releases lack."""
 
 
 def kind_of(folder: Path) -> str:
@@ -224,7 +222,7 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
 
     Returns:
         `partition` int (the file's, by its manifest), `claimed` int (the row's own), `key`, `value` binary,
-        `source_offset`, `epoch`, `expires_at_ms` bigint, `input` int (null in exports of earlier releases).
+        `source_offset`, `epoch`, `expires_at_ms` bigint, `input` int (null for an actor with one).
     """
     # a worker may be called [::1]:6066, which is no pattern to look for
     reader = spark.read.schema(_SCHEMA).option("__globPaths__", "false")
@@ -361,8 +359,6 @@ def _check_file(copy: Copy) -> None:
     except (OSError, pyarrow.ArrowException) as error:
         raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again") from error
     for name, kind in _COLUMNS.items():
-        if name in _NEWER_COLUMNS and name not in schema.names:
-            continue
         column = schema.field(name).type if name in schema.names else "missing"
         if column != kind:
             raise ExportError(f"{copy.file}: column {name} is {column}, expected {kind}")

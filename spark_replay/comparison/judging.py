@@ -93,17 +93,8 @@ def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Se
 
 def differences(left: str, right: str, names: Sequence[str]) -> Column:
     """Return the names of the fields in which two structs differ."""
-    columns = [F.when(~is_same(F.col(f"{left}.{name}"), F.col(f"{right}.{name}"), name), name) for name in names]
+    columns = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
     return F.filter(F.array(*columns), lambda name: name.isNotNull())
-
-
-def is_same(left: Column, right: Column, name: str) -> Column:
-    """Return whether a field is the same on both sides.
-
-    An input counts where both sides say it: exports and rebuilds of earlier releases don't, and within an epoch either
-    all write metadata says it or none.
-    """
-    return F.coalesce(left == right, F.lit(True)) if name == "input" else left.eqNullSafe(right)
 
 
 def logged(folded: DataFrame) -> DataFrame:

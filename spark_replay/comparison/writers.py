@@ -1,8 +1,8 @@
 """Records of a changelog that no owner of their partition can have written.
 
 The leader registry has the last owner of each partition, and the mark of the group's offset the last commit. An owner
-claims its epoch before it writes, and from then on no former owner can. With `exactly_once` a commit's records, its
-offset and its mark are in one transaction. So no owner wrote a record
+claims its epoch before it writes, and from then on no former owner can. A commit's records, its offset and its
+mark are in one transaction. So no owner wrote a record
 
 * `epoch`: of a higher epoch than any owner had.
 * `replaced`: of an older epoch, behind the position of a store of a newer owner.
@@ -45,7 +45,7 @@ _WHY = {
     "replaced": "is of epoch {epoch}, behind the position of a store of epoch {part.epoch}",
     "done": "lies behind the position of a store that has the last commit of epoch {epoch} already",
     "unhandled": "is of epoch {epoch} and of {source}, which the group hasn't committed",
-    "untransacted": "is in no transaction, and the owner of epoch {epoch} has transactions",
+    "untransacted": "is in no transaction, as all are that the owner of epoch {epoch} wrote",
 }
 
 
@@ -56,13 +56,13 @@ class LastOwner:
     Attributes:
         epoch: The highest epoch that an owner had.
         transaction: The number of its last commit, 0 if that is unknown.
-        has_transactions: Whether all that it wrote is in transactions.
+        is_marked: Whether the group's offsets have no mark but its own.
         handled: By input, an offset before which all handled inputs lie; None if that is unknown.
     """
 
     epoch: int
     transaction: int = 0
-    has_transactions: bool = False
+    is_marked: bool = False
     handled: tuple[int | None, ...] = ()
 
     def of_input(self, place: int) -> int | None:
@@ -138,24 +138,24 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
 def _why(topic: Topic, owners: Mapping[int, LastOwner], held: Mapping[int, Part]) -> Column:
     """Return the name of the first rule that a row is against, null if there is none."""
     numbers = range(topic.partition_count)
-    fenced = {number: owner for number, owner in owners.items() if owner.has_transactions}
+    marked = {number: owner for number, owner in owners.items() if owner.is_marked}
     done = {
         number: owner.epoch
-        for number, owner in fenced.items()
+        for number, owner in marked.items()
         if owner.transaction and (owner.epoch, owner.transaction) == _last_commit(held.get(number))
     }
-    places = range(max((len(owner.handled) for owner in fenced.values()), default=0))
-    handled = [[fenced[number].of_input(place) if number in fenced else None for number in numbers] for place in places]
+    places = range(max((len(owner.handled) for owner in marked.values()), default=0))
+    handled = [[marked[number].of_input(place) if number in marked else None for number in numbers] for place in places]
     epoch, is_behind = F.col("epoch"), F.col("is_behind")
-    is_fenced = epoch == by_partition([_of(fenced, number, "epoch") for number in numbers])
+    is_last_owners = epoch == by_partition([_of(marked, number, "epoch") for number in numbers])
     is_last = F.col("offset") == by_partition([end - 1 for end in topic.ends])
     bound = by_input(handled, F.coalesce("input", F.lit(0))) if handled else F.lit(None)
     return (
         F.when(epoch > by_partition([_of(owners, number, "epoch") for number in numbers]), "epoch")
         .when(is_behind & (epoch < by_partition([_of(held, number, "epoch") for number in numbers])), "replaced")
         .when(is_behind & (epoch == by_partition([done.get(number) for number in numbers])), "done")
-        .when(is_fenced & (F.col("source_offset") >= bound), "unhandled")
-        .when(is_fenced & is_last, "untransacted")
+        .when(is_last_owners & (F.col("source_offset") >= bound), "unhandled")
+        .when(is_last_owners & is_last, "untransacted")
     )
 
 
@@ -178,7 +178,7 @@ def last_owners(source: Source, topic: Topic) -> tuple[dict[int, LastOwner], str
     try:
         with kafka.asking() as admin:
             names = [name for name in admin.names() if name.endswith(_REGISTRY)]
-        own = [name for name in names if topic.name.startswith(f"{name.removesuffix(_REGISTRY)}-")]
+        own = [name for name in names if topic.name.startswith(f"{name.removesuffix(_REGISTRY)}--")]
         records: dict[int, dict[str, Any]] = {}
         for name in own or names:
             of_app = _records(replace(kafka, topic=name), topic.topic_id)
@@ -211,7 +211,6 @@ def decode_owner(value: bytes, topic_id: str) -> tuple[int, dict[str, Any]] | No
             return None
         return int(record["partition"]), {
             "epoch": int(record["epoch"]),
-            "has_transactions": bool(record.get("transactional_id")),
             "inputs": [record["topic"], *(other["topic"] for other in record.get("more_inputs", ()))],
         }
     except MISSHAPEN:
@@ -229,11 +228,11 @@ def _with_marks(kafka: KafkaSource, records: Mapping[int, Mapping[str, Any]]) ->
         offsets = [committed[record["group"], name][number] for name in record["inputs"]]
         marks = [mark for offset in offsets if (mark := _mark(offset)) is not None]
         epoch = max(record["epoch"], *(mark[0] for mark in marks)) if marks else record["epoch"]
-        is_current = all(mark[:2] == (record["epoch"], marks[0][1]) for mark in marks)
+        is_marked = all(mark[:2] == (record["epoch"], marks[0][1]) for mark in marks)
         owners[number] = LastOwner(
             epoch=epoch,
-            transaction=marks[0][1] if marks and is_current else 0,
-            has_transactions=record["has_transactions"] and is_current,
+            transaction=marks[0][1] if marks and is_marked else 0,
+            is_marked=is_marked,
             handled=tuple(None if (mark := _mark(offset)) is None else mark[2] for offset in offsets),
         )
     return owners

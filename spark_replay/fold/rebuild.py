@@ -275,7 +275,7 @@ def write_rebuild(
 
 
 def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
-    """Read what `write_rebuild` wrote; `input` is null in all rows if an earlier release did, which had no such column.
+    """Read what `write_rebuild` wrote.
 
     Raises:
         ReadError: The folder is no rebuild, or rows of it are missing.
@@ -285,8 +285,7 @@ def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
         _require_whole(folder, summary)
     extra = "" if summary.undecodable is None else "key_json string, value_json string, "
     with reading(f"the rebuild in {folder}"):
-        rows = read_files(spark, folder, summary.format, extra + COLUMNS)
-        return rows if "input" in rows.columns else rows.withColumn("input", F.lit(None).cast("int"))
+        return read_files(spark, folder, summary.format, extra + COLUMNS)
 
 
 def _require_whole(folder: Path, summary: RebuildSummary) -> None:

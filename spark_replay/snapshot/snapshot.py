@@ -136,7 +136,7 @@ def require_store(topic: str, app: str) -> str:
     store = store_of(topic, app)
     # A snapshot lies in a folder of the store's name.
     if store is None or store in (".", ".."):
-        raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}-STORE-changelog")
+        raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}--STORE-changelog")
     return store
 
 

@@ -26,8 +26,8 @@ _METADATA_FIELDS = {"epoch": 2, "source_offset": 10, "expires_at_ms": 18}
 
 def store_of(changelog: str, app: str) -> str | None:
     """Return the store of a changelog, None if it isn't of this app."""
-    store = changelog.removeprefix(f"{app}-").removesuffix("-changelog")
-    return store if app and store and changelog == f"{app}-{store}-changelog" else None
+    store = changelog.removeprefix(f"{app}--").removesuffix("-changelog")
+    return store if app and store and changelog == f"{app}--{store}-changelog" else None
 
 
 def read_changelog(source: Source) -> DataFrame:

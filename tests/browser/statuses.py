@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.ports import OwnerRecord
-from actors.runtime.observe.history import STEPS, Series
 from actors.runtime.observe.status import (
     HistogramStatus,
     InputStatus,
@@ -18,6 +17,7 @@ from actors.runtime.observe.status import (
 )
 from actors.runtime.replicas.standby_state import Role, StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Report, Seen
+from actors.web.dashboard.history import STEPS, Series
 from actors.web.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 
 NOW_MS = 1_760_000_000_000
@@ -74,7 +74,7 @@ def store(name: str, keys: int | None) -> StoreStatus:
         name=name,
         keys=keys,
         size_bytes=None if keys is None else keys * 96,
-        changelog_topic=f"shop-{name}-changelog",
+        changelog_topic=f"shop--{name}-changelog",
         changelog_offset=keys,
         figures={},
     )

@@ -15,7 +15,7 @@ from actors.errors import (
     OutcomeUnknownError,
     UnstableOffsetError,
 )
-from actors.ports import CommitReceipt, Output, TopicPartition
+from actors.ports import Output, TopicPartition
 from stores._core.record import METADATA_HEADER
 from tests.contract.helpers import METADATA, batch, read, settled, source_of
 from tests.contract.worlds import World
@@ -94,96 +94,14 @@ def nowhere(key: bytes, partitions: int) -> int:
 
 
 async def test_a_record_that_no_partition_can_be_found_for_is_a_refusal(world: World, topic: str) -> None:
-    member = await world.join(topic)
     lost = Output(topic, partitioner_of(nowhere), b"k", b"v", [], None)
-    for log in (world.task_log("a"), world.ordered_log("b", member.identity)):
-        await log.fence()
-        with pytest.raises(CommitRefusedError, match="KeyError"):
-            await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[lost]))
-        await log.fence()
-        assert await read(world, topic) == []
-        assert await world.group.committed(TopicPartition(topic, 0)) is None
-
-
-# --- at least once ----------------------------------------------------------------------------------------------------
-
-
-async def test_an_ordered_commit_has_no_markers(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    log = world.ordered_log("a", member.identity)
+    log = world.task_log("a")
     await log.fence()
-    for offset in (1, 2):
-        written = batch(
-            topic,
-            offset,
-            changelogs={topic: {b"k": (METADATA, b"v%d" % offset)}},
-            outputs=[Output(topic, 0, b"k", b"output", [], None)],
-        )
-        receipt = await log.commit(written)
-        assert await world.group.committed(source_of(written)) == written.offsets[source_of(written)]
-        assert receipt.changelog_offsets == {topic: 2 * offset}
-    assert await read(world, topic) == [(0, b"output"), (1, b"v1"), (2, b"output"), (3, b"v2")]
-
-
-async def test_an_ordered_commit_moves_the_offset_for_members_only(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    strangers = [
-        replace(member.identity, generation=member.identity.generation - 1),
-        replace(member.identity, member_id="nobody"),
-    ]
-    for number, identity in enumerate([*strangers, member.identity]):
-        log = world.ordered_log("a", identity)
-        await log.fence()
-        written = batch(topic, outputs=[Output(topic, 0, b"k", b"%d" % number, [], None)])
-        if identity is member.identity:
-            await log.commit(written)
-            assert await world.group.committed(source_of(written)) == written.offsets[source_of(written)]
-        else:
-            with pytest.raises(OutcomeUnknownError):
-                await log.commit(written)
-            assert await world.group.committed(source_of(written)) is None
-    assert [value for _, value in await read(world, topic)] == [b"0", b"1", b"2"]
-
-
-async def test_an_ordered_log_fences_nobody(world: World, topic: str) -> None:
-    member = await world.join(topic)
-    logs = [world.ordered_log("a", member.identity) for _ in range(2)]
-    for log in logs:
-        await log.fence()
-    for number, log in enumerate(logs):
-        await log.commit(batch(topic, number, changelogs={topic: {b"k": (METADATA, b"%d" % number)}}))
-    assert [value for _, value in await read(world, topic)] == [b"0", b"1"]
-
-
-async def test_an_ordered_commit_stops_where_it_is_refused(world: World, topic: str) -> None:
-    small = unique("small")
-    await world.make_topic(small, **{"max.message.bytes": "1000"})
-    member = await world.join(topic)
-    log = world.ordered_log("a", member.identity)
+    with pytest.raises(CommitRefusedError, match="KeyError"):
+        await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[lost]))
     await log.fence()
-    outputs = [Output(topic, 0, b"k", b"output", [], None), Output(small, 0, b"k", bytes(2000), [], None)]
-    with pytest.raises(CommitRefusedError):
-        await log.commit(batch(topic, changelogs={small: {b"k": (METADATA, b"v")}}, outputs=outputs))
-    assert [value for _, value in await read(world, topic)] == [b"output"]
-    assert await read(world, small) == []
+    assert await read(world, topic) == []
     assert await world.group.committed(TopicPartition(topic, 0)) is None
-
-
-async def test_after_a_refusal_others_go_on_at_least_once(world: World, topic: str) -> None:
-    small = unique("small")
-    await world.make_topic(small, **{"max.message.bytes": "1000"})
-    log = world.ordered_log("a", (await world.join(topic)).identity)
-    await log.fence()
-    other = Output(topic, 0, b"k", b"output", [], None)
-    done = await asyncio.gather(
-        log.commit(batch(small, outputs=[Output(small, 0, b"k", bytes(2000), [], None)])),
-        log.commit(batch(topic, outputs=[other])),
-        return_exceptions=True,
-    )
-    assert isinstance(done[0], CommitRefusedError)
-    assert isinstance(done[1], CommitReceipt)
-    assert [value for _, value in await read(world, topic)] in ([b"output"], [b"output"] * 2)
-    assert (await settled(world, TopicPartition(topic, 0))) is not None
 
 
 # --- fences -----------------------------------------------------------------------------------------------------------

@@ -167,14 +167,13 @@ async def test_a_static_member_whose_place_was_taken_has_to_end(world: World, to
     assert first.failures[0] == "LostMembershipError"
 
 
-@pytest.mark.parametrize("reads_committed", [True, False])
-async def test_a_source_gives_what_is_committed_or_everything(world: World, topic: str, reads_committed: bool) -> None:
+async def test_a_source_gives_what_is_committed(world: World, topic: str) -> None:
     source = TopicPartition(topic, 0)
     aborted = await world.open_transaction("other", topic)
     await aborted.end(commit=False)
     await eventually(lambda: _ends_at(world, topic, 2))
     await world.send(topic, b"k", b"2")
-    member = await world.join(topic, reads_committed=reads_committed)
+    member = await world.join(topic)
     member.source.start_from(source, 0)
     found: list[int] = []
 
@@ -184,25 +183,22 @@ async def test_a_source_gives_what_is_committed_or_everything(world: World, topi
         return 2 in found
 
     await eventually(is_read)
-    assert found == ([2] if reads_committed else [0, 2])
+    assert found == [2]
 
 
-@pytest.mark.parametrize("reads_committed", [True, False])
-async def test_records_can_be_fetched_up_to_the_first_open_transaction(
-    world: World, topic: str, reads_committed: bool
-) -> None:
+async def test_records_can_be_fetched_up_to_the_first_open_transaction(world: World, topic: str) -> None:
     source = TopicPartition(topic, 0)
     await world.send(topic, b"k", b"0")
     opened = await world.open_transaction("other", topic)
     await world.send(topic, b"k", b"2")
-    member = await world.join(topic, reads_committed=reads_committed)
+    member = await world.join(topic)
     member.source.start_from(source, 0)
 
     async def is_there(stable: int) -> bool:
         await member.source.poll([source], 0.1)
         return (member.source.stable_offset(source), member.source.position(source)) == (stable, stable)
 
-    await eventually(lambda: is_there(1 if reads_committed else 3))
+    await eventually(lambda: is_there(1))
     await opened.end(commit=True)
     await eventually(lambda: is_there(4))
 

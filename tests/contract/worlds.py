@@ -24,8 +24,6 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.membership import GroupSettings
-from actors._kafka.consume.views import KafkaTopicLogs
-from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import (
     GroupView,
@@ -38,11 +36,10 @@ from actors.ports import (
     TaskLog,
     TopicLogs,
     TopicPartition,
-    Writer,
 )
 from actors.runtime.committer import Committer, Membership
 from actors.testing.fakes.errors import RefusedError
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
 from actors.testing.fakes.views import FakeTopicLogs
 from tests.kafka.helpers import eventually, make_topics, unique
 from tests.sim.fakes.cluster import SimKafka
@@ -110,7 +107,6 @@ class World(Protocol):
 
     async def topic_logs(self) -> TopicLogs: ...
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog: ...
-    def ordered_log(self, name: str, identity: Identity) -> TaskLog: ...
     def full_id(self, transactional_id: str) -> str: ...
     def owners(self, topic: str) -> Owners: ...
     def encode_owner(self, topic: str, record: OwnerRecord) -> Output: ...
@@ -119,7 +115,7 @@ class World(Protocol):
     async def delete_before(self, topic: str, offset: int) -> None: ...
     async def compact(self, topic: str) -> None: ...
     async def join(self, topic: str, instance_id: str | None = None, **options: Any) -> Member:
-        """Join the group; `reads_committed` and `transactional_id` say how the member reads, and what it says."""
+        """Join the group; `transactional_id` is the one that the member says it commits with."""
 
     async def open_transaction(
         self, transactional_id: str, topic: str, key: bytes = b"open", value: bytes = b"open"
@@ -154,10 +150,6 @@ class FakeWorld:
     def full_id(self, transactional_id: str) -> str:
         return transactional_id
 
-    def ordered_log(self, name: str, identity: Identity) -> TaskLog:
-        writer = FakeOrderedWriter(self.cluster, self.network, name=name)
-        return Committer(writer, MAX_BYTES, Membership(identity)).new_log()
-
     def owners(self, topic: str) -> Owners:
         return FakeOwners(topic, self.logs)
 
@@ -184,14 +176,12 @@ class FakeWorld:
         topic: str,
         instance_id: str | None = None,
         *,
-        reads_committed: bool = True,
         transactional_id: str | None = None,
     ) -> Member:
         member = Member()
         settings = FakeGroupSettings(
             f"member{len(self._members)}",
             instance_id=instance_id,
-            reads_committed=reads_committed,
             session_s=SESSION_MS / 1000,
             heartbeat_s=0.1,
             transactional_id=transactional_id,
@@ -265,34 +255,26 @@ class RealWorld:
         return cls(brokers, control, name)
 
     async def topic_logs(self) -> TopicLogs:
-        logs = await KafkaTopicLogs.open(self.connection)
+        logs = await KafkaLogs.open(self.connection)
         self._opened.append(logs)
         return logs
 
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog:
-        own_id = self.full_id(transactional_id)
-        writer = TransactionWriter(transactional_id=own_id, transaction_timeout_ms=30_000, **self._common())
-        return self._log(writer, identity)
-
-    def full_id(self, transactional_id: str) -> str:
-        return f"{self._name}-{transactional_id}"
-
-    def ordered_log(self, name: str, identity: Identity) -> TaskLog:
-        return self._log(OrderedWriter(**self._common()), identity)
-
-    def _common(self) -> dict[str, Any]:
-        return {
-            "connection": self.connection,
-            "group": self._name,
-            "batch_bytes": lambda topic: 900_000,
-            "compression": None,
-            "commit_deadline_s": 10.0,
-        }
-
-    def _log(self, writer: Writer, identity: Identity) -> TaskLog:
+        writer = TransactionWriter(
+            connection=self.connection,
+            group=self._name,
+            transactional_id=self.full_id(transactional_id),
+            transaction_timeout_ms=30_000,
+            batch_bytes=lambda topic: 900_000,
+            compression=None,
+            commit_deadline_s=10.0,
+        )
         committer = Committer(writer, MAX_BYTES, Membership(identity))
         self._opened.append(committer)
         return committer.new_log()
+
+    def full_id(self, transactional_id: str) -> str:
+        return f"{self._name}-{transactional_id}"
 
     def owners(self, topic: str) -> Owners:
         return KafkaOwners(topic, self.logs)
@@ -324,7 +306,6 @@ class RealWorld:
         topic: str,
         instance_id: str | None = None,
         *,
-        reads_committed: bool = True,
         transactional_id: str | None = None,
     ) -> Member:
         member = Member()
@@ -334,7 +315,6 @@ class RealWorld:
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=100,
             rebalance_timeout_ms=10_000,
-            isolation_level="read_committed" if reads_committed else "read_uncommitted",
             fetch_bytes=100_000,
             max_poll_records=None,
         )

@@ -275,10 +275,10 @@ async def _evidence(world: World) -> Evidence:
     return Evidence(
         inputs=await world.read(f"{NAME}-chores"),
         said=await world.read(f"{NAME}-said"),
-        state=await world.read(f"{NAME}-Chores-changelog"),
-        kept=await world.read(f"{NAME}-kept-changelog"),
-        timers=await world.read(f"{NAME}-Chores-timers-changelog"),
-        effects=await world.read(f"{NAME}-Chores-effects-changelog"),
+        state=await world.read(f"{NAME}--Chores-changelog"),
+        kept=await world.read(f"{NAME}--kept-changelog"),
+        timers=await world.read(f"{NAME}--Chores-timers-changelog"),
+        effects=await world.read(f"{NAME}--Chores-effects-changelog"),
         lines=read_lines(await asyncio.to_thread(file.read_bytes)),
     )
 
@@ -294,7 +294,7 @@ async def _open_transactions(world: World) -> int:
 async def wrong_views(world: World) -> int:
     """Count the partitions of the workers' views that don't become the fold of the topic, which is at its end."""
     fold: dict[int, dict[bytes | None, bytes | None]] = {number: {} for number in range(world.partitions)}
-    for record in sorted(await world.read(f"{NAME}-stats-changelog"), key=lambda record: record.offset):
+    for record in sorted(await world.read(f"{NAME}--stats-changelog"), key=lambda record: record.offset):
         fold[record.partition][record.key] = record.value
     wanted = {n: {key: value for key, value in held.items() if value is not None} for n, held in fold.items()}
     wrong = [(worker.folder, number) for worker in world.workers for number in wanted]

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     with spark_session(settings=SPARK, log=Path(exports) / "spark.log") as spark:
         reports = {
             store: validate_exports(
-                kafka(spark, brokers, f"{NAME}-{store}-changelog"), against=Path(exports) / store, invariants=Asked()
+                kafka(spark, brokers, f"{NAME}--{store}-changelog"), against=Path(exports) / store, invariants=Asked()
             )
             for store in STORES
         }

@@ -131,7 +131,7 @@ class World:
     @property
     def changelogs(self) -> list[str]:
         """The changelogs, those of the first actor's store and of joined state first."""
-        return [f"{NAME}-{store}-changelog" for store in (("state",) if self.is_streams else STORES)]
+        return [f"{NAME}-state-changelog"] if self.is_streams else [f"{NAME}--{store}-changelog" for store in STORES]
 
     @property
     def running(self) -> list[WorkerProcess]:

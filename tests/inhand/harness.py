@@ -104,7 +104,7 @@ class Outcome:
         calls = ["/".join(str(self.repeats.get((name, how), 0)) for how in REPEATS) for name in names]
         shown = (cell.rjust(width) for cell, width in zip(calls, widths, strict=True))
         yield "  ".join([f"{'calls repeated':<18}", f"{'':>7}", *shown])
-        yield "calls repeated: ended before a clean fault / ended since / cut off / excused by a fault that isn't clean"
+        yield "calls repeated: ended / cut off / excused by a fault that isn't clean"
 
 
 async def run(

@@ -27,7 +27,7 @@ TIMED = ("clicks", *rules.HALVES)
 """The inputs whose records have a time of their own."""
 OUTPUTS = ("finals", "matched", "paid", "late-match", "late-pay", "said")
 FLAWS = ("lost", "doubled", "wrong")
-REPEATS = ("ended", "ended since", "cut off", "excused")
+REPEATS = ("ended", "cut off", "excused")
 NOWHERE = -1
 """The number of what nothing asked for."""
 START = "start"
@@ -409,8 +409,8 @@ def read_calls(raw: bytes) -> list[Call]:
 def repeats(calls: Iterable[Call], marks: Sequence[Mark]) -> Counter[tuple[str, str]]:
     """Count calls that were made again, by fault and as one of `REPEATS`.
 
-    "ended" had ended before a clean fault began, or before there was any: it may not be made again. "ended since" had
-    ended after that, but maybe behind its task's last commit; "cut off" had not ended.
+    "ended" had ended, and no fault excuses that it was made again: a task that leaves cancels its calls before its last
+    commit. "cut off" had not ended.
     """
     counts: Counter[tuple[str, str]] = Counter()
     by_id: dict[str, list[Call]] = defaultdict(list)
@@ -425,5 +425,5 @@ def repeats(calls: Iterable[Call], marks: Sequence[Mark]) -> Counter[tuple[str, 
             elif former.ended_ns is None:
                 counts[last.fault, "cut off"] += 1
             else:
-                counts[last.fault, "ended" if former.ended_ns < last.at_ns else "ended since"] += 1
+                counts[last.fault, "ended"] += 1
     return counts

@@ -145,7 +145,7 @@ CALLS = {
     [
         ("ended", [Mark(30, "stop")], {("stop", "ended"): 1}),
         ("ended", [], {("start", "ended"): 1}),
-        ("ended since", [Mark(30, "stop")], {("stop", "ended since"): 1}),
+        ("ended since", [Mark(30, "stop")], {("stop", "ended"): 1}),
         ("cut off", [Mark(30, "stop")], {("stop", "cut off"): 1}),
         ("once", [Mark(30, "stop")], {}),
         ("ended", [Mark(30, "kill"), Mark(30, "kill", 30, frozenset([1]))], {("kill", "excused"): 1}),

@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # A start polls all processes. What ended has one exit code to read: the second of two threads would find 255.
 _polled = threading.Lock()
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["actors", "actors._faust.service", "faust.cli.faust", "faust.cli.worker"])
+_server.set_forkserver_preload(
+    ["actors.cli", "actors.web.server", "actors._faust.service", "faust.cli.faust", "faust.cli.worker"]
+)
 
 
 class Fork:

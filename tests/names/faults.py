@@ -159,7 +159,7 @@ async def _move(program: Program, group: str, moved: dict[TopicPartition, int]) 
 async def recreate_changelog(program: Program) -> None:
     """A changelog is deleted, and created again or not."""
     stores = ["tally", "tally-timers"] if program.has_timers else ["tally"]
-    topic = f"{program.app}-{program.chance.choice(stores)}-changelog"
+    topic = f"{program.app}--{program.chance.choice(stores)}-changelog"
     if await topic_id(program.brokers, topic) is not None:
         await delete(program.brokers, topic)
     if program.chance.random() < 0.6:

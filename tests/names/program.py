@@ -199,7 +199,7 @@ class Program:
         assert partitions == self.own_partitions, f"{partitions} partitions, {self.own_partitions} were expected"
         await self.begin(len(self.workers), partitions)
         command = ["-m", "spark_replay", "snapshot", "--brokers", self.brokers, "--app", self.app]
-        command += ["--changelog", f"{former}-tally-changelog", "--publish", f"{self.app}-tally-changelog"]
+        command += ["--changelog", f"{former}--tally-changelog", "--publish", f"{self.app}--tally-changelog"]
         command += ["--publish-partitions", str(partitions), "--to", str(self.world.folder / f"{self.app}-snapshots")]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -294,7 +294,7 @@ class Program:
         for life in self.lives.values():
             life.records = await self.world.read(life.topic)
         said = await self.world.read(f"{self.label}-out")
-        state = await self.world.read(f"{self.app}-tally-changelog")
+        state = await self.world.read(f"{self.app}--tally-changelog")
         lives = [*self.ended, *self.lives.values()]
         return check(lives, said, state, unsure=self.unsure, has_timers=self.has_timers)
 

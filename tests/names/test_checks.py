@@ -144,7 +144,7 @@ def test_a_partition_goes_on_where_it_was_or_where_somebody_chose(
     assert may_start_at(offset, a_life(**life), 0, committed, 10, chosen) == is_right
 
 
-RULES = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)
+RULES = StartRules(ResetPolicy.EARLIEST, allow_reprocessing=False, allow_lost_input=False)
 TOOL = "kafka-consumer-groups.sh --bootstrap-server BROKER --group g --topic t:0 --reset-offsets --execute --to-offset"
 
 

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any, Literal
 
 from actors._core.task.takeover import LostChangelog
-from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.testing.fakes.log import PartitionLog, StoredRecord
@@ -48,11 +47,7 @@ UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 
 def changelog(store: str) -> str:
-    return f"app-{store}-changelog"
-
-
-def transactional_id(partition: int) -> str:
-    return f"app-{ACTOR}-{partition}"
+    return f"app--{store}-changelog"
 
 
 def _store(name: str) -> Store[Any, Any]:
@@ -207,12 +202,6 @@ def place(message: Context | StoredRecord) -> str:
     return str(message.offset) if message.topic == INPUT else f"{message.topic}/{message.offset}"
 
 
-def origin(echo: StoredRecord) -> tuple[TopicPartition, int]:
-    """Give the input that an echo says that it comes from; the offset is -1 if it says none."""
-    topic, _, offset = echo.value.split()[0].decode().rpartition("/")
-    return TopicPartition(topic or INPUT, echo.partition), int(offset) if offset.isdigit() else -1
-
-
 def is_decodable(record: StoredRecord) -> bool:
     if record.key is None or record.value == b"\xff":
         return False
@@ -245,32 +234,9 @@ def echoed(log: PartitionLog) -> list[tuple[bytes, bytes]]:
     return [(record.key, record.value) for record in log.history if record.is_committed]
 
 
-def last_input(log: PartitionLog, *, committed: bool = True) -> int:
+def last_input(log: PartitionLog) -> int:
     """The offset behind the last input that is to be processed."""
-    return max((record.offset + 1 for record in log.history if record.is_committed or not committed), default=0)
-
-
-def said(log: PartitionLog) -> dict[str, dict[bytes, bytes]]:
-    """Return the state of each store, as the last echo of each key says that it left it."""
-    found: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
-    for key, value in echoed(log):
-        _, text, result = value.decode().split(" ", 2)
-        operation, _, argument = text.partition(":")
-        if operation in ("slow", "count", "poison"):
-            found[COUNTS][key] = result.encode()
-        elif operation == "first" or text == "large:state":
-            found[FIRSTS][key] = LARGE.encode() if operation == "large" else _first(argument, result)
-        elif operation == "reset":
-            found[COUNTS].pop(key, None)
-        elif operation not in (*MODEL_OPERATIONS, "large"):
-            found[FIRSTS].pop(key, None)
-    return found
-
-
-def _first(argument: str, result: str) -> bytes:
-    """Return what is kept by an operation that keeps the first value; None says that it was this one."""
-    kept = argument if result == "None" else result
-    return (LARGE if kept == LARGE[:SHOWN] else kept).encode()
+    return max((record.offset + 1 for record in log.history if record.is_committed), default=0)
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------

@@ -197,18 +197,16 @@ class AsksPart(Part):
 
     def check(self) -> Iterator[str]:
         booked, answers = self._said()
-        if self.is_exact:
-            yield from self._check_accounts(booked)
-            for entry, most in self._most.items():
-                if len(booked[entry]) > most:
-                    yield f"asks: {entry} was asked {most} times, and is booked more often: {booked[entry]}"
-            for entry, asker in self._once:
-                found = [booking for booking in booked[entry] if booking.id.startswith(f"{asker}-")]
-                if len(found) > 1:
-                    yield f"asks: {asker} asked {entry} once, and it is booked more often: {found}"
-        if self.is_complete:
-            for entry, given in answers.items():
-                yield from self._check_answers(entry, given, booked[entry])
+        yield from self._check_accounts(booked)
+        for entry, most in self._most.items():
+            if len(booked[entry]) > most:
+                yield f"asks: {entry} was asked {most} times, and is booked more often: {booked[entry]}"
+        for entry, asker in self._once:
+            found = [booking for booking in booked[entry] if booking.id.startswith(f"{asker}-")]
+            if len(found) > 1:
+                yield f"asks: {asker} asked {entry} once, and it is booked more often: {found}"
+        for entry, given in answers.items():
+            yield from self._check_answers(entry, given, booked[entry])
 
     def _said(self) -> tuple[defaultdict[str, list[Booked]], defaultdict[str, dict[str, tuple[bytes, str]]]]:
         """Give by entry what was booked, and by entry and asker what was answered."""
@@ -239,7 +237,7 @@ class AsksPart(Part):
                 continue
             elif not left[account, answer]:
                 yield f"asks: {asker} has the answer {answer} of {account!r} to {entry}, which is booked as {booked}"
-            elif self.is_exact:
+            else:
                 left[account, answer] -= 1
 
     def _check_accounts(self, booked: Mapping[str, list[Booked]]) -> Iterator[str]:

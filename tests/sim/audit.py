@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from actors._core.partitioner import partition_for
 from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
 from actors.errors import RecordError
-from actors.ports import CommitBatch, Committed, Identity, TopicPartition
+from actors.ports import Identity, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.task.task import Task
 from actors.runtime.worker import Worker
@@ -75,8 +74,6 @@ class Audit:
         *,
         stores: tuple[str, ...] = app.STORES,
         inputs: tuple[str, ...] = (app.INPUT,),
-        exactly_once: bool = True,
-        exact_state: bool = True,
         is_static: bool = False,
         check_phases: bool = True,
     ) -> None:
@@ -93,8 +90,6 @@ class Audit:
         self._deployment = deployment
         self._stores = stores
         self._topics = inputs
-        self._exactly_once = exactly_once
-        self._exact_state = exact_state
         self._check_phases = check_phases
         self._committed: dict[TopicPartition, _Committed] = {}
         self._inputs: defaultdict[TopicPartition, _Input] = defaultdict(_Input)
@@ -102,19 +97,11 @@ class Audit:
         self._folds: dict[PartitionLog, tuple[int, dict[bytes, bytes]]] = {}
         self._present: set[str] = set()
         self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
-        self.batches: dict[str, CommitBatch] = {}
-        self._echoed: defaultdict[TopicPartition, set[int]] = defaultdict(set)
-        self._put_aside: defaultdict[TopicPartition, set[int]] = defaultdict(set)
         self._ids: dict[str, object] = {}
         self._messages: dict[object, str] = {}
-        own_order = app.STORES if app.PARKED in stores else stores
-        self._ordered = frozenset(map(app.changelog, own_order))
         cluster.transactions.on_decision.append(self._decided)
         if is_static:
             cluster.group.on_change.append(self._changed)
-        if not exactly_once:
-            cluster.group.on_commit.append(self._committed_in_order)
-            cluster.on_append.append(self._appended)
 
     def note(self, text: str) -> None:
         process = current_process()
@@ -418,66 +405,6 @@ class Audit:
             if worker.task_of(TaskId(app.ACTOR, source.partition)) is not running[source] and worker.is_assigned:
                 self.violated(f"kept: the task of {source} stays, and was started anew")
 
-    # --- at least once ---------------------------------------------------------------------------------------------
-
-    def _appended(self, log: PartitionLog, base: int) -> None:
-        """A write to the changelog comes after the outputs of its input."""
-        topic, partition = log.name
-        for record in log.history[_first_at(log.history, base) :]:
-            if topic == app.ECHO:
-                source, offset = app.origin(record)
-                self._echoed[source].add(offset)
-            elif topic == app.changelog(app.PARKED) and record.value is not None:
-                # What waits has no output yet. Its place is written with what else its commit writes.
-                waiting = json.loads(record.value)
-                self._put_aside[TopicPartition(waiting["topic"], partition)].add(waiting["offset"])
-            elif topic in self._ordered and record.transaction is None:
-                metadata = decode_metadata(_metadata(record))
-                source, offset = TopicPartition(self._topics[metadata.input], partition), metadata.source_offset
-                if offset not in self._echoed[source] and self._owes(source, offset):
-                    self.violated(f"order: {log.name} has the write of {source} offset {offset} before its output")
-
-    def _owes(self, source: TopicPartition, offset: int) -> bool:
-        """Whether a write that says that it comes from there must have an output. A turn's names what is before it."""
-        if offset < self._inputs[source].highest:
-            return False
-        history = self._cluster.log(source).history
-        index = _first_at(history, offset)
-        return index < len(history) and history[index].offset == offset and app.owes_echo(history[index])
-
-    def _committed_in_order(self, source: TopicPartition, committed: Committed) -> None:
-        """An offset comes after all outputs and writes of its batch."""
-        self.counted["ordered commits"] += 1
-        self.note(f"offset of {source} is {committed.offset}")
-        held = self._inputs[source]
-        held.spans = held.spans or [(committed.offset, committed.offset)]
-        for record in self.owed(source, committed.offset):
-            done = self._echoed[source] | self._put_aside[source]
-            if record.offset >= held.highest and record.offset not in done:
-                self.violated(f"at least once: {source} is committed to {committed}, {record.offset} has no output")
-        held.highest = max(held.highest, committed.offset)
-        mark = parse_mark(committed.metadata)
-        finished = decode_finished(committed.offset, mark.finished) if mark is not None else ()
-        held.reached = max(held.reached, committed.offset, *(at + 1 for at in finished))
-        for topic, writes in self.batches[committed.metadata].changelogs.items():
-            log = self._cluster.log(TopicPartition(topic, source.partition))
-            there = {
-                (record.key, _metadata(record), record.value) for record in log.history if record.transaction is None
-            }
-            missing = {(key, metadata, value) for key, (metadata, value) in writes.items()} - there
-            if missing:
-                self.violated(f"order: {source} is committed to {committed}, {log.name} lacks {missing}")
-        self._committed.setdefault(source, _Committed()).offset = held.highest
-
-    def owed(self, source: TopicPartition, end: int) -> list[StoredRecord]:
-        """The inputs before `end` that must have an output. What was deleted before the app began isn't, or let go."""
-        held, log = self._inputs[source], self._cluster.log(source)
-        if self._deployment.allow_lost_input or not held.starts.isdisjoint(held.set_offsets):
-            begin = max(held.starts)
-        else:
-            begin = max({start for start, _ in held.spans} & held.starts, default=0)
-        return [record for record in log.history if begin <= record.offset < end and app.owes_echo(record)]
-
     # --- the disk --------------------------------------------------------------------------------------------------
 
     def written(self, kind: str, files: Files, *, is_copy: bool = False) -> None:
@@ -500,8 +427,7 @@ class Audit:
             highest = max(
                 held.reached for held in (self._inputs[source], *(held for _, held in self._former_of(source)))
             )
-            # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.
-            if offset > highest and (self._exactly_once or kind != "load"):
+            if offset > highest:
                 self.violated(f"disk ahead: {where}: {position}, {source} is committed to {highest}")
         expected = self.kept(files, self.folded(log, position.changelog_offset))
         if files.data != expected:
@@ -518,7 +444,7 @@ class Audit:
                 continue
             if held is not None and not any(_raw(r) == held for r in log.history if r.is_committed and r.key == key):
                 self.violated(f"disk ahead: {where}: {key!r} has {held!r}, which nobody committed")
-            elif not is_restoring and self._exact_state:
+            elif not is_restoring:
                 what = "a deleted key came back" if wanted is None else "state isn't the fold of its changelog"
                 self.violated(f"{what}: {where} at {end}: {key!r} is {held!r}, not {wanted!r}")
 

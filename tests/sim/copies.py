@@ -63,7 +63,6 @@ class NodeCopies:
             surroundings=Surroundings(
                 is_free=lambda task: self._made().is_free(TaskId(app.ACTOR, task.partition)),
                 is_working=lambda: bool(self._made().tasks),
-                is_restoring=lambda: restorer.is_busy,
                 ask_for_rebalance=self._ask,
                 checks=StandbyChecks(FakeGroupView(world.cluster, world.network), restorer),
             ),

@@ -51,15 +51,11 @@ class DedupePart(Part):
             for key, (_, id, message) in self.events(TOPIC, partition):
                 self.count("id handled")
                 handled[key, id].append(message)
-            if self.is_exact:
-                wanted = self._wanted(partition)
-                for name in sorted(wanted.keys() | handled.keys()):
-                    found, first = handled[name], wanted.get(name)
-                    if found != first:
-                        yield f"dedupe: {name} of partition {partition}: handled {found}, not {first}"
-            elif self.is_complete:
-                for name in sorted(self._wanted(partition).keys() - handled.keys()):
-                    yield f"dedupe: {name} of partition {partition} was never handled"
+            wanted = self._wanted(partition)
+            for name in sorted(wanted.keys() | handled.keys()):
+                found, first = handled[name], wanted.get(name)
+                if found != first:
+                    yield f"dedupe: {name} of partition {partition}: handled {found}, not {first}"
 
     def _wanted(self, partition: int) -> dict[tuple[bytes, str], list[str]]:
         """Give by key and id the first message that came."""

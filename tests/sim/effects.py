@@ -153,7 +153,7 @@ class EffectsPart(Part):
         elif int(asked[here][1]) != call.number:
             yield f"its commit has {asked[here]}"
         for _, _, id in asked[: here or 0]:
-            if self.is_complete and not self._has_succeeded(id):
+            if not self._has_succeeded(id):
                 yield f"{id} comes before it and hasn't succeeded"
         for other in self.calls:
             is_beside = other.process == call.process and other.key == call.key and other.ended is None
@@ -216,8 +216,6 @@ class EffectsPart(Part):
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> Iterator[str]:
-        if not self.is_complete:
-            return
         for partition in self.partitions:
             for key, raw in self.folded(STORE, partition).items():
                 yield f"effects: {key!r} is in the outbox of partition {partition}: {raw!r}"
@@ -237,34 +235,31 @@ class EffectsPart(Part):
 
     def check(self) -> Iterator[str]:
         for partition in self.partitions:
-            if self.is_complete:
-                yield from self._check_lines(partition)
+            yield from self._check_lines(partition)
         for calls in self._begun.values():
             if sum(call.ended == "succeeded" for call in calls) > 1:
                 self.count("effect succeeded again")
 
     def _check_lines(self, partition: int) -> Iterator[str]:
         lines: defaultdict[bytes, list[tuple[int, str]]] = defaultdict(list)
-        done: set[str] = set()
         asked_once: set[str] = set()
         for key, (what, number, id) in self.events(TOPIC, partition):
             self.count(f"effect {what}")
             line = lines[key]
             if what == "asked":
                 # An operator may have inputs handled again; their ids stay.
-                if id in asked_once and self.is_exact and REPEATED.isdisjoint(self.world.features):
+                if id in asked_once and REPEATED.isdisjoint(self.world.features):
                     yield f"effects: {number} of {key} was asked for as {id}, and so was another call"
                 asked_once.add(id)
                 line.append((int(number), id))
                 continue
-            done.add(id)
             before = line[: line.index((int(number), id)) + 1] if (int(number), id) in line else []
-            if self.is_exact and [number for number, _ in before if not number % 2] != [int(number)]:
+            if [number for number, _ in before if not number % 2] != [int(number)]:
                 yield f"effects: the result of {id} is handled when its key's calls are {line}"
             del line[: len(before)]
         for key, line in lines.items():
             for number, id in line:
-                if not number % 2 and (self.is_exact or id not in done):
+                if not number % 2:
                     yield f"effects: the result of {id} of {key} never came"
         asked = {words[2] for _, words in self.events(TOPIC, partition) if words[0] == "asked"}
         for id in sorted(asked):

@@ -168,19 +168,16 @@ class JoinsPart(ClosingPart):
                 yield row
 
     def unsettled(self) -> Iterator[str]:
-        if self.is_complete:
-            for number in self.partitions:
-                book = self._replayed(number, self._streams(number)) if self.is_exact else None
-                yield from self._lost(number) if book is None else book.missed()
+        for number in self.partitions:
+            yield from self._replayed(number, self._streams(number)).missed()
 
     def check(self) -> Iterator[str]:
         for number in self.partitions:
             for _, (what, *_) in self.events(TOPIC, number):
                 self.count(f"join {what}")
-            if self.is_exact:
-                book = self._replayed(number, self._streams(number))
-                yield from book.wrong
-                yield from self._diverted(number, book)
+            book = self._replayed(number, self._streams(number))
+            yield from book.wrong
+            yield from self._diverted(number, book)
 
     def _streams(self, partition: int) -> Streams | None:
         return Streams(self, partition) if UNTOLD.isdisjoint(self.world.features) else None
@@ -200,35 +197,6 @@ class JoinsPart(ClosingPart):
         wanted = book.late if self._late == LATE else Counter[int]()
         if found != wanted:
             yield f"joins: partition {partition} diverted {found}, and {wanted} were late"
-
-    # --- at least once ---------------------------------------------------------------------------------------------
-
-    def _lost(self, partition: int) -> Iterator[str]:
-        """Say which pairs, and which records without a match, were never called; they may be called more than once.
-
-        With two inputs the order may be another one each time a record is handled, and so what is late.
-        """
-        if len(self.world.inputs) > 1:
-            return
-        held: defaultdict[bytes, dict[int, _Kept]] = defaultdict(dict)
-        called, stream_ms = set[tuple[str, str]](), -math.inf
-        for key, (what, *words) in self.events(TOPIC, partition):
-            if what != TAKEN:
-                called.add((words[0], words[1]))
-                continue
-            side, number, at_ms, reached_ms = map(int, words[1:])
-            stream_ms = max(stream_ms, reached_ms)
-            if reached_ms <= self.closed_ms(side, at_ms):
-                held[key][number] = _Kept(number, side, at_ms)
-        for key, records in held.items():
-            for one in records.values():
-                matches = [other for other in records.values() if one.matches(other, self)]
-                wanted = [_names(one, other) for other in matches]
-                if not matches and self.reports[one.side] and self.closed_ms(one.side, one.at_ms) < stream_ms:
-                    wanted = [_names(one, None)]
-                for names in wanted:
-                    if names not in called:
-                        yield f"joins: {key!r} of partition {partition}: {names} were never called"
 
 
 def _number(value: str) -> int:

@@ -155,27 +155,6 @@ def refolded(world: World, partition: int) -> Iterator[str]:
         yield from _compared(expected, store, log, has_parked="park" in world.features)
 
 
-def repeated(world: World, partition: int) -> Iterator[str]:
-    """Say what is lost where messages may be handled again: an output, or a write that came with the last one.
-
-    The order between the inputs may be another one each time, so that the outputs alone tell what the state is.
-    """
-    log = world.cluster.log(TopicPartition(app.ECHO, partition))
-    found = {app.origin(record) for record in log.history if record.is_committed}
-    for topic in world.inputs:
-        source = TopicPartition(topic, partition)
-        owed = world.audit.owed(source, world.cluster.log(source).end)
-        lost = sorted(record.offset for record in owed if (source, record.offset) not in found)
-        if lost:
-            yield f"at least once: {source}: {lost} have no output"
-    if world.has_zombies:
-        return
-    for store, wanted in app.said(log).items():
-        held = fold(world.cluster.log(TopicPartition(app.changelog(store), partition)).history)
-        if (state := {key: record.value for key, record in held.items()}) != wanted:
-            yield f"at least once: {store}[{partition}] is {state}, and its last outputs say {wanted}"
-
-
 def _owed(world: World, source: TopicPartition) -> list[StoredRecord]:
     """Give what was handled and has an output."""
     return [

@@ -21,7 +21,6 @@ from tests.sim.joins import JoinsPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.queries import QueriesPart
-from tests.sim.rival import RivalPart
 from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 from tests.sim.versions import VersionsPart
@@ -47,7 +46,6 @@ PARTS = (
     QueriesPart,
     VersionsPart,
     AsksPart,
-    RivalPart,
 )
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""

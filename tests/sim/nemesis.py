@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from tests.sim import app
 from tests.sim.fakes.disk import Disk
 from tests.sim.fakes.loop import Process
 from tests.sim.fakes.network import Conditions
@@ -36,32 +35,7 @@ TAKEOVER_STEPS = ("assigned", *STEPS[: 2 * REQUESTS.index("TxnOffsetCommit")])
 ENOUGH_S = 250.0
 """After so long no new fault comes: a run is short, and there are many."""
 COMMIT_REQUESTS = ("TxnOffsetCommit", "Produce", "EndTxn")
-ORDERED_COMMIT_REQUESTS = ("Produce", "OffsetCommit")
-ORDERED_STEPS = (
-    *(step for step in STEPS if not step.startswith(tuple(set(COMMIT_REQUESTS) - {"Produce"}))),
-    *(f"OffsetCommit {when}" for when in ("to send", "answered")),
-)
 FATES = ("lost", "answer lost", "late", "doubled")
-PROMPT_FATES = ("lost", "answer lost")
-WITHOUT_ZOMBIES = (
-    "crash",
-    "crash_at_step",
-    "rebalance",
-    "rebalance_at_step",
-    "move_group_coordinator",
-    "move_group_coordinator_at_step",
-    "slow_disk",
-    "full_disk",
-    "damage_disk",
-    "clock_jump",
-    "compact",
-    "foreign_transaction",
-    "slow_markers",
-    "bounce",
-)
-"""What leaves nobody behind who writes to a partition that isn't his any more."""
-ON_ONE_NODE = ("unknown_outcome", "bad_network")
-"""The same, where there is no other node, as long as no request comes late."""
 
 
 class Nemesis:
@@ -105,23 +79,16 @@ class Nemesis:
             self.slow_markers,
             self.bounce,
         ]
-        leaves_nobody_behind = not (world.is_exactly_once or world.has_zombies)
         further = list(further)
         if "steps" in world.features:
             further += [self.clock_step]
         if "swapped" in world.features:
             further += [self.swap_folders]
         if "static" in world.features:
-            further += [self.quick_restart] if leaves_nobody_behind else [self.quick_restart, self.move]
-        if leaves_nobody_behind:
-            harmless = WITHOUT_ZOMBIES + (ON_ONE_NODE if len(nodes) == 1 else ())
-            every = [fault for fault in every if fault.__name__ in harmless]
+            further += [self.quick_restart, self.move]
         drawn = random.sample(every, random.randint(2, 9)) + 2 * further
         only_named = [self.swap_folders]
         self._kinds = [fault for fault in every + further + only_named if fault.__name__ in kinds] or drawn
-        self._fates = PROMPT_FATES if leaves_nobody_behind else FATES
-        self._requests = COMMIT_REQUESTS if world.is_exactly_once else ORDERED_COMMIT_REQUESTS
-        self._steps = STEPS if world.is_exactly_once else ORDERED_STEPS
         self._later: set[asyncio.TimerHandle] = set()
         self._foreign = 0
         self.done: dict[str, int] = {}
@@ -187,7 +154,7 @@ class Nemesis:
     def wake_in_takeover(self) -> None:
         """A node stops inside a commit, and wakes while another one is at some step of taking its partitions over."""
         node = self._some_node()
-        request = self._random.choice(self._requests)
+        request = self._random.choice(COMMIT_REQUESTS)
         self._at_step(node, lambda: self._sleep_until_takeover(node), f"{request} to send")
 
     def _sleep_until_takeover(self, node: Node) -> None:
@@ -210,12 +177,12 @@ class Nemesis:
         """A request of the next commit has no answer: it took place, or didn't, or will, or twice."""
         process = self._some_node().process
         if process is not None:
-            request = self._random.choice((*self._requests, *(3 * self._requests[-1:])))
-            fate = self._random.choice(self._fates)
+            request = self._random.choice((*COMMIT_REQUESTS, *(3 * COMMIT_REQUESTS[-1:])))
+            fate = self._random.choice(FATES)
             self._world.network.planned[process.name, request] = fate
 
     def bad_network(self) -> None:
-        odds = {fate: self._random.choice((0.0, 0.01, 0.05)) for fate in self._fates}
+        odds = {fate: self._random.choice((0.0, 0.01, 0.05)) for fate in FATES}
         slow_s = self._random.choice((0.005, 0.05, 0.5))
         self._world.network.conditions = Conditions(latency_s=(0.0005, slow_s), odds=odds)
         self._after(self._random.uniform(1.0, 10.0), self._mend_network)
@@ -241,8 +208,7 @@ class Nemesis:
 
     def move_group_coordinator_at_step(self) -> None:
         """The coordinator moves just when a task asks for the committed offset, or is in a commit."""
-        commit = "TxnOffsetCommit" if self._world.is_exactly_once else "OffsetCommit"
-        step = self._random.choice(("OffsetFetch to send", "Heartbeat? answered", f"{commit} to send"))
+        step = self._random.choice(("OffsetFetch to send", "Heartbeat? answered", "TxnOffsetCommit to send"))
         self._at_step(self._some_node(), self.move_group_coordinator, step)
 
     def move_transaction_coordinator(self) -> None:
@@ -356,9 +322,7 @@ class Nemesis:
         name = f"foreign-{self._foreign}"
         try:
             epoch = cluster.transactions.init_producer_id(name, random.choice((4.0, 20.0)))
-            # Who reads what isn't committed would take its records for inputs.
-            logs = [log for log in cluster.logs() if self._world.is_exactly_once or log.name.topic not in app.INPUTS]
-            logs = [random.choice(logs) for _ in range(2)]
+            logs = [random.choice(cluster.logs()) for _ in range(2)]
             for log in logs:
                 cluster.produce_in_transaction(name, epoch, log.name, [(b"foreign", b"never to be seen", ())])
         except Exception as error:
@@ -401,7 +365,7 @@ class Nemesis:
         if process is None:
             return
         if random.random() < 0.5:
-            self._at_step(node, process.pause, f"{random.choice(self._requests)} to send")
+            self._at_step(node, process.pause, f"{random.choice(COMMIT_REQUESTS)} to send")
             self._after(random.choice((0.1, 1.0)), lambda: self._move(node, process))
         else:
             process.pause()
@@ -445,7 +409,7 @@ class Nemesis:
         if process is None:
             return
         left = 0 if step is not None else self._random.choice((0, 0, 1, 3))
-        step = self._random.choice(self._steps) if step is None else step
+        step = self._random.choice(STEPS) if step is None else step
 
         def reached(name: str) -> None:
             nonlocal left

@@ -29,7 +29,7 @@ from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.fakes.log import PartitionLog
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
@@ -47,7 +47,6 @@ from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Handler, Host
 from tests.sim.pauses import Pausing
-from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, answered, setup_of, start
 from tests.sim.watched import WatchedGroup, WatchedLog, WatchedWriter
 
@@ -57,8 +56,6 @@ REVOKE_S = 3.0
 STOP_S = 5.0
 FOLDED = "~log"
 """Ends the name of a store that has a log's content while it is compared with a store."""
-REGISTERED = frozenset(("rival", "unparking"))
-"""The features in which a process checks the app's registry before it runs."""
 SUPERVISED_S = 1.0
 """How long after its end a process is started again by what supervises it."""
 
@@ -85,7 +82,6 @@ class World:
     commit_deadline_s: float
     session_s: float
     features: frozenset[str]
-    has_zombies: bool
     deployment: app.Deployment
     model: Model
     concurrency: int = 1
@@ -115,10 +111,6 @@ class World:
     def sources(self) -> list[TopicPartition]:
         """All partitions of all inputs."""
         return [TopicPartition(topic, partition) for topic in self.inputs for partition in range(self.partitions)]
-
-    @property
-    def is_exactly_once(self) -> bool:
-        return "at_least_once" not in self.features
 
     def is_given_up(self, source: TopicPartition) -> bool:
         """Whether no copy has all that was committed: what is left is an operator's choice of what to lose."""
@@ -286,7 +278,7 @@ class Node:
             [spec],
             source=sink,
             services=services,
-            task_settings=_task_settings(world, process.name, disk.transactional_id if world.is_exactly_once else ""),
+            task_settings=_task_settings(world, process.name, disk.transactional_id),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
             member=committer.member,
             task_log=lambda: WatchedLog(committer.new_log(), world.audit),
@@ -335,11 +327,10 @@ class Node:
             FakeGroupSettings(
                 self.name,
                 instance_id=self.name if "static" in world.features else None,
-                reads_committed=world.is_exactly_once,
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
                 keeps=self.keeps,
-                transactional_id=self.disk.transactional_id if world.is_exactly_once else "",
+                transactional_id=self.disk.transactional_id,
                 max_poll_records=world.max_poll_records,
             ),
             world.inputs,
@@ -386,22 +377,19 @@ class Node:
         """Check clock and stores as a worker does that starts; one that is refused is started again."""
         if "steps" in self._world.features:
             await self._check_clock(process, clock)
-        if REGISTERED.isdisjoint(self._world.features) or await self._is_let_start(process, clock):
+        if "unparking" not in self._world.features or await self._is_let_start(process, clock):
             return True
         self._start_again(process)
         return False
 
     async def _is_let_start(self, process: Process, clock: MachineClock) -> bool:
-        world, rival = self._world, self._world.model.part(RivalPart)
+        world = self._world
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(
-            app.APP,
             stores,
             parks=app.PARKED in world.stores and world.deployment.parks,
             lost_changelog=world.deployment.lost_changelog,
         )
-        if rival is not None:
-            await rival.deployed()
         registry = SimRegistry(setup, world.cluster, world.network, clock, chunk_records=world.chunk_records)
         unparking = world.model.part(ParkPart) if "unparking" in world.features else None
         try:
@@ -417,8 +405,6 @@ class Node:
         except (BrokerUnavailableError, RestoreError) as error:
             world.audit.note(f"{process.name} can't start: {error}")
             return False
-        if rival is not None:
-            rival.used(app.APP)
         if unparking is not None:
             unparking.started()
         return True
@@ -459,7 +445,6 @@ class Node:
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),
             release=copies.release,
-            former_id=(lambda _, partition: app.transactional_id(partition)) if world.is_exactly_once else None,
         )
 
     def _end(self, process: Process) -> None:
@@ -480,16 +465,12 @@ class Node:
 
     def _writer(self) -> Writer:
         world = self._world
-        if world.is_exactly_once:
-            return FakeWriter(
-                world.cluster,
-                world.network,
-                transactional_id=self.disk.transactional_id,
-                transaction_timeout_s=world.commit_deadline_s + 7.0,
-                commit_deadline_s=world.commit_deadline_s,
-            )
-        return FakeOrderedWriter(
-            world.cluster, world.network, name=self.disk.transactional_id, commit_deadline_s=world.commit_deadline_s
+        return FakeWriter(
+            world.cluster,
+            world.network,
+            transactional_id=self.disk.transactional_id,
+            transaction_timeout_s=world.commit_deadline_s + 7.0,
+            commit_deadline_s=world.commit_deadline_s,
         )
 
 
@@ -522,7 +503,6 @@ def _restorer(world: World, logs: FakeLogs, clock: MachineClock) -> Restorer:
         clock,
         clock_skew_margin_ms=SKEW_MARGIN_MS,
         lost=world.deployment.lost_changelog,
-        are_owners_fenced=world.is_exactly_once,
     )
 
 
@@ -583,7 +563,6 @@ def _task_settings(world: World, worker: str, transactional_id: str) -> TaskSett
         policy=CommitPolicy(interval_s=world.commit_interval_s, max_bytes=world.commit_max_bytes),
         rules=StartRules(
             ResetPolicy.EARLIEST,
-            exactly_once=world.is_exactly_once,
             allow_reprocessing=world.deployment.allow_reprocessing,
             allow_lost_input=world.deployment.allow_lost_input,
             missing_offset=None if missing is None else ResetPolicy(missing),

@@ -124,7 +124,7 @@ class ParkPart(Part):
             self.world.control(partition, self.random.choice(keys), "message")
 
     def unsettled(self) -> Iterator[str]:
-        if self.world.deployment.is_cured and self.is_complete:
+        if self.world.deployment.is_cured:
             for partition in self.partitions:
                 for key in self.folded(STORE, partition):
                     yield f"park: {key!r} of partition {partition} is parked"
@@ -132,7 +132,7 @@ class ParkPart(Part):
     def operate(self) -> bool:
         """Look at what waits, cure the deployment, and have all that waits tried again."""
         if not self.world.deployment.is_cured:
-            for violation in self._check_before_cure() if self.is_complete else ():
+            for violation in self._check_before_cure():
                 self.world.audit.violated(violation)
             self.world.deployment.is_cured = True
         waiting = self.lines()
@@ -144,8 +144,6 @@ class ParkPart(Part):
 
     def check(self) -> Iterator[str]:
         """See that everybody who looks at the dead letters was told of each line once. The rest is the echo's."""
-        if not self.is_exact:
-            return
         for partition in self.partitions:
             origins = {f"{app.INPUT}/{partition}/{r.offset}": r for r in self.inputs(partition)}
             found: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -207,8 +205,6 @@ class ParkPart(Part):
         self, partition: int, key: bytes, echoed: list[int], wanted: list[int], *, may_wait: bool
     ) -> Iterator[str]:
         """Compare a key's echoes with those of what comes before its first doomed message."""
-        if not self.is_exact:
-            echoed, wanted = sorted(set(echoed)), sorted(set(wanted))
         is_right = echoed == wanted or (not self._is_alone and echoed == wanted[: len(echoed)])
         if not (is_right or (may_wait and echoed == wanted[: len(echoed)])):
             yield f"park: before it is cured {key} of partition {partition} has the echoes of {echoed}, not {wanted}"

@@ -103,9 +103,6 @@ class Part:
     def heal(self) -> None:
         """Take back what harm the part does."""
 
-    def reap(self) -> None:
-        """Free processes of its own, when all is over."""
-
     async def open(self, node: Node, process: Process) -> None:
         """Start what runs in a process beside its worker."""
 
@@ -132,16 +129,6 @@ class Part:
         return iter(())
 
     # --- for parts -------------------------------------------------------------------------------------------------
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether each step takes effect once."""
-        return self.world.is_exactly_once
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether each step takes effect: without transactions, a zombie's writes may hide another's."""
-        return self.is_exact or not (self.world.has_zombies or "retention" in self.world.features)
 
     @property
     def is_parking(self) -> bool:
@@ -194,8 +181,6 @@ class Part:
         """Give the inputs that were processed, with those processed twice twice."""
         source = TopicPartition(app.INPUT, partition)
         records = self.world.cluster.log(source).history
-        if not self.is_exact:
-            return list(records)
         spans = self.world.audit.spans(source)
         return [r for begin, end in spans for r in records if begin <= r.offset < end and r.is_committed]
 

@@ -4,12 +4,10 @@ About half of the runs have features beside faults:
 
     operator        the group's offsets are reset, by people who don't ask the app
     retention       inputs are deleted, processed or not
-    rival           another app of a similar name comes to the changelog of one of its stores
     unparking       a program without on_error="park" is deployed while messages are parked, or were; with `park`
     expired         all are off until the group's offsets are forgotten, and perhaps all state was deleted before
     poison          some inputs make their handler raise, or can't be decoded
     refused         some make it write or send what the broker doesn't take
-    at_least_once   commits are in order, and no transactions
     static          workers are static members of the group
     parallel        messages of different keys are handled side by side
     timers          the actor sets durable timers
@@ -53,18 +51,18 @@ from actors._core.group.placement import PlacementRules
 from actors._core.task.pauses import PREFIX
 from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordError, RecordError
 from actors.ports import TopicPartition
-from actors.replay.virtual_time import StuckError
 from actors.runtime import worker
 from actors.runtime.replicas import standbys
 from actors.runtime.state import restore, stores
 from actors.runtime.task.task import State
+from actors.runtime.virtual_time import StuckError
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.fakes.cluster import SimKafka, fold
 from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Network
 from tests.sim.inputs import Inputs
-from tests.sim.merging import refolded, repeated
+from tests.sim.merging import refolded
 from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, FOLDED, Node, World
@@ -75,13 +73,13 @@ from tests.sim.watched import logs_to
 PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
 TRACE_LINES = 60
-FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
-NOT_WITH_EXPIRED = frozenset(("at_least_once", "park", "windows", "joins"))
+FEATURES = ("operator", "retention", "poison", "refused", "static")
+NOT_WITH_EXPIRED = frozenset(("park", "windows", "joins"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
-NOT_WITH_SWAPPED = frozenset(("views", "rival", "at_least_once"))
-"""What damages or copies databases itself, or has zombies that write to one that was moved."""
-NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
-"""What else may fail, or write after its process was killed."""
+NOT_WITH_SWAPPED = frozenset(("views",))
+"""What damages or copies databases itself."""
+NOT_WITH_UNPARKING = FLAKY | {"versions"}
+"""What else may fail."""
 WITH_GROWN = frozenset(("parallel", "windows"))
 """What a run whose input grows may have beside: its partitions stand still from then on."""
 WITH_RECREATED = frozenset(("static", "parallel", "standbys"))
@@ -118,14 +116,9 @@ def features_of(seed: int) -> tuple[str, ...]:
     """The features that a seed has if nobody says otherwise."""
     random = Random(f"{seed} features")
     found = random.sample(FEATURES, random.choice((0, 0, 0, 1, 1, 2, 3)))
-    if "at_least_once" in found:
-        # Offsets and state aren't committed together: no reset can contradict anything.
-        found = [feature for feature in found if feature != "operator"]
     found += drawn(seed, found)
     if NOT_WITH_EXPIRED.isdisjoint(found) and Random(f"{seed} expired").random() < 0.08:
         found.append("expired")
-    if Random(f"{seed} rival").random() < 0.08:
-        found.append("rival")
     if WITH_RECREATED.issuperset(found) and Random(f"{seed} recreate").random() < 0.12:
         found.append("recreate")
     if NOT_WITH_SWAPPED.isdisjoint(found) and Random(f"{seed} swapped").random() < 0.1:
@@ -185,8 +178,6 @@ def simulate(
                     node.forget(process)
                 for process in node.dead:
                     process.reap()
-            for part in simulation.model.parts:
-                part.reap()
             # What the dead leave behind warns now, while it is known whose it was.
             gc.collect(1)
     return simulation.report()
@@ -207,7 +198,6 @@ def _audit(
     model: Model,
     features: Sequence[str],
     *,
-    has_zombies: bool,
     check_phases: bool,
 ) -> Audit:
     return Audit(
@@ -215,8 +205,6 @@ def _audit(
         deployment,
         stores=app.STORES + model.stores,
         inputs=app.INPUTS if "inputs" in features else app.INPUTS[:1],
-        exactly_once="at_least_once" not in features,
-        exact_state="at_least_once" not in features or not has_zombies,
         is_static="static" in features,
         check_phases=check_phases,
     )
@@ -242,13 +230,9 @@ class Simulation:
         random = self._random
         cluster = SimKafka(app.GROUP, rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         self._bad_inputs = Random(f"{seed} bad inputs")
-        has_zombies = self._bad_inputs.random() < 0.5
-        if "park" in features and "at_least_once" in features:
-            # A zombie's place in a line may be another message's: nothing can be said of such a run.
-            has_zombies = False
         deployment = app.Deployment()
         model = Model(seed, features)
-        self.audit = _audit(cluster, deployment, model, features, has_zombies=has_zombies, check_phases=check_phases)
+        self.audit = _audit(cluster, deployment, model, features, check_phases=check_phases)
         self.audit.print_trace = print_trace
         self.audit.may_lack = model.may_lack
         self.audit.now_s = loop.time
@@ -269,7 +253,6 @@ class Simulation:
             commit_deadline_s=random.choice((2.0, 5.0, 9.0)),
             session_s=random.choice((3.0, 6.0)),
             features=frozenset(features),
-            has_zombies=has_zombies,
             deployment=deployment,
             model=model,
             placement=_placement(seed) if "standbys" in features else PlacementRules(),
@@ -408,9 +391,9 @@ class Simulation:
             if [owner.state for owner in owners] != [State.RUNNING]:
                 yield f"{source} is held by {owners}"
             committed = cluster.group.offsets.get(source)
-            wanted = app.last_input(cluster.log(source), committed=self._world.is_exactly_once)
+            wanted = app.last_input(cluster.log(source))
             # Somebody else set the offset, or a request that came late did: what is processed is processed.
-            may_differ = not self._world.is_exactly_once or (may_stand and self.audit.is_foreign(source))
+            may_differ = may_stand and self.audit.is_foreign(source)
             if may_differ and self.audit.processed(source) >= wanted:
                 continue
             if committed is None or committed.offset < wanted:
@@ -437,13 +420,13 @@ class Simulation:
         elif not isinstance(error, RecordError):
             yield f"{source} is halted without a record: {error}"
         elif error.topic == source.topic:
-            at, is_exactly_once = self.audit.processed(source), self._world.is_exactly_once
+            at = self.audit.processed(source)
             left = [
                 record.offset
                 for record in log.history
-                if max(at, log.start) <= record.offset < error.offset and (record.is_committed or not is_exactly_once)
+                if max(at, log.start) <= record.offset < error.offset and record.is_committed
             ]
-            if left or (at > error.offset and is_exactly_once):
+            if left or at > error.offset:
                 yield f"{source} is committed to {at}, and stands at {error.offset} with {left} in front of it"
 
     def _check_end(self) -> None:
@@ -453,21 +436,17 @@ class Simulation:
             if self._world.is_given_up(source):
                 audit.counted["given up"] += 1
             elif len(self._world.inputs) > 1:
-                check = refolded if self._world.is_exactly_once else repeated
-                for violation in check(self._world, source.partition):
+                for violation in refolded(self._world, source.partition):
                     audit.violated(violation)
-            elif self._world.is_exactly_once:
-                self._check_exactly_once(source)
             else:
-                self._check_at_least_once(source)
+                self._check_exactly_once(source)
             for topic in (app.ECHO, *self.model.topics, *map(app.changelog, self._world.stores)):
                 audit.check_savepoints(cluster.log(TopicPartition(topic, source.partition)))
             audit.check_times(cluster.log(TopicPartition(app.ECHO, source.partition)))
         for violation in self.model.check():
             audit.violated(violation)
-        if self._world.is_exactly_once or not self._world.has_zombies:
-            self._check_changelogs()
-            self._check_stores()
+        self._check_changelogs()
+        self._check_stores()
 
     def _check_exactly_once(self, source: TopicPartition) -> None:
         cluster = self._world.cluster
@@ -485,24 +464,6 @@ class Simulation:
             held, wanted = self._state(store, source.partition), expected.state(store)
             if held != wanted:
                 self.audit.violated(f"exactly once: {store}[{source.partition}] is {held}, not {wanted}")
-
-    def _check_at_least_once(self, source: TopicPartition) -> None:
-        """Nothing is lost; counts are too high at most, and what is the same when it is repeated is right."""
-        cluster, audit = self._world.cluster, self.audit
-        inputs = audit.owed(source, cluster.log(source).end)
-        found = {int(value.split()[0]) for _, value in app.echoed(cluster.log(source._replace(topic=app.ECHO)))}
-        lost = {record.offset for record in inputs} - found
-        if lost:
-            audit.violated(f"at least once: {source}: {sorted(lost)} have no output")
-        if self._world.has_zombies or "retention" in self._world.features:
-            return
-        expected = app.expected(inputs)
-        counts, firsts = (self._state(store, source.partition) for store in app.STORES)
-        low = {key for key, value in expected.counts.items() if int(counts.get(key, b"0")) < value}
-        if low or counts.keys() != expected.counts.keys():
-            audit.violated(f"at least once: counts[{source.partition}] is {counts}, not {expected.counts} or more")
-        if firsts != expected.state(app.FIRSTS):
-            audit.violated(f"at least once: firsts[{source.partition}] is {firsts}, not {expected.firsts}")
 
     def _state(self, store: str, partition: int) -> dict[bytes, bytes]:
         log = self._world.cluster.log(TopicPartition(app.changelog(store), partition))

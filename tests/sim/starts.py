@@ -32,14 +32,12 @@ RECORD = b"store:"
 
 
 @functools.cache
-def setup_of(
-    name: str, stores: tuple[str, ...], *, parks: bool, lost_changelog: LostChangelog = LostChangelog.STOP
-) -> Setup:
+def setup_of(stores: tuple[str, ...], *, parks: bool, lost_changelog: LostChangelog = LostChangelog.STOP) -> Setup:
     """Give the settings of a program: an app with the simulated actor and these stores."""
-    program = App(name, broker="kafka://127.0.0.1:1")
+    program = App(app.APP, broker="kafka://127.0.0.1:1")
 
     @program.actor(
-        program.topic(app.INPUT if name == app.APP else f"{name}-inputs"),
+        program.topic(app.INPUT),
         name=app.ACTOR,
         stores=[program.store(store, value_type=bytes) for store in stores],
         on_error="park" if parks else "stop",
@@ -115,26 +113,11 @@ async def start(registry: SimRegistry, partitions: int, delete_retention_ms: int
         BrokerUnavailableError: it can't be told.
     """
     await registry.topics.ensure({registry._setup.owners_topic: 1}, delete_retention_ms)
-    await registry.claim()
+    await registry.check()
     changelogs = dict.fromkeys(registry._changelogs.values(), partitions)
     found = await registry.topics.ensure(changelogs, delete_retention_ms)
     await registry.confirm(found)
     return found
-
-
-def recorded(cluster: SimKafka, name: str) -> dict[str, StoreRecord]:
-    """Give the stores that an app's registry has."""
-    if cluster.find_topic(f"{name}-actors-owners") is None:
-        return {}
-    found: dict[bytes, StoreRecord] = {}
-    for record in cluster.log(TopicPartition(f"{name}-actors-owners", 0)).history:
-        if not (record.is_committed and (record.key or b"").startswith(RECORD)):
-            continue
-        if record.value is None:
-            found.pop(record.key, None)
-        else:
-            found[record.key] = msgspec.json.decode(record.value, type=StoreRecord)
-    return {record.store: record for record in found.values()}
 
 
 async def answered(what: str, ask: Callable[[], Any]) -> Any:

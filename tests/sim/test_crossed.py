@@ -32,7 +32,6 @@ NOT_WITH = {
     "unparking": NOT_WITH_UNPARKING,
     "park": NOT_WITH_PARK,
     "inputs": NOT_WITH_INPUTS,
-    "at_least_once": frozenset(("operator",)),
 }
 ONLY_WITH = {"grow": WITH_GROWN, "recreate": WITH_RECREATED}
 FAULTS = tuple(name for name in vars(Nemesis) if not name.startswith("_") and name not in ("run", "heal"))

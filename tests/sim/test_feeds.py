@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.feeds import damages
+from tests.sim.feeds.program import KINDS, ONE_MANY
 from tests.sim.feeds.simulation import check, simulate
 from tests.sim.planted import Patch
 from tests.unit.core import test_feed_times as schedules
@@ -21,19 +22,7 @@ FEATURE_SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 10, 2)
 REPLAYED = os.environ.get("SEED")
 NO_FAULTS: tuple[str, ...] = ()
 GROWTH = ("grow", "slow_actor")
-NOBODY_BEHIND = (
-    "crash",
-    "rebalance",
-    "bounce",
-    "slow_actor",
-    "slow_look",
-    "lost_look",
-    "slow_disk",
-    "clock_jump",
-)
-"""Faults that leave no process behind that writes on: at least once nothing fences it."""
 FEATURES = (
-    "doubled",
     "ordered",
     "idle",
     "wall",
@@ -61,14 +50,18 @@ def test_results_are_those_of_all_records_by_time(seed: int, faults: tuple[str, 
 @pytest.mark.parametrize("seed", seeds(FEATURE_SEEDS))
 @pytest.mark.parametrize("features", FEATURES)
 def test_so_do_those_of_other_programs(seed: int, features: str) -> None:
-    faults = NOBODY_BEHIND if "doubled" in features else None
-    check(seed, faults=faults, features=features.split(), print_trace=REPLAYED is not None)
+    check(seed, features=features.split(), print_trace=REPLAYED is not None)
 
 
 @pytest.mark.parametrize("seed", seeds(SEEDS))
 @pytest.mark.parametrize("faults", [None, NO_FAULTS, GROWTH], ids=["faults", "none", "growth"])
 def test_windows_across_users_are_those_of_all_records_by_time(seed: int, faults: tuple[str, ...] | None) -> None:
     check(seed, faults=faults, features=["across"], print_trace=REPLAYED is not None)
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS, ONE_MANY}))
+def test_each_kind_of_program_comes_to_rest(kind: str) -> None:
+    check(67, features=[kind])
 
 
 def test_a_run_repeats() -> None:
@@ -104,6 +97,7 @@ PLANTED = [
     (damages.send_before_records_in_order, NO_FAULTS, 0, "late", "ordered"),
     (damages.close_windows_before_records_in_order, NO_FAULTS, 3, "late", "ordered"),
     (damages.handle_in_the_order_of_arrival, NO_FAULTS, 1, "first stage lacks", "ordered"),
+    (damages.commit_with_each_look, NO_FAULTS, 0, "rest", ""),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import actors._core.task.takeover as takeover
 import actors.runtime.state.restore as restore
 import actors.runtime.state.stores as stores
 import actors.runtime.task.processor as processor
@@ -35,9 +36,7 @@ from actors.testing.fakes.ports import (
     BrokerUnavailableError,
     FakeGroupView,
     FakeLogs,
-    FakeOrderedWriter,
     FakeWriter,
-    _receipt,
 )
 from stores._core.overlay import MessageScope, Overlay, with_metadata
 from tests.sim.fakes.disk import Disk
@@ -169,9 +168,9 @@ def same_epoch(patch: Patch) -> None:
 
 def one_offset_too_far(patch: Patch) -> None:
     """The position says one record more than the store holds."""
-    plan = restore.plan_restore
+    plan = takeover.plan_restore
     patch.setattr(
-        restore,
+        takeover,
         "plan_restore",
         lambda position, bounds, topic_id, **known: (
             replace(found, start=min(found.start + 1, found.end))
@@ -310,7 +309,7 @@ def pass_over_lost_input(patch: Patch) -> None:
 
 def no_savepoint_of_writes(patch: Patch) -> None:
     """What a handler wrote before it raised is committed with what came before."""
-    patch.setattr(MessageScope, "rollback", MessageScope.release)
+    patch.setattr(MessageScope, "rollback", lambda self, _=0: self.release())
     # Its metadata is ahead of the committed offset: a restore would take the log for one that was rewritten.
     patch.setattr(restore, "LOOK_BACK", 0)
 
@@ -345,7 +344,6 @@ def read_on(patch: Patch) -> None:
 
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
-
     patch.setattr(TaskProcessor, "work", TaskProcessor._work)
 
 
@@ -439,51 +437,6 @@ def go_on_behind_a_failure(patch: Patch) -> None:
     patch.setattr(ByKey, "_failure", property(merge_anyway))
 
 
-# --- at least once ----------------------------------------------------------------------------------------------------
-
-
-def changelog_first(patch: Patch) -> None:
-    """State is durable before the outputs that it stands for."""
-    patch.setattr(
-        FakeOrderedWriter,
-        "_in_order",
-        rewritten(
-            FakeOrderedWriter._in_order,
-            ("    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n", "    pass\n"),
-            (
-                "    group = self._cluster.group\n",
-                "    await self._send(producer, [replace(batch, changelogs={}) for batch in batches])\n"
-                "    group = self._cluster.group\n",
-            ),
-        ),
-    )
-
-
-def changelog_last(patch: Patch) -> None:
-    """The offset is committed before the changelog has the writes."""
-
-    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
-        await original(self, producer, identity, [replace(batch, changelogs={}, steps=()) for batch in batches])
-        bases = await self._send(producer, [replace(batch, outputs=()) for batch in batches])
-        return [_receipt(batch, bases) for batch in batches]
-
-    original = FakeOrderedWriter._in_order
-    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
-
-
-def outputs_last(patch: Patch) -> None:
-    """The offset is committed before the outputs are there."""
-
-    async def in_order(self: FakeOrderedWriter, producer: int, identity: Any, batches: Any) -> list[CommitReceipt]:
-        bare = [replace(batch, changelogs={}, steps=(), outputs=()) for batch in batches]
-        await original(self, producer, identity, bare)
-        bases = await self._send(producer, batches)
-        return [_receipt(batch, bases) for batch in batches]
-
-    original = FakeOrderedWriter._in_order
-    patch.setattr(FakeOrderedWriter, "_in_order", in_order)
-
-
 def lose_a_write(patch: Patch) -> None:
     """Some commits have one write less than their messages made."""
 
@@ -566,7 +519,6 @@ PLANTED = (
     Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
     Planted(refuse_without_a_reason, "progress", ("crash",), features=("operator",)),
     Planted(pass_over_lost_input, "exactly once", ("retention",), first_seed=8, features=("retention",)),
-    Planted(pass_over_lost_input, "at least once", ("retention",), features=("at_least_once", "retention")),
     Planted(no_savepoint_of_writes, "savepoint", first_seed=10, features=("poison",)),
     Planted(no_savepoint_of_sends, "savepoint", first_seed=10, features=("poison",)),
     Planted(read_on, "exactly once", features=("poison",)),
@@ -579,13 +531,7 @@ PLANTED = (
     Planted(merge_before_the_end, "savepoint", first_seed=29, features=("parallel", "poison")),
     Planted(overlap_within_a_key, "exactly once", first_seed=2, features=("parallel",)),
     Planted(go_on_behind_a_failure, "exactly once", features=("parallel", "poison")),
-    Planted(store_before_commit, "disk ahead", features=("at_least_once",)),
-    Planted(changelog_first, "order", features=("at_least_once",)),
-    Planted(changelog_last, "order", features=("at_least_once",)),
-    Planted(outputs_last, "at least once", features=("at_least_once",)),
-    Planted(skip_to_the_end, "at least once", features=("at_least_once",)),
     Planted(lose_a_write, "exactly once"),
-    Planted(lose_a_write, "at least once", first_seed=5, features=("at_least_once",)),
     Planted(any_generation_commits, "one owner", ("move",), check_phases=False, first_seed=11, features=("static",)),
     Planted(leave_although_static, "static", ("bounce",), features=("static",)),
     Planted(join_as_a_stranger, "static", ("quick_restart",), features=("static",)),

@@ -179,7 +179,6 @@ PLANTED = (
     Planted(go_on_behind_a_failed_hook, "sessions", features=("sessions",)),
     Planted(forget_ids, "dedupe", features=("dedupe",)),
     Planted(remember_ids_of_what_failed, "dedupe", features=("dedupe",)),
-    Planted(remember_ids_of_what_failed, "dedupe", features=("at_least_once", "dedupe")),
     Planted(share_ids_between_keys, "dedupe", features=("dedupe",)),
     Planted(blame_all_stores, "kept", features=("views",)),
     Planted(blame_no_store, "progress", features=("views",)),

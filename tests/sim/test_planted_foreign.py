@@ -100,14 +100,12 @@ def subscribe_once(patch: Patch) -> None:
 
 FOREIGN: dict[str, Any] = {"features": ("foreign",)}
 WITH_INPUTS: dict[str, Any] = {"features": ("foreign", "inputs")}
-AT_LEAST_ONCE: dict[str, Any] = {"features": ("at_least_once", "foreign")}
 PLANTED = (
     Planted(take_answers_for_former_rows, "foreign", **FOREIGN),
     Planted(take_answers_for_former_rows, "foreign", **WITH_INPUTS),
     Planted(end_what_has_no_result, "foreign", **FOREIGN),
     Planted(remember_results_in_memory, "foreign", first_seed=20, **FOREIGN),
     Planted(forget_who_is_subscribed, "foreign", **FOREIGN),
-    Planted(forget_who_is_subscribed, "foreign", **AT_LEAST_ONCE, first_seed=2),
     Planted(know_who_is_subscribed_in_memory_only, "foreign", **FOREIGN),
     Planted(stop_behind_a_page, "foreign", first_seed=22, **FOREIGN),
     Planted(answer_twice, "foreign", **WITH_INPUTS),

@@ -14,7 +14,6 @@ from actors.runtime.task.identity import FoundInput
 from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.processor import TaskProcessor
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
-from tests.sim.test_planted import changelog_first, lose_a_write, outputs_last, skip_to_the_end
 
 
 def take_the_latest_first(patch: Patch) -> None:
@@ -115,11 +114,6 @@ PLANTED = (
     Planted(compare_the_first_alone, "exactly once", first_seed=20, features=("inputs", "replaced")),
     Planted(name_the_first_input, "", features=("inputs",)),
     Planted(lose_tombstones, "exactly once", features=("inputs",)),
-    Planted(lose_tombstones, "at least once", features=("at_least_once", "inputs")),
-    Planted(changelog_first, "order", features=("at_least_once", "inputs")),
-    Planted(outputs_last, "at least once", features=("at_least_once", "inputs")),
-    Planted(skip_to_the_end, "at least once", features=("at_least_once", "inputs")),
-    Planted(lose_a_write, "at least once: counts", first_seed=3, features=("at_least_once", "inputs")),
 )
 
 

@@ -100,17 +100,14 @@ def divert_nothing(patch: Patch) -> None:
 
 JOINS: dict[str, Any] = {"features": ("joins",)}
 WITH_INPUTS: dict[str, Any] = {"features": ("inputs", "joins")}
-AT_LEAST_ONCE: dict[str, Any] = {"features": ("at_least_once", "joins")}
 PLANTED = (
     Planted(match_a_millisecond_less, "joins", **JOINS, first_seed=2),
-    Planted(match_a_millisecond_less, "joins", **AT_LEAST_ONCE, first_seed=2),
     Planted(leave_the_row_of_a_match, "joins", **JOINS),
     Planted(let_a_match_prevent_a_close_that_waits, "joins", first_seed=57, **JOINS),
     Planted(hand_out_early, "joins", **JOINS),
     Planted(hand_out_early, "joins", **WITH_INPUTS),
     Planted(close_without_removing_the_row, "joins", **JOINS, first_seed=20),
     Planted(remove_rows_when_they_are_taken, "joins", **JOINS, first_seed=2),
-    Planted(remove_rows_when_they_are_taken, "joins", **AT_LEAST_ONCE, first_seed=2),
     Planted(forget_stream_time, "joins", **JOINS, first_seed=4),
     Planted(join_what_is_late, "joins", **JOINS),
     Planted(forget_how_many_chunks_there_are, "joins", **JOINS, first_seed=8),

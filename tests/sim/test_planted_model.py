@@ -261,7 +261,7 @@ def retry_the_last_first(patch: Patch) -> None:
     """The messages of a line are handed to the handler from its end."""
     line = "self._sequences(overlay, key)"
     edit = (f"for sequence in {line}:", f"for sequence in reversed(list({line})):")
-    patch.setattr(Parked, "_retry", rewritten(Parked._retry, edit))
+    patch.setattr(Parked, "_hand_out", rewritten(Parked._hand_out, edit))
 
 
 def retry_past_a_failure(patch: Patch) -> None:
@@ -300,12 +300,10 @@ PLANTED = (
     Planted(lose_the_phase, "timers", features=("timers",)),
     Planted(fire_for_each_time, "timers", first_seed=6, features=("timers",)),
     Planted(only_say_cancelled, "timers", features=("timers",)),
-    Planted(forget_what_was_set, "timers", first_seed=2, features=("at_least_once", "timers")),
     Planted(commit_the_time_of_what_failed, "disk ahead", ("crash",), first_seed=18, features=("poison", "timers")),
     Planted(call_before_the_commit, "effects", features=("effects",)),
     Planted(forget_the_outcome, "effects", features=("effects",)),
     Planted(take_failure_for_success, "effects", features=("effects",)),
-    Planted(take_failure_for_success, "effects", features=("at_least_once", "effects")),
     Planted(call_side_by_side, "effects", features=("effects",)),
     Planted(pass_what_is_given_up, "effects", features=("effects",)),
     Planted(remove_before_the_result_is_handled, "effects", first_seed=185, features=("effects",)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import actors.runtime.state.restore as restore
+import actors._core.task.takeover as takeover
 from actors._core.task.takeover import Restore
 from actors.runtime.state.restore import Restorer
 from actors.runtime.task import lost_changelog as lost
@@ -18,14 +18,14 @@ FAULTS = ("replace_changelog", "rebalance", "bounce", "slow_disk", "bad_network"
 
 def wipe_what_is_of_another_topic(patch: Patch) -> None:
     """Another topic of the changelog's name is taken for the truth."""
-    plan = restore.plan_restore
+    plan = takeover.plan_restore
 
     def wiping(position: Any, bounds: Any, topic_id: str, *, claimed_id: str = "") -> Restore:
         if position is not None and position.changelog_id != topic_id:
             return Restore(bounds.start, bounds.end, "the topic was made anew")
         return plan(position, bounds, topic_id)
 
-    patch.setattr(restore, "plan_restore", wiping)
+    patch.setattr(takeover, "plan_restore", wiping)
 
 
 def believe_the_store_alone(patch: Patch) -> None:

@@ -135,8 +135,6 @@ class TimersPart(Part):
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> Iterator[str]:
-        if not self.is_complete:
-            return
         for partition in self.partitions:
             stream_ms = self.latest_input(partition)
             for key in self.folded(STORE, partition):
@@ -151,16 +149,12 @@ class TimersPart(Part):
             for record in self.world.cluster.log(TopicPartition(TOPIC, partition)).history:
                 if record.value.startswith(b"fired") and record.timestamp != int(record.value.split()[3]):
                     yield f"times: {record.value!r} was sent at {record.timestamp}"
-            if self.is_exact:
-                yield from self._replayed(partition).wrong
+            yield from self._replayed(partition).wrong
 
     def _replayed(self, partition: int) -> _Book:
         book = _Book(self, partition)
         for key, (what, name, *numbers) in self.events(TOPIC, partition):
-            if self.is_exact:
-                book.read(what, (key, name), numbers)
-            else:
-                book.read_leniently(what, (key, name), numbers)
+            book.read(what, (key, name), numbers)
         return book
 
 
@@ -202,13 +196,6 @@ class _Book:
         self._ids: dict[str, tuple[bytes, str]] = {}
         # What came due while its key's messages waited may be replaced or cancelled before its message's turn comes.
         self._in_hand: defaultdict[tuple[bytes, str], list[_Timer]] = defaultdict(list)
-
-    def read_leniently(self, what: str, name: tuple[bytes, str], numbers: list[str]) -> None:
-        """Take an event where each may have come again, and what came between may be missing."""
-        self._set.pop(name, None)
-        if what == "scheduled":
-            origin, clock, *times = numbers
-            self._set[name] = _Timer(origin, clock, *map(int, times[:3]))
 
     def read(self, what: str, name: tuple[bytes, str], numbers: list[str]) -> None:
         """Take an event."""
@@ -259,6 +246,5 @@ class _Book:
     def left(self, stream_ms: int) -> Iterator[str]:
         """Say what should have fired; whatever has fired once is in the store if it isn't over."""
         for name, timer in self._set.items():
-            is_stream_over = self._part.is_exact and timer.most_ms <= stream_ms
-            if timer.fired_ms is None and (timer.clock == "wall" or is_stream_over):
+            if timer.fired_ms is None and (timer.clock == "wall" or timer.most_ms <= stream_ms):
                 yield f"timers: {name} of partition {self._partition} never fired: {timer}"

@@ -138,8 +138,6 @@ class VersionsPart(Part):
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def check(self) -> Iterator[str]:
-        if not self.is_exact:
-            return
         for partition in self.partitions:
             yield from self._check_writes(partition)
             if self.is_parking:

@@ -36,7 +36,6 @@ class WatchedLog:
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
         marks = []
         for committed in batch.offsets.values():
-            self._audit.batches[committed.metadata] = batch
             epoch, transaction, _, *finished = committed.metadata.split(";")
             marks.append(";".join((epoch, transaction, *finished)))
         self._audit.note(f"{batch} {' '.join(marks)} {changes}")

@@ -36,7 +36,7 @@ from stores._core.record import METADATA_BYTES
 from tests.sim import app
 from tests.sim.leaving import ClosingPart
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
-from tests.sim.window_books import Emits, Held, Place, Slides, end_of_interval
+from tests.sim.window_books import Emits, Held, Place, Slides
 
 SPANS, VISITS, ROLLUPS, NEAR = KINDS = "spans", "visits", "rollups", "near"
 EMITTED = {SPANS: f"{SPANS}-changes", VISITS: f"{VISITS}-changes"}
@@ -53,7 +53,7 @@ LONG_MS = 3_600_000
 """A retention longer than a run."""
 MOVED = frozenset(("park", "operator", "retention", "recreate", "expired", "grow", "inputs", "replaced"))
 """Features with which an event may come long after its time, or inputs don't tell what was handled before."""
-UNTOLD = MOVED | {"asks", "parallel", "poison", "refused", "rival", "unparking", "versions"}
+UNTOLD = MOVED | {"asks", "parallel", "poison", "refused", "unparking", "versions"}
 """Features with which not every record of the input moves stream time, or some that do are handled later."""
 NONE = "none"
 _WORD = 8
@@ -257,14 +257,10 @@ class WindowsPart(ClosingPart):
                 yield row
 
     def unsettled(self) -> Iterator[str]:
-        if not (self.closes and self.is_complete) or "grow" in self.world.features:
+        if not self.closes or "grow" in self.world.features:
             return
         for number in self.partitions:
-            if self.is_exact:
-                yield from self._replayed(number, self._streams(number)).missed()
-            else:
-                yield from self._lost(number)
-                yield from self._never_emitted(number)
+            yield from self._replayed(number, self._streams(number)).missed()
 
     def check(self) -> Iterator[str]:
         for number in self.partitions:
@@ -272,10 +268,9 @@ class WindowsPart(ClosingPart):
                 self.count(f"window {what}")
             late = [record for record in self._log(LATE, number) if record.is_committed]
             self.world.audit.counted["window late"] += len(late)
-            if self.is_exact:
-                streams = self._streams(number)
-                yield from self._replayed(number, streams).wrong
-                yield from self._accounted(number, late, streams)
+            streams = self._streams(number)
+            yield from self._replayed(number, streams).wrong
+            yield from self._accounted(number, late, streams)
 
     def _streams(self, partition: int) -> Streams | None:
         return Streams(self, partition) if UNTOLD.isdisjoint(self.world.features) else None
@@ -310,54 +305,6 @@ class WindowsPart(ClosingPart):
     def rollup_end(self, at_ms: int) -> int:
         """Give where the longest window ends that a time lies in."""
         return at_ms - at_ms % self.rollup_ms + self.rollup_ms
-
-    # --- at least once ---------------------------------------------------------------------------------------------
-
-    def _lost(self, partition: int) -> Iterator[str]:
-        """Say which windows never closed with all that was added to them; they may close more than once."""
-        added: defaultdict[tuple[bytes, str, Place], set[int]] = defaultdict(set)
-        closed: defaultdict[tuple[bytes, str], dict[Place, int]] = defaultdict(dict)
-        stream_ms = -1
-        for key, (what, *words) in self.events(TOPIC, partition):
-            if what == OPERATION:
-                stream_ms = max(stream_ms, int(words[3]))
-                for store, told in ((SPANS, words[5]), (VISITS, words[6]), (NEAR, words[7])):
-                    for place in _places(told):
-                        if place[0] <= int(words[2]) <= place[1]:
-                            added[key, store, place].add(int(words[0]))
-            elif what == "closed":
-                place, places = (int(words[1]), int(words[2])), closed[key, words[0]]
-                places[place] = max(places.get(place, 0), int(words[3]))
-        for (key, store, place), numbers in added.items():
-            around = [place] if store != VISITS else [one for k, s, one in added if (k, s) == (key, store)]
-            end_ms = max(end for start, end in around if start <= place[0] and end >= place[1])
-            idle_ms = {SPANS: 0, VISITS: self.gap_ms + 1, NEAR: 1}[store]
-            found = [
-                count for (start, end), count in closed[key, store].items() if start <= place[0] and end >= place[1]
-            ]
-            if end_ms + idle_ms + max(self.graces_ms) <= stream_ms and max(found, default=0) < len(numbers):
-                yield f"windows: {key!r} of partition {partition}: {store} {place} closed with {found}, not {numbers}"
-
-    def _never_emitted(self, partition: int) -> Iterator[str]:
-        """Say which windows weren't emitted with all that was added to them; they may be emitted more than once."""
-        added: defaultdict[tuple[bytes, Place], set[int]] = defaultdict(set)
-        emitted: Counter[tuple[bytes, Place]] = Counter()
-        over_ms: dict[tuple[bytes, Place], int] = {}
-        stream_ms = -1
-        for key, (what, *words) in self.events(TOPIC, partition):
-            if what == OPERATION:
-                stream_ms = max(stream_ms, int(words[3]))
-                for place in _places(words[5]):
-                    added[key, place].add(int(words[0]))
-                    until_ms = end_of_interval(stream_ms, int(words[9]))
-                    over_ms[key, place] = max(until_ms, over_ms.get((key, place), until_ms))
-            elif what == "emitted" and words[0] == SPANS:
-                place = int(words[1]), int(words[2])
-                emitted[key, place] = max(emitted[key, place], int(words[3]))
-        for (key, place), numbers in added.items():
-            count = emitted[key, place]
-            if over_ms[key, place] <= stream_ms and count < len(numbers):
-                yield f"windows: {key!r} of partition {partition}: {place} emitted with {count}, not {numbers}"
 
 
 def stream_ms_of(rows: Mapping[bytes, bytes]) -> int | None:

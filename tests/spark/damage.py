@@ -31,7 +31,7 @@ class Worker:
 
     @classmethod
     def of(cls, log: Log, path: Path, positions: Sequence[int], *, epoch: int = NEW) -> Worker:
-        app = log.topic.removesuffix("-store-changelog")
+        app = log.topic.removesuffix("--store-changelog")
         worker = cls(path, app)
         folder = DataFolder.open(path / "v1" / "actors", app=app)
         worker.closing.callback(folder.close)
@@ -66,7 +66,7 @@ def by(epoch: int, source_offset: int, key: str, value: str | None, **rest: int)
 
 def named_log(brokers: str, config: dict[str, str] | None = None) -> Log:
     """An empty changelog whose name says app and store."""
-    log = Log(f"{unique('app')}-store-changelog", [])
+    log = Log(f"{unique('app')}--store-changelog", [])
     asyncio.run(make_topics(brokers, log.topic, partitions=PARTITIONS, config=config))
     return log
 

@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
         ("source_offset", pa.int64()),
         ("epoch", pa.int64()),
         ("expires_at_ms", pa.int64()),
+        ("input", pa.int32()),
     ]
 )
 
@@ -101,7 +102,7 @@ def write_log(brokers: str, transactions: Iterable[Transaction], *, config: dict
 
 
 async def _write_log(brokers: str, transactions: list[Transaction], config: dict[str, str] | None) -> Log:
-    log = Log(f"{unique('app-store')}-changelog", [])
+    log = Log(f"{unique('app--store')}-changelog", [])
     await make_topics(brokers, log.topic, partitions=PARTITIONS, config=config)
     await append(brokers, log, transactions)
     return log
@@ -184,8 +185,6 @@ class Export:
     partition_count: int = PARTITIONS
     exported_at_ms: int = NOW_MS
     claimed: dict[bytes, int] = field(default_factory=dict)
-    has_input: bool = False
-    """Whether the files say the input of each write, as those of earlier releases don't."""
 
     @classmethod
     def of(cls, log: Log, *, positions: Sequence[int] | None = None, epoch: int = 7) -> Export:
@@ -212,13 +211,12 @@ class Export:
         own = folder / self.worker
         own.mkdir(parents=True)
         parts = []
-        schema = SCHEMA.append(pa.field("input", pa.int32())) if self.has_input else SCHEMA
         for partition, rows in self.rows.items():
             columns = {
                 "partition": [self.claimed.get(row.key or b"", partition) for row in rows],
-                **{name: [getattr(row, name) for row in rows] for name in schema.names[1:]},
+                **{name: [getattr(row, name) for row in rows] for name in SCHEMA.names[1:]},
             }
-            pq.write_table(pa.table(columns, schema=schema), own / partition_file(partition))
+            pq.write_table(pa.table(columns, schema=SCHEMA), own / partition_file(partition))
             parts.append(ManifestPartition(partition, partition_file(partition), len(rows), self.positions[partition]))
         manifest = Manifest(
             app=self.app,
@@ -232,11 +230,3 @@ class Export:
         )
         (own / MANIFEST).write_text(encode_manifest(manifest))
         return folder
-
-
-def as_earlier_releases(rebuild: Path) -> None:
-    """Take from a rebuild what earlier releases didn't write: the column `input`."""
-    for file in rebuild.glob("partition=*/*.parquet"):
-        table = pq.ParquetFile(file).read()
-        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-        pq.write_table(table.drop_columns(["input"]), file)

@@ -16,7 +16,7 @@ from tests.spark.helpers import Export, Log, Transaction, fold, put, random_tran
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TOPIC, BROKER = "shop-spent-changelog", "127.0.0.1:9092"
+TOPIC, BROKER = "shop--spent-changelog", "127.0.0.1:9092"
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_a_changelog_becomes_a_snapshot_and_another_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log = write_log(brokers, [Transaction((put("a", "1"), put("b", "2"), put("c", None)))])
-    larger = f"{unique('app-larger')}-changelog"
-    changes = {TOPIC: log.topic, 'app="shop"': 'app="app"', "shop2-spent-changelog": larger}
+    larger = f"{unique('app--larger')}-changelog"
+    changes = {TOPIC: log.topic, 'app="shop"': 'app="app"', "shop2--spent-changelog": larger}
     code = block("docs/reference/api/spark_replay.md", "Examples", 5)
     names = replace(code, code=code.code.replace(BROKER, brokers)).run({}, changes=changes)
     assert names["snapshot"].records == 3

@@ -46,11 +46,11 @@ class Member:
 
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
-    last one that it took part in; `kept` tells whether it still has them while it joins, None for a member of an
-    earlier release, which never has. `on_disk` has the sum of the changelog positions of its stores, by task.
+    last one that it took part in; `kept` tells whether it still has them while it joins, None for a member of
+    another version, which may not. `on_disk` has the sum of the changelog positions of its stores, by task.
     `process` tells the processes of a static member apart, 0 for a dynamic one. `transactional_id` is what the worker
-    commits with, "" at least once, `declared` are the actors of its program; both are None for a member of a release
-    that doesn't say so. `trouble` says what of this couldn't be understood; a member of which nothing could be isn't
+    commits with, `declared` are the actors of its program; both are None for a member of a release that doesn't say
+    so. `trouble` says what of this couldn't be understood; a member of which nothing could be isn't
     `is_known`.
     """
 

@@ -17,7 +17,7 @@ Of other copies it is known how far they are behind the best one. The word of an
 task after it. Members of a release that can't follow get tasks as if they were warm, and no copies.
 
 A task moves in two steps (KIP-429): as long as a member has it, no other gets it. That member is told to hand it over,
-does so, and joins again without it. What nobody has moves at once. Members of earlier releases give up everything
+does so, and joins again without it. What nobody has moves at once. Members of another version give up everything
 before they join; so does every member of a group with one of them, because that one could become the leader.
 """
 

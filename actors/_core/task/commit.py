@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from actors._core.task.completed import SPAN, decode_finished, encode_finished
 from actors._core.task.feed_times import NO_TIMES, UNKNOWN_MS, TimeMark
-from actors._core.task.topic_ids import TopicIds, decode_topic_ids
+from actors._core.task.topic_ids import NO_IDS, TopicIds, decode_topic_ids
 
 _MAX_DIGITS = 18
 MAX_METADATA_BYTES = 4_096
@@ -22,7 +22,7 @@ class CommitMark:
     offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
 
     `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
-    `topics` are the topics' ids, behind a tilde, before the dot; None in the marks of releases that don't write them.
+    `topics` are the topics' ids, behind a tilde, before the dot.
     `times` are behind further dots, in the marks of tasks whose event time others follow.
     """
 
@@ -31,7 +31,7 @@ class CommitMark:
     nonce: str
     finished: str = ""
     now_ms: int = 0
-    topics: TopicIds | None = None
+    topics: TopicIds = NO_IDS
     times: TimeMark = NO_TIMES
 
     def encode(self) -> str:
@@ -39,8 +39,7 @@ class CommitMark:
         time = f".{self.now_ms}" if self.now_ms else ""
         if self.times != NO_TIMES:
             time = f".{self.now_ms}.{_shown(self.times.source_ms)}.{_shown(self.times.output_ms)}"
-        topics = "" if self.topics is None else f"~{self.topics.encode()}"
-        mark = f"{self.epoch};{self.transaction};{self.nonce}{topics}{time}"
+        mark = f"{self.epoch};{self.transaction};{self.nonce}~{self.topics.encode()}{time}"
         return f"{mark};{self.finished}" if self.finished else mark
 
 
@@ -51,10 +50,10 @@ def parse_mark(metadata: str | None) -> CommitMark | None:
         return None
     front, *numbers = parts[2].split(".")
     now_ms, source_ms, output_ms, *_ = (*numbers, "", "", "")
-    nonce, has_topics, text = front.partition("~")
+    nonce, _, text = front.partition("~")
     try:
         decode_finished(0, "".join(parts[3:]))
-        topics = decode_topic_ids(text) if has_topics else None
+        topics = decode_topic_ids(text)
     except ValueError:
         return None
     known_ms = int(now_ms) if _is_number(now_ms) else 0

@@ -77,7 +77,7 @@ class SourceTime:
     clock. With `behind_ms` it also follows the wall clock at that distance, in steps of half the distance.
 
     Attributes:
-        time_ms: the source's time.
+        time_ms: the source's time; `TaskTime.saw` raises it with the records.
         followed_ms: the last time that it took over from others, or from the clock.
     """
 
@@ -90,11 +90,6 @@ class SourceTime:
         self._end = self._epoch = -1
         self._silences: deque[tuple[float, int]] = deque(maxlen=2 * SILENCES)
         self._failed_s = float("-inf")
-
-    def handled(self, at_ms: int) -> None:
-        """Note that a record of that time was handled."""
-        if at_ms > self.time_ms:
-            self.time_ms = at_ms
 
     def failed(self, now_s: float) -> None:
         """Note that a look failed, or that the source has another leader."""

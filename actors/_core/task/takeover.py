@@ -5,7 +5,7 @@ its later ones. Three questions are answered here, from facts alone:
 
 1. Can the store on disk catch up, must it be rebuilt, or has the changelog lost records that the store has? The topic
    id in the last commit identifies the changelog: a topic that was deleted and created again keeps only its name.
-   (`plan_restore`, `why_rewritten`, `missed_tombstones`)
+   (`decide_restore`, `why_rewritten`, `missed_tombstones`)
 2. At which input offset does the task continue, or does the offset contradict the state? (`decide_start`)
 3. What is the new ownership epoch? (`next_epoch`)
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors._core.task.completed import SPAN
 from actors._core.task.topic_ids import show_id
@@ -101,6 +101,49 @@ def why_replaced(former_id: str, changelog_id: str) -> str:
     )
 
 
+class RestoreStep(enum.Enum):
+    """What comes next in a restore."""
+
+    READ = "read what is behind the store's position"
+    REBUILD = "empty the store, and begin again"
+    WRITE_BACK = "the store has what the log lost: leave it as it is, to be written back"
+    ASK_OPERATOR = "refuse: the log lost what the store has"
+    ASK_FOR_COPY = "refuse: the log was replaced, and the store hasn't what it had"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFacts:
+    """What is known of a store and its log.
+
+    `claimed_id` as in `plan_restore`. `doubt` is what a commit found that shows that the log lost records, `rewritten`
+    what the read found before the position, `missed` why deletes may have escaped the read, once it is over.
+    """
+
+    position: Position | None
+    bounds: LogBounds
+    topic_id: str
+    claimed_id: str = ""
+    doubt: str | None = None
+    rewritten: str | None = None
+    missed: str | None = None
+
+
+def decide_restore(facts: RestoreFacts, policy: LostChangelog) -> tuple[RestoreStep, Restore]:
+    """Decide the next step of a restore, and what to read; `wipe` or `lost` says why it isn't to read."""
+    position = facts.position
+    plan = plan_restore(position, facts.bounds, facts.topic_id, claimed_id=facts.claimed_id)
+    lost = plan.lost or (None if position is None else facts.doubt or facts.rewritten)
+    if why := plan.wipe or facts.missed:
+        return RestoreStep.REBUILD, replace(plan, wipe=why)
+    if lost is None:
+        return RestoreStep.READ, plan
+    if policy is LostChangelog.REBUILD:
+        return RestoreStep.REBUILD, replace(plan, wipe=lost)
+    if plan.lost is not None and (position is None or facts.claimed_id not in ("", position.changelog_id)):
+        return RestoreStep.ASK_FOR_COPY, plan
+    return (RestoreStep.WRITE_BACK if policy.restores else RestoreStep.ASK_OPERATOR), replace(plan, lost=lost)
+
+
 def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
     """Tell why the record at `offset`, before the position, with write metadata `newest` is new to the store.
 
@@ -136,7 +179,16 @@ def why_foreign(metadata: WriteMetadata, position: Position, *, owner: int, tran
     return None
 
 
-def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int) -> bool:
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a log's topic keeps deletes, how far clocks may differ, and which topic it is."""
+
+    topic_id: str
+    delete_retention_ms: int
+    margin_ms: int
+
+
+def missed_tombstones(plan: Restore, kept: Retention, *, since_ms: int, now_ms: int) -> bool:
     """Tell, at the end of a restore, whether deletes may have escaped it.
 
     `since_ms` is the checkpoint's wall time, or when the restore began if there was none. Compaction removes a
@@ -148,16 +200,7 @@ def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_reten
     """
     if plan.end - plan.start <= _MARKER:
         return False
-    return abs(now_ms - since_ms) >= delete_retention_ms - margin_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long a log's topic keeps deletes, how far clocks may differ, and which topic it is."""
-
-    topic_id: str
-    delete_retention_ms: int
-    margin_ms: int
+    return abs(now_ms - since_ms) >= kept.delete_retention_ms - kept.margin_ms
 
 
 def why_not_followed(position: Position, bounds: LogBounds, now_ms: int, kept: Retention) -> str | None:
@@ -168,13 +211,7 @@ def why_not_followed(position: Position, bounds: LogBounds, now_ms: int, kept: R
     plan = plan_restore(position, bounds, kept.topic_id)
     if plan.wipe is not None or plan.lost is not None:
         return plan.wipe or plan.lost
-    is_old = missed_tombstones(
-        plan,
-        since_ms=position.wall_time_ms,
-        now_ms=now_ms,
-        delete_retention_ms=kept.delete_retention_ms,
-        margin_ms=kept.margin_ms,
-    )
+    is_old = missed_tombstones(plan, kept, since_ms=position.wall_time_ms, now_ms=now_ms)
     return "it is older than deletes are kept, some may have escaped it" if is_old else None
 
 
@@ -227,6 +264,11 @@ class InputFacts:
         return bool(self.state_source_offset) or self.last_known is not None or self.is_recreated
 
     @property
+    def is_below(self) -> bool:
+        """Whether the committed offset, with what is finished behind it, is below the state's: somebody set it back."""
+        return max(self.committed or 0, self.finished or 0) < (self.state_source_offset or 0)
+
+    @property
     def last_position(self) -> int:
         """The highest input offset that an earlier commit is known to have reached."""
         known = None if self.last_known is None else self.last_known.offset
@@ -261,13 +303,11 @@ class ResetPolicy(enum.Enum):
 class StartRules:
     """The settings that decide where a task begins.
 
-    `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
     `missing_offset` is where to begin when the committed offset is gone, or is of a topic that was re-created.
     `accept_moved` says that offsets are wanted which another program than this app has committed.
     """
 
     reset: ResetPolicy
-    exactly_once: bool
     allow_reprocessing: bool
     allow_lost_input: bool
     missing_offset: ResetPolicy | None = None
@@ -374,12 +414,11 @@ def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradict
 
 def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | None:
     state, committed = facts.state_source_offset, facts.committed
-    is_below = rules.exactly_once and bool(state) and max(committed or 0, facts.finished or 0) < (state or 0)
-    if is_below and rules.allow_reprocessing:
+    if facts.is_below and rules.allow_reprocessing:
         return None
     if committed is not None and facts.is_moved:
         return None if rules.accept_moved else _moved(facts, committed)
-    if not is_below:
+    if not facts.is_below:
         return None
     begin = ' and missing_offset="earliest" or "latest" (or MISSING_OFFSET)' if committed is None else ""
     remedy = _filled(_REPROCESS, facts, begin=begin)
@@ -429,10 +468,7 @@ def _start_at(policy: ResetPolicy, bounds: LogBounds, *, is_anew: bool = False) 
 
 
 def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> Start | Contradiction:
-    bounds, state = facts.bounds, facts.state_source_offset or 0
-    # Without transactions a state that is ahead of the offset is the usual one after a crash, not an operator's choice.
-    is_below = max(committed, facts.finished or 0) < state and (rules.exactly_once or facts.is_moved)
-    is_anew = facts.is_recreated or is_below
+    bounds, is_anew = facts.bounds, facts.is_recreated or facts.is_below
     if committed > bounds.end:
         return Contradiction(
             f"the committed offset {committed} is beyond the input's end {bounds.end}: the topic lost records, as in "

@@ -104,3 +104,6 @@ def _unpack(text: str) -> str:
     if len(raw) != _ID_BYTES:
         raise ValueError(f"{text!r} is no topic id")
     return str(uuid.UUID(bytes=raw))
+
+
+NO_IDS = TopicIds()

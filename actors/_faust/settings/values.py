@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from faust.types import ProcessingGuarantee
 from faust.types.settings import params
 
 from actors._core.logs import text_of
@@ -185,9 +185,8 @@ def of_faust(param: Any) -> Read:
             try:
                 param.prepare_set(None, found)
             except Exception as error:
-                kind = type(param.default)
-                words = f"write {' or '.join(one.value for one in kind)}" if issubclass(kind, Enum) else text_of(error)
-                raise ValueError(words) from error
+                is_mode = isinstance(param.default, ProcessingGuarantee)
+                raise ValueError("write exactly_once" if is_mode else text_of(error)) from error
         return found
 
     return checked

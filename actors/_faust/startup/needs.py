@@ -17,6 +17,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.grants import allows, missing_permissions
 from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource, acl_commands, on_topic
+from actors.declare.host import table_changelog
 from actors.declare.publishing import published_stores, topic_config_of
 from actors.errors import ConfigurationError
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
@@ -128,7 +129,7 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
         compact = {} if view.topic in needs else {"config": {"cleanup.policy": "compact"}}
         needs.add(view.topic, "read by a view", _READ, _CONFIGS, **compact)
     of_faust = {str(name) for agent in app.agents.values() for name in getattr(agent.channel, "topics", None) or ()}
-    of_faust |= {setup.changelog_topic(table) for table in app.tables}
+    of_faust |= {table_changelog(app, table) for table in app.tables}
     for topic in app.declared_topics:
         if len(topic.topics) != 1:
             continue
@@ -156,8 +157,7 @@ def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
     if setup.app.actors:
         found.append(Permission(Resource.GROUP.value, setup.group, _READ))
-        if setup.exactly_once:
-            found.append(Permission(Resource.TRANSACTIONAL_ID.value, f"{setup.app.conf.id}:", _WRITE))
+        found.append(Permission(Resource.TRANSACTIONAL_ID.value, f"{setup.app.conf.id}:", _WRITE))
     return sorted(found)
 
 

@@ -15,7 +15,7 @@ from actors._core.shapes import Shape, misfits
 from actors._faust.inputs import repartitions
 from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, topic_needs
 from actors._faust.startup.programs import windows_of
-from actors._faust.startup.registry import StoreRegistry, record_of
+from actors._faust.startup.registry import StoreFacts, StoreRegistry
 from actors._faust.startup.topic_settings import command, misshapen
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, NoOwners, StoreRecord
@@ -110,10 +110,7 @@ async def plan(setup: Setup, control: ControlPlane, free: int = GIVEN_PARTITIONS
 def _was_deleted(setup: Setup, topic: str, known: Mapping[str, StoreRecord]) -> bool:
     """Return whether it is a changelog that had state: whether to begin without is an operator's choice at a start."""
     names = {setup.changelog_topic(store.name) for one in setup.app.actors.values() for store in one.stores}
-    return topic in names and any(
-        record.changelog == topic and not record.is_given_up and (record.topic_id or record.last_id)
-        for record in known.values()
-    )
+    return topic in names and any(record.changelog == topic and not record.is_given_up for record in known.values())
 
 
 def _created(
@@ -184,7 +181,7 @@ def _stores(setup: Setup, known: Mapping[str, StoreRecord]) -> Iterator[Change]:
         for store in definition.stores:
             topic = setup.changelog_topic(store.name)
             used.add(topic)
-            record = record_of(known, store.name, topic)
+            record = StoreFacts.of(known, store.name, topic, None).record
             if record is None:
                 text = f"new, of actor {definition.name}: it begins empty, in topic {topic}"
                 yield Change(action=Action.ADD, kind="store", name=store.name, text=text)

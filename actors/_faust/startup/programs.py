@@ -1,7 +1,6 @@
 """Whether a program is the one that has run under its app's id: two of them would share one group's partitions.
 
-And whether what it has is its own: topics that it makes may have the name of another app's, rows of one kind of store
-mean something else to another kind.
+And whether rows are what it takes them for: those of one kind of store mean something else to another kind.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ async def check_counts(setup: Setup, topics: Topics, known: Mapping[str, StoreRe
         topic = definition.topic_name
         for store in definition.stores if topic in inputs else ():
             record, count = known.get(store.name), inputs[topic].partitions
-            if record is None or record.is_given_up or record.partitions in (0, count):
+            if record is None or record.is_given_up or record.partitions == count:
                 continue
             raise ConfigurationError(
                 f"store {store.name} was partitioned for {record.partitions}, and topic {topic}, the input of actor "
@@ -108,31 +107,6 @@ def _other_program(app: DeclaredApp, owner: OwnerRecord, what: str) -> Configura
         f"other one, stop all workers and give the former actor and its state up with "
         f"`faust -A … state forget {owner.actor}`"
     )
-
-
-def check_not_shared(app: DeclaredApp, made: Mapping[str, str], other: str, owners: Iterable[OwnerRecord]) -> None:
-    """Refuse to send records through a topic that another app reads: each would handle the other's, and delete them.
-
-    Args:
-        app: the app.
-        made: the ids of the topics that it makes for itself, by name.
-        other: the other app's id.
-        owners: what the other app's registry says of its tasks.
-
-    Raises:
-        ConfigurationError: it names both.
-    """
-    for owner in owners:
-        for one in owner.inputs:
-            if not one.topic_id or made.get(one.topic) != one.topic_id:
-                continue
-            reader = next(name for name, actor in app.actors.items() if one.topic in actor.topic_names)
-            raise ConfigurationError(
-                f"topic {one.topic} is what actor {reader} of app {app.conf.id} reads by another key, and actor "
-                f"{owner.actor} of app {other} too: the names of app, actor and topic make the same name. Each would "
-                f"handle the other's records, and delete what it has handled. Give one of the actors another name, "
-                'here with name="…"'
-            )
 
 
 def windows_of(app: DeclaredApp) -> dict[str, str]:
@@ -185,7 +159,7 @@ def check_contents(record: StoreRecord, contents: str) -> None:
     both = {record.contents, contents}
     # Of an aggregate without a name nobody knows which one it is.
     is_alike = any(map(_is_of_any, both)) and len({one.rpartition(" of ")[:2] for one in both}) == 1
-    if record.contents and record.contents != contents and not is_alike:
+    if record.contents != contents and not is_alike:
         raise ConfigurationError(
             f"store {record.store}: topic {record.changelog} has {record.contents}, and this program would keep "
             f"{contents} there: run the program as it was, or give the store, or the join, another name"

@@ -27,7 +27,7 @@ async def running(app: Any, *, web: bool, on_failure: Callable[[BaseException], 
     """Run the app's worker for the time of the block; see `App.running`."""
     if app.started:
         raise UsageError(
-            f"app {app._default_options[0]} was started already, and a process runs an app's worker once: enter "
+            f"app {app.app_id} was started already, and a process runs an app's worker once: enter "
             "app.running() in one lifespan, and start a new process for another run"
         )
     # The module may have been imported before the loop was there.

@@ -420,7 +420,7 @@ class ControlPlane(BrokerClient):
 
 
 def _transactional_id(metadata: bytes) -> str | None:
-    """Return what a member says that it commits with: "" is at least once, None that it doesn't say so."""
+    """Return the transactional id that a member commits with, None if it doesn't say."""
     try:
         data = ConsumerProtocolMemberMetadata.decode(metadata).user_data
     except (ValueError, TypeError):

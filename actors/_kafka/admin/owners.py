@@ -41,35 +41,26 @@ MAX_WORDS = 100
 class StoreRecord(msgspec.Struct, kw_only=True):
     """What the registry says of a store.
 
-    `topic_id` is the changelog's; empty from the moment when an app claims the changelog until it has checked that no
-    other app does. `shapes` are those that the values of `version` have had, the newest last; none where the type says
-    nothing of its JSON. `former` has those of earlier versions. `last_id` is the topic's id before the claim: a topic
-    that isn't seen for a moment is still the same. `at_ms` is when the record was written, Unix milliseconds.
-    `came_after` has the inputs and changelogs that the app had before this store came, None where an earlier release
-    wrote the record. `is_given_up` says that an operator doesn't need the state any more. `partitions` is how many the
-    changelog has, 0 where an earlier release wrote the record.
-
-    `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
-    happen. `copied_id` is the id of the topic whose records were copied into this one. `windows` is the definition of a
-    window store, for people, "" of other stores and where an earlier release wrote the record. `contents` is what the
-    rows are, as `actors._faust.startup.programs.contents_of` has it, "" where an earlier release wrote the record.
+    `topic_id` is the changelog's, which has so many `partitions`. `shapes` are those that the values of `version` have
+    had, the newest last; none where the type says nothing of its JSON. `former` has those of earlier versions. `at_ms`
+    is when the record was written, Unix milliseconds. `came_after` has the inputs and changelogs that the app had
+    before this store came. `is_given_up` says that an operator doesn't need the state any more. `windows` is the
+    definition of a window store, for people, "" of other stores. `contents` is what the rows are, as
+    `actors._faust.startup.programs.contents_of` has it.
     """
 
     store: str
     changelog: str
     at_ms: int
-    topic_id: str = ""
-    last_id: str = ""
-    former_id: str = ""
-    copied_id: str = ""
-    version: int = 1
-    shapes: list[Any] = []
-    former: dict[int, list[Any]] = {}
-    came_after: list[str] | None = None
-    is_given_up: bool = False
-    partitions: int = 0
-    windows: str = ""
-    contents: str = ""
+    topic_id: str
+    partitions: int
+    version: int
+    shapes: list[Any]
+    former: dict[int, list[Any]]
+    came_after: list[str]
+    contents: str
+    windows: str
+    is_given_up: bool
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:

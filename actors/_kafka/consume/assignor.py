@@ -127,7 +127,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             member_id: admission.topics_of(decoded[member_id], data.subscription) for member_id, data in known.items()
         }
         for topics, subscribers in _by_subscribers(admitted).items():
-            # An actor that only workers of an earlier release have is called like its topic.
+            # An actor that only members of another version have is called like its topic.
             inputs: dict[str, list[str]] = defaultdict(list)
             for topic in topics:
                 inputs[names.get(topic, topic)].append(topic)

@@ -111,7 +111,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             group_instance_id=settings.instance_id,
             auto_offset_reset="none",
             enable_auto_commit=False,
-            isolation_level=settings.isolation_level,
+            isolation_level="read_committed",
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
@@ -226,8 +226,6 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         partition = KafkaPartition(*source)
         if partition not in self._consumer.assignment():
             return None
-        if self._settings.isolation_level != "read_committed":
-            return self.end_offset(source)
         stable: int | None = self._consumer.last_stable_offset(partition)
         return stable
 

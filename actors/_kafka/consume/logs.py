@@ -1,18 +1,19 @@
-"""Reads committed records of a partition, from an offset up to a high watermark."""
+"""Reads committed records of partitions, up to a high watermark or without an end, and looks at topics."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from actors._core.logs import Reminders, escaping
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.following import KafkaFollowing
 from actors.errors import BrokerUnavailableError
-from actors.ports import LogRecord, TopicPartition
+from actors.ports import LogRecord, TopicFacts, TopicPartition
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -22,14 +23,26 @@ REMIND_S = 10.0
 GIVE_UP_S = 60.0
 """How long a read may make no progress: the broker may have forgotten the fetch."""
 FETCH_BYTES = 4 * 1024 * 1024
+FOLLOW_BYTES = 1024 * 1024
 
 
 class KafkaLogs:
-    """`actors.ports.Logs` over a broker."""
+    """`actors.ports.TopicLogs` over brokers; `role` is in the client id of what follows."""
 
-    def __init__(self, connection: Connection, control: ControlPlane) -> None:
+    def __init__(self, connection: Connection, control: ControlPlane, *, role: str = "view") -> None:
         self._connection = connection
         self._control = control
+        self._role = role
+        self._facts: TopicFacts | None = None
+
+    @classmethod
+    async def open(cls, connection: Connection) -> KafkaLogs:
+        """Connect.
+
+        Raises:
+            BrokerUnavailableError: no broker of the list answers.
+        """
+        return cls(connection, await ControlPlane.open(connection, ""))
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Return the partition's start and its high watermark."""
@@ -76,6 +89,36 @@ class KafkaLogs:
             return [record async for records, _ in _until(following, partition, stable, end) for record in records]
         finally:
             await following.close()
+
+    async def facts(self, topic: str) -> TopicFacts | None:
+        """See `actors.ports.TopicLogs.facts`. The settings are asked for once for each topic id and partition count."""
+        topics = Topics(self._connection, self._control)
+        found = (await topics.existing([topic])).get(topic)
+        if found is None:
+            return None
+        known, identity = self._facts, (topic, str(found.topic_id), found.partitions)
+        if known is not None and (known.topic, known.topic_id, known.partitions) == identity:
+            return known
+        config = (await topics.configs([topic]))[topic]
+        self._facts = TopicFacts(
+            *identity,
+            cleanup_policy=config["cleanup.policy"],
+            delete_retention_ms=int(config["delete.retention.ms"]),
+            max_record_bytes=int(config["max.message.bytes"]),
+        )
+        return self._facts
+
+    async def follow(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> KafkaFollowing:
+        """See `actors.ports.TopicLogs.follow`."""
+        return await KafkaFollowing.open(
+            self._connection, positions, topic_ids or {}, role=self._role, fetch_bytes=FOLLOW_BYTES
+        )
+
+    async def close(self) -> None:
+        """Disconnect what `open` connected."""
+        await self._control.close()
 
 
 async def _until(

@@ -36,7 +36,6 @@ class GroupSettings:
     session_timeout_ms: int
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
-    isolation_level: str
     fetch_bytes: int
     max_poll_records: int | None
 

@@ -1,1 +1,1 @@
-"""Writing to Kafka: transactions, single records, requests and replies."""
+"""Writing to Kafka: a worker's transactions."""

@@ -79,7 +79,6 @@ class Packer:
 
     batch_bytes: Callable[[str], int]
     codec: int
-    is_transactional: bool
 
     def pack(self, topic: str, records: Iterable[Packable]) -> list[Batch]:
         """Return batches in order. One record fits by itself, whatever its size."""
@@ -101,7 +100,7 @@ class Packer:
         return DefaultRecordBatchBuilder(
             _MAGIC,
             self.codec,
-            is_transactional=self.is_transactional,
+            is_transactional=True,
             producer_id=-1,
             producer_epoch=-1,
             base_sequence=0,

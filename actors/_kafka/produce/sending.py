@@ -56,9 +56,9 @@ async def append(
     sequences: Sequences,
     packed: Mapping[TopicPartition, Sequence[Batch]],
     *,
-    transactional_id: str | None,
-    is_version_2: bool = False,
-    tell: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
+    transactional_id: str,
+    is_version_2: bool,
+    tell: Callable[[Mapping[TopicPartition, int]], None],
 ) -> dict[TopicPartition, int]:
     """Append batches; return the next offset of each partition. A batch without an answer is sent again.
 
@@ -124,7 +124,7 @@ async def _round(
     client: AIOKafkaClient,
     sequences: Sequences,
     left: Mapping[TopicPartition, Sequence[Batch]],
-    transactional_id: str | None,
+    transactional_id: str,
     is_version_2: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Send the first batch of each partition to its leader; return (error code, base offset) of each."""

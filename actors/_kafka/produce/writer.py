@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,17 +84,17 @@ Place = tuple[Any, str]
 
 
 @dataclass(kw_only=True, eq=False)
-class BatchWriter(ABC):
-    """`actors.ports.Writer` over a broker, with what both guarantees share.
+class TransactionWriter:
+    """`actors.ports.Writer` over a broker.
 
     `batch_bytes` returns how large a batch a topic takes; `wall_ms` the time of records whose handler gave none, in
-    Unix milliseconds. `transactional_id` is None at least once. `if_shared` says how another process can have come to
-    the same transactional id, and what to do then.
+    Unix milliseconds. `if_shared` says how another process can have come to the same transactional id, and what to do
+    then.
     """
 
     connection: Connection
     group: str
-    transactional_id: str | None
+    transactional_id: str
     transaction_timeout_ms: int
     batch_bytes: Callable[[str], int]
     compression: str | None
@@ -108,14 +107,16 @@ class BatchWriter(ABC):
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
     _words: dict[str, str] = field(default_factory=dict, init=False)
     """By group, transactional id, or `_LEADERS`: what was heard last about a request that isn't done."""
+    _is_version_2: bool = field(default=False, init=False)
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
         self._sequences = None
-        async with self._asking(f"InitProducerId of {self._name}", self.transactional_id):
+        async with self._asking(f"InitProducerId of {self.transactional_id}", self.transactional_id):
             if self._client is None:
                 await self._connect()
-            self._sequences = Sequences(*await self._begin())
+            self._is_version_2 = (await self._features()).get(_FEATURE, 0) >= _VERSION_2
+            self._sequences = Sequences(*await self._init(self.transactional_id))
 
     async def end_transaction_of(self, transactional_id: str) -> None:
         """See `actors.ports.TaskLog.end_transaction_of`."""
@@ -126,7 +127,7 @@ class BatchWriter(ABC):
         """See `actors.ports.Writer.write`."""
         sequences, self._sequences = self._sequences, None
         if sequences is None:
-            raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
+            raise OutcomeUnknownError(f"{self.transactional_id} has a transaction of unknown outcome")
         for about in self._asked_in_commits:
             self._words.pop(about, None)
         try:
@@ -155,20 +156,10 @@ class BatchWriter(ABC):
         if client is not None:
             await client.close()
 
-    @abstractmethod
-    async def _write(
-        self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
-    ) -> list[CommitReceipt]:
-        """Make the batches durable, and set `_sequences` if the writer can go on."""
-
-    @property
-    def _name(self) -> str:
-        return self.transactional_id or f"the writer of group {self.group}"
-
     @property
     def _asked_in_commits(self) -> tuple[str, ...]:
         """The keys of `_words` that commits use."""
-        return (_LEADERS, self.transactional_id or "", self.group)
+        return (_LEADERS, self.transactional_id, self.group)
 
     @property
     def client(self) -> AIOKafkaClient:
@@ -188,53 +179,46 @@ class BatchWriter(ABC):
             raise
         self._client = client
 
-    async def _begin(self) -> tuple[int, int]:
-        """Return the id and epoch of this writer's producer, and end what it left open."""
-        return await self._init(self.transactional_id)
-
     @contextlib.asynccontextmanager
-    async def _asking(self, what: str, transactional_id: str | None) -> AsyncIterator[None]:
+    async def _asking(self, what: str, transactional_id: str) -> AsyncIterator[None]:
         with broker_errors(what, self.connection, WRITE):
             try:
                 async with asyncio.timeout(INIT_S):
                     yield
             except TimeoutError as error:
-                word = self._words.get(transactional_id or "", "no answer")
+                word = self._words.get(transactional_id, "no answer")
                 look = f"kafka-transactions.sh --bootstrap-server BROKER describe --transactional-id {transactional_id}"
                 raise KafkaError(
                     f"it isn't done after {INIT_S:g} s, the last word of the brokers is {word}. It is asked for "
-                    f"again. See whether the brokers are well{f', and {look}' if transactional_id else ''}"
+                    f"again. See whether the brokers are well, and {look}"
                 ) from error
 
-    async def _init(self, transactional_id: str | None) -> tuple[int, int]:
+    async def _init(self, transactional_id: str) -> tuple[int, int]:
+        """Return the id and epoch of a transactional id's producer, and end what it left open."""
         request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
-        if transactional_id is None:
-            answer = await self._any(request)
-        else:
-            place = CoordinationType.TRANSACTION, transactional_id
-            try:
-                answer = await self._ask(place, request, _code, may_repeat=True)
-            except ProducerOverError as error:
-                # Another request with the id was under way: the next one finds its end.
-                raise KafkaError(str(error)) from error
+        place = CoordinationType.TRANSACTION, transactional_id
+        try:
+            answer = await self._ask(place, request, _code, may_repeat=True)
+        except ProducerOverError as error:
+            # Another request with the id was under way: the next one finds its end.
+            raise KafkaError(str(error)) from error
         return answer.producer_id, answer.producer_epoch
 
-    async def _any(self, request: Any) -> Any:
-        """Return the answer of the first broker that gives one."""
+    async def _features(self) -> Mapping[str, int]:
+        """Return the levels of the cluster's features as the first broker that answers has them."""
         tries = 0
         while True:
-            answer, node = None, self.client.get_random_node()
+            node = self.client.get_random_node()
             with contextlib.suppress(KafkaError, OSError, TimeoutError):
                 if node is not None:
                     async with asyncio.timeout(ANSWER_S):
-                        answer = await self.client.send(node, request)
-            if answer is not None:
-                if answer.error_code == OK:
-                    return answer
-                if answer.error_code not in COORDINATOR_WAITS:
-                    raise error_of(answer.error_code)
+                        answer = await self.client.send(node, ApiVersionsRequest("faust-actors", "1", {}))
+                    break
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
+        if answer.error_code != OK:
+            raise error_of(answer.error_code)
+        return finalized_features(answer)
 
     # --- records ---------------------------------------------------------------------------------------------------
 
@@ -248,7 +232,7 @@ class BatchWriter(ABC):
         outputs = await by_partition(self.client, (output for batch in batches for output in batch.outputs))
         for partition, sent in outputs.items():
             records[partition].append(output_records(sent, now_ms))
-        packer = Packer(self.batch_bytes, codec_of(self.compression), self.transactional_id is not None)
+        packer = Packer(self.batch_bytes, codec_of(self.compression))
         return {
             partition: packer.pack(partition.topic, (record for part in parts for record in part))
             for partition, parts in records.items()
@@ -292,15 +276,16 @@ class BatchWriter(ABC):
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
 
-    async def _ask_group(self, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> None:
+    async def _ask_group(self, request: TxnOffsetCommitRequest) -> None:
         """Have the group's coordinator take offsets."""
         try:
-            await self._ask((CoordinationType.GROUP, self.group), request, code_of, may_repeat=may_repeat)
+            await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
         except IllegalGenerationError as error:
             raise StaleGenerationError(
-                f"commit of {self._name}: {self._words[self.group]}: the group has another generation than this "
-                f"worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and again, the "
-                "worker doesn't answer the group in time: look for handlers that block, or raise broker_session_timeout"
+                f"commit of {self.transactional_id}: {self._words[self.group]}: the group has another generation than "
+                f"this worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and again, "
+                "the worker doesn't answer the group in time: look for handlers that block, or raise "
+                "broker_session_timeout"
             ) from error
 
     def _heard(self, place: Place, request: Any, word: str) -> str:
@@ -311,7 +296,7 @@ class BatchWriter(ABC):
         return text
 
     async def _append(
-        self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]], **options: Any
+        self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]]
     ) -> dict[TopicPartition, int]:
         """See `actors._kafka.produce.sending.append`; note what is heard of leaders that haven't appended all."""
 
@@ -324,7 +309,14 @@ class BatchWriter(ABC):
         names = ", ".join(map(str, list(packed)[:MOST_NAMED]))
         more = f" and {len(packed) - MOST_NAMED} more partitions" if len(packed) > MOST_NAMED else ""
         self._words[_LEADERS] = f"ProduceRequest: no answer (leaders of {names}{more})"
-        ends = await append(self.client, sequences, packed, tell=tell, **options)
+        ends = await append(
+            self.client,
+            sequences,
+            packed,
+            transactional_id=self.transactional_id,
+            is_version_2=self._is_version_2,
+            tell=tell,
+        )
         self._words.pop(_LEADERS, None)
         return ends
 
@@ -339,6 +331,66 @@ class BatchWriter(ABC):
                     raise
                 return None
         return await self.client.send(node, request, group=ConnectionGroup.COORDINATION)
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> Place:
+        return CoordinationType.TRANSACTION, self.transactional_id
+
+    async def _write(
+        self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
+    ) -> list[CommitReceipt]:
+        packed = await self._packed(batches)
+        try:
+            await self._add_offsets(sequences, identity, batches)
+            await self._add_partitions(sequences, packed)
+            ends = await self._append(sequences, packed)
+        except PartsFailedError as failed:
+            if failed.may_be_late:
+                await self.fence()
+            else:
+                self._sequences = await self._end(sequences, is_committed=False)
+            raise
+        after = await self._end(sequences, is_committed=True)
+        receipts = [_receipt(batch, ends) for batch in batches]
+        self._sequences = after
+        return receipts
+
+    async def _add_offsets(self, sequences: Sequences, identity: Identity, batches: Iterable[CommitBatch]) -> None:
+        topics: dict[str, list[Any]] = defaultdict(list)
+        for batch in batches:
+            for (topic, partition), committed in batch.offsets.items():
+                offset: Any = (partition, committed.offset, -1, committed.metadata, {})
+                topics[topic].append(offset)
+        if not topics:
+            return
+        producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
+        if not self._is_version_2:
+            await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
+        offsets: Any = [(topic, each, {}) for topic, each in topics.items()]
+        member = (identity.generation, identity.member_id, None)
+        request = TxnOffsetCommitRequest(
+            self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
+        )
+        await self._ask_group(request)
+
+    async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
+        """Add the partitions to a transaction of version 1."""
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            topics[topic].append(partition)
+        if topics and not self._is_version_2:
+            request = AddPartitionsToTxnRequest(
+                self.transactional_id, sequences.producer_id, sequences.epoch, list(topics.items())
+            )
+            await self._ask(self._place, request, _code_of_partitions)
+
+    async def _end(self, sequences: Sequences, *, is_committed: bool) -> Sequences:
+        """End the transaction; return the producer for the next one."""
+        producer = (self.transactional_id, sequences.producer_id, sequences.epoch, is_committed)
+        answer = await self._ask(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
+        return Sequences(answer.producer_id, answer.producer_epoch) if self._is_version_2 else sequences
 
     # --- failures --------------------------------------------------------------------------------------------------
 
@@ -389,15 +441,14 @@ class BatchWriter(ABC):
         return OutcomeUnknownError(f"{batch}: {missing}" if missing else what, missing=missing)
 
     def _unknown(self, error: Exception) -> OutcomeUnknownError:
-        what = f"commit of {self._name}"
+        what = f"commit of {self.transactional_id}"
         if isinstance(error, ProducerOverError) and error.code in FENCED:
             return FencedError(
-                f"{what}: {error}: another process uses transactional id {self._name}, or the brokers ended its "
-                f"transaction after {self.transaction_timeout_ms / 1000:g} s. {NOTHING_LOST}. If it happens again and "
-                f"again, {self.if_shared}"
+                f"{what}: {error}: another process uses transactional id {self.transactional_id}, or the brokers ended "
+                f"its transaction after {self.transaction_timeout_ms / 1000:g} s. {NOTHING_LOST}. If it happens again "
+                f"and again, {self.if_shared}"
             )
-        name = self._name if self.transactional_id else ""
-        missing = lacking(error, self.connection.principal, WRITE, name=name)
+        missing = lacking(error, self.connection.principal, WRITE, name=self.transactional_id)
         if missing:
             return OutcomeUnknownError(f"{what}: {missing}", missing=missing)
         if isinstance(error, TimeoutError):
@@ -415,79 +466,6 @@ class BatchWriter(ABC):
                 "broker's log"
             )
         return OutcomeUnknownError(f"{what}: {described(error) if isinstance(error, KafkaError) else error}")
-
-
-@dataclass(kw_only=True, eq=False)
-class TransactionWriter(BatchWriter):
-    """`actors.ports.Writer` with transactions."""
-
-    transactional_id: str
-    _is_version_2: bool = field(default=False, init=False)
-
-    async def _begin(self) -> tuple[int, int]:
-        features = finalized_features(await self._any(ApiVersionsRequest("faust-actors", "1", {})))
-        self._is_version_2 = features.get(_FEATURE, 0) >= _VERSION_2
-        return await super()._begin()
-
-    @property
-    def _place(self) -> Place:
-        return CoordinationType.TRANSACTION, self.transactional_id
-
-    async def _write(
-        self, sequences: Sequences, identity: Identity, batches: Sequence[CommitBatch]
-    ) -> list[CommitReceipt]:
-        packed = await self._packed(batches)
-        try:
-            await self._add_offsets(sequences, identity, batches)
-            await self._add_partitions(sequences, packed)
-            ends = await self._append(
-                sequences, packed, transactional_id=self.transactional_id, is_version_2=self._is_version_2
-            )
-        except PartsFailedError as failed:
-            if failed.may_be_late:
-                await self.fence()
-            else:
-                self._sequences = await self._end(sequences, is_committed=False)
-            raise
-        after = await self._end(sequences, is_committed=True)
-        receipts = [receipt(batch, ends) for batch in batches]
-        self._sequences = after
-        return receipts
-
-    async def _add_offsets(self, sequences: Sequences, identity: Identity, batches: Iterable[CommitBatch]) -> None:
-        topics: dict[str, list[Any]] = defaultdict(list)
-        for batch in batches:
-            for (topic, partition), committed in batch.offsets.items():
-                offset: Any = (partition, committed.offset, -1, committed.metadata, {})
-                topics[topic].append(offset)
-        if not topics:
-            return
-        producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
-        if not self._is_version_2:
-            await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
-        offsets: Any = [(topic, each, {}) for topic, each in topics.items()]
-        member = (identity.generation, identity.member_id, None)
-        request = TxnOffsetCommitRequest(
-            self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
-        )
-        await self._ask_group(request, _code_of_offsets)
-
-    async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
-        """Add the partitions to a transaction of version 1."""
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
-        if topics and not self._is_version_2:
-            request = AddPartitionsToTxnRequest(
-                self.transactional_id, sequences.producer_id, sequences.epoch, list(topics.items())
-            )
-            await self._ask(self._place, request, _code_of_partitions)
-
-    async def _end(self, sequences: Sequences, *, is_committed: bool) -> Sequences:
-        """End the transaction; return the producer for the next one."""
-        producer = (self.transactional_id, sequences.producer_id, sequences.epoch, is_committed)
-        answer = await self._ask(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
-        return Sequences(answer.producer_id, answer.producer_epoch) if self._is_version_2 else sequences
 
 
 def _code(answer: Any) -> int:
@@ -521,7 +499,7 @@ def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> 
     return OK
 
 
-def receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
+def _receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
     """Return where a batch's changelog records end.
 
     Raises:

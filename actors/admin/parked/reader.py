@@ -17,7 +17,7 @@ from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup
+from actors.admin.host import Setup, definition_of
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
@@ -43,9 +43,9 @@ PAUSE_RECORDS = 500
 UNREADABLE = "it can't be read: a newer release may have written it"
 UNREADABLE_ID = "(unreadable)"
 NULL_KEY = "(null)"
-_LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
-_ORDER: tuple[What, ...] = ("message", "effect")
-_Order = tuple[str, int, int]
+LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
+Place = tuple[str, What, int, bytes]
+"""Actor, kind, partition and key of a line; lists have this order."""
 
 
 class ParkedError(ActorsError):
@@ -108,6 +108,11 @@ class ParkedQueue:
     entries: Sequence[Entry]
 
     @property
+    def source(self) -> TopicPartition:
+        """The partition of the input to which commands about it go."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def head(self) -> Entry:
         """The first, which the others wait for."""
         return self.entries[0]
@@ -123,27 +128,28 @@ class ParkedQueue:
         return shown(self.key) if any(entry.has_key for entry in self.entries) else NULL_KEY
 
     @property
+    def place(self) -> Place:
+        """Its place in lists."""
+        return self.actor, self.what, self.partition, self.key
+
+    @property
     def cursor(self) -> str:
         """The cursor with which a list continues behind this line."""
-        place = msgspec.msgpack.encode((self.actor, self.what, self.partition, self.key))
-        return base64.urlsafe_b64encode(place).decode()
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(self.place)).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A partition of a changelog; the order of lists is that of actors, kinds, partitions and keys."""
+    """A partition of a changelog."""
 
     definition: ActorDefinition
     what: What
     partition: int
 
     @property
-    def order(self) -> _Order:
-        return _order(self.definition.name, self.what, self.partition)
-
-
-def _order(actor: str, what: What, partition: int) -> _Order:
-    return actor, _ORDER.index(what), partition
+    def place(self) -> tuple[str, What, int]:
+        """The beginning of its lines' places."""
+        return self.definition.name, self.what, self.partition
 
 
 def shown(raw: bytes) -> str:
@@ -183,13 +189,13 @@ class ParkedReader:
             ParkedError: `after` isn't the cursor of a line.
         """
         place = None if after is None else _place(after)
-        sources = sorted(await self._sources(definitions), key=lambda source: source.order)
-        sources = [source for source in sources if place is None or source.order >= place[0]]
+        sources = sorted(await self._sources(definitions), key=lambda source: source.place)
+        sources = [source for source in sources if place is None or source.place >= place[:3]]
         queues: list[ParkedQueue] = []
         for start in range(0, len(sources), MAX_READERS):
             group = sources[start : start + MAX_READERS]
             for lines in await asyncio.gather(*(self._read(source) for source in group)):
-                queues += [line for line in lines if line.is_parked and not _is_before(line, place)]
+                queues += [line for line in lines if line.is_parked and (place is None or line.place > place)]
             cut = _cut(queues, limit)
             if cut < len(queues):
                 return queues[:cut], True
@@ -223,7 +229,7 @@ class ParkedReader:
         }
         if not wanted:
             return {}
-        letter, prefix = _LETTERS[line.what], slices_of_line(line.key)
+        letter, prefix = LETTERS[line.what], slices_of_line(line.key)
         sliced = {sequence for sequence, entry in wanted.items() if entry.is_sliced}
 
         def is_wanted(key: bytes) -> bool:
@@ -266,7 +272,7 @@ class ParkedReader:
     async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[ParkedQueue]:
         """Return the lines of one partition, as of a commit not before the call."""
         values: dict[bytes, Entry] = {}
-        letter = _LETTERS[source.what]
+        letter = LETTERS[source.what]
         async for record in self._records(source):
             if record.key is None or record.key[:1] != letter:
                 continue
@@ -276,7 +282,9 @@ class ParkedReader:
             if record.value is None:
                 values.pop(record.key, None)
             else:
-                values[record.key] = _entry(source.what, sequence, record, record.value)
+                metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
+                where = {"at": record.offset, "written_ms": record.timestamp}
+                values[record.key] = entry_of(source.what, sequence, record.value, metadata, **where)
         by_key: dict[bytes, list[Entry]] = {}
         for place in sorted(values, key=place_of):
             by_key.setdefault(place_of(place)[0], []).append(values[place])
@@ -323,12 +331,10 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     """Return an actor that parks.
 
     Raises:
-        ParkedError: the app has none of that name, or it parks nothing.
+        ConfigurationError: the app has none of that name.
+        ParkedError: it parks nothing.
     """
-    definition = app.actors.get(name)
-    if definition is None:
-        names = ", ".join(sorted(app.actors)) or "none"
-        raise ParkedError(f"app {app.conf.id} has no actor {name!r}. Its actors: {names}")
+    definition = definition_of(app, name)
     if not kinds_of(definition):
         raise ParkedError(
             f'actor {name} doesn\'t park anything: declare it with @app.actor(..., on_error="park"), or with effects'
@@ -336,26 +342,36 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     return definition
 
 
-def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool]:
+def wanted_keys(definition: ActorDefinition, key: str | bytes) -> Callable[[bytes], bool]:
     """Return a filter for the keys of lines that `key` may mean; see `chosen`."""
+    if isinstance(key, bytes):
+        return key.__eq__
     raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
     return lambda found: found in raw_keys or shown(found) == key
 
 
-def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str) -> list[ParkedQueue]:
-    """Return the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
+def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str | bytes) -> list[ParkedQueue]:
+    """Return the lines of a key: its bytes, as it is shown, or as what the input's key serializer writes or reads.
 
     Raises:
         ParkedError: nothing is parked there.
     """
-    parked = [line for line in lines if line.is_parked]
+    if isinstance(key, bytes):
+        matches = [line for line in lines if line.key == key]
+        key = shown(key)
+    else:
+        matches = _chosen(definition, [line for line in lines if line.is_parked], key)
+    if not matches:
+        raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
+    return matches
+
+
+def _chosen(definition: ActorDefinition, parked: Sequence[ParkedQueue], key: str) -> list[ParkedQueue]:
     # Bytes that aren't UTF-8 arrive as surrogates; they come back as they were typed.
     for raw_key in (os.fsencode(key), _encoded(definition, key)):
         if matches := [line for line in parked if line.key == raw_key]:
             return matches
-    if matches := [line for line in parked if key in (line.shown_key, printable(line.shown_key))]:
-        return matches
-    raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
+    return [line for line in parked if key in (line.shown_key, printable(line.shown_key))]
 
 
 def key_json(line: ParkedQueue) -> str | None:
@@ -370,26 +386,29 @@ def _encoded(definition: ActorDefinition, key: str) -> bytes | None:
         return None
 
 
-def _entry(what: What, sequence: int, record: LogRecord, raw: bytes) -> Entry:
-    """Read what is kept of an entry: nothing that refers to its content's bytes."""
-    about: dict[str, Any] = {"sequence": sequence, "at": record.offset, "written_by": _written_by(record, None)}
+def entry_of(what: What, sequence: int, raw: bytes, metadata: bytes, *, at: int = 0, written_ms: int = 0) -> Entry:
+    """Read what is kept of an entry: nothing that refers to its content's bytes.
+
+    `at` and `written_ms` are offset and timestamp of its record in the changelog.
+    """
+    about: dict[str, Any] = {"sequence": sequence, "at": at, "written_by": _written_by(metadata, None)}
     try:
         if what == "message":
-            said = summary_of(raw)
-            about["written_by"] = _written_by(record, said.home_offset)
-            about |= {"since_ms": said.parked_at_ms, "has_key": said.has_key, "offset": said.offset}
-            about |= {"size": said.size or len(raw), "is_sliced": said.slices > 0}
-            return Entry(id=said.message_id, error=said.error, attempts=said.attempts, **about)
+            message = summary_of(raw)
+            about["written_by"] = _written_by(metadata, message.home_offset)
+            about |= {"since_ms": message.parked_at_ms, "has_key": message.has_key, "offset": message.offset}
+            about |= {"size": message.size or len(raw), "is_sliced": message.slices > 0}
+            return Entry(id=message.message_id, error=message.error, attempts=message.attempts, **about)
         effect = msgspec.json.decode(raw, type=_EffectSummary)
-        about["written_by"] = _written_by(record, effect.home_offset)
+        about["written_by"] = _written_by(metadata, effect.home_offset)
     except (NewerVersionError, *MALFORMED):
-        return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=record.timestamp, **about)
+        return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=written_ms, **about)
     return Entry(
         id=effect.id,
         error=effect.error,
         attempts=effect.attempts,
         is_parked=effect.parked,
-        since_ms=record.timestamp,
+        since_ms=written_ms,
         size=len(raw),
         **about,
     )
@@ -401,28 +420,19 @@ def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes]
     return msgspec.json.decode(raw, type=EffectRecord)
 
 
-def _written_by(record: LogRecord, home_offset: int | None) -> int:
-    metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
+def _written_by(metadata: bytes, home_offset: int | None) -> int:
     try:
         return written_by(decode_metadata(metadata), home_offset)
     except ValueError:
         return -1
 
 
-def _place(cursor: str) -> tuple[_Order, bytes]:
+def _place(cursor: str) -> Place:
     try:
-        kind = tuple[str, What, int, bytes]
-        actor, what, partition, key = msgspec.msgpack.decode(decode_base64(cursor), type=kind)
+        place: Place = msgspec.msgpack.decode(decode_base64(cursor), type=Place)
     except MALFORMED as error:
         raise ParkedError(f"{cursor[:80]!r} isn't a cursor of `parked list`") from error
-    return _order(actor, what, partition), key
-
-
-def _is_before(line: ParkedQueue, place: tuple[_Order, bytes] | None) -> bool:
-    """Return whether a line isn't behind a cursor."""
-    if place is None or _order(line.actor, line.what, line.partition) != place[0]:
-        return False
-    return line.key <= place[1]
+    return place
 
 
 def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.admin.parked.reader import Content, Entry, ParkedQueue, key_json, shown
-from actors.declare.values.codecs import key_codec
 from actors.declare.values.decoder import as_json
-from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import ParkedMessage
 
 if TYPE_CHECKING:
@@ -56,25 +54,11 @@ def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
     raw = message.value
     if raw is None:
         return None
-    topic = definition.input_called(message.topic)
-    codec = definition.messages(topic)
-    key = key_codec(topic.app, topic.schema)
-
-    def decode(value: bytes) -> Any:
-        if codec.by_headers is None:
-            return codec.decode(value)
-        return codec.by_headers([(name, data or b"") for name, data in message.headers], value)
-
-    # As a store would hold it: what `state get` prints of values goes for messages too.
-    messages: Store[Any, Any] = Store(
-        definition.topic_name,
-        encode_key=key.encode,
-        decode_key=key.decode,
-        encode_value=codec.encode,
-        decode_value=decode,
-    )
+    codec = definition.messages(definition.input_called(message.topic))
     try:
-        return as_json(messages.decode_value(raw))
+        if codec.by_headers is None:
+            return as_json(codec.decode(raw))
+        return as_json(codec.by_headers([(name, data or b"") for name, data in message.headers], raw))
     except Exception:
         # Whatever a user's type says about bytes that aren't one of it: that may be why the message is here.
         return shown(raw)

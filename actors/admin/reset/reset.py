@@ -98,14 +98,8 @@ class Resetter:
                 before = await self._control.committed(source)
                 return Move(actor=actor, source=source, before=before, offset=offset, bounds=bounds)
 
-        wanted = [
-            (one.name, TopicPartition(topic, partition))
-            for one in self._scope.actors
-            for topic in one.topic_names
-            for partition in range(inputs[topic].partitions)
-        ]
-        found = await asyncio.gather(*(look(actor, source) for actor, source in wanted))
-        return [move for move in found if move is not None]
+        moves = await asyncio.gather(*(look(actor, source) for actor, source in self._sources(inputs)))
+        return [move for move in moves if move is not None]
 
     async def perform(self) -> list[Move]:
         """Do it; return what was moved.
@@ -123,8 +117,9 @@ class Resetter:
                 await settle_claims(self._control, self._owners, self._log, self._setup.app.actor_clock)
             listed = [] if self._owners is None else await self._owners.all()
             owners = {(each.actor, each.partition): each for each in listed}
-            for source, owner in self._owned(await self._inputs(), owners):
+            for actor, source in self._sources(await self._inputs()):
                 # What a killed worker left open would change the offsets after this.
+                owner = owners.get((actor, source.partition))
                 await settled_offset(self._control, self._log, self._setup.app.actor_clock, source, owner)
             moves = await self.look()
             self._check_replaced(moves, owners, await self._inputs())
@@ -144,13 +139,12 @@ class Resetter:
             raise ConfigurationError(f"topics {', '.join(missing)} aren't on the broker: there is no offset to choose")
         return topics
 
-    def _owned(
-        self, inputs: Mapping[str, TopicInfo], owners: Mapping[tuple[str, int], OwnerRecord]
-    ) -> list[tuple[TopicPartition, OwnerRecord | None]]:
+    def _sources(self, inputs: Mapping[str, TopicInfo]) -> list[tuple[str, TopicPartition]]:
+        """Return the input partitions, each with its actor's name."""
         return [
-            (TopicPartition(topic, partition), owners.get((one.name, partition)))
-            for one in self._scope.actors
-            for topic in one.topic_names
+            (actor.name, TopicPartition(topic, partition))
+            for actor in self._scope.actors
+            for topic in actor.topic_names
             for partition in range(inputs[topic].partitions)
         ]
 
@@ -344,9 +338,7 @@ class Resetter:
     def _begun(self, before: StoreRecord, topic_id: str) -> StoreRecord:
         """Return the record of a store that holds nothing: values of any shape may come."""
         version = self._setup.app.value_types[before.store].version
-        return msgspec.structs.replace(
-            before, topic_id=topic_id, last_id="", former_id="", copied_id="", version=version, shapes=[], former={}
-        )
+        return msgspec.structs.replace(before, topic_id=topic_id, version=version, shapes=[], former={})
 
 
 def effects_of_kept_state(scope: Scope) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from actors._faust.doctor.examine import CHECKS, examine
-from actors._faust.doctor.report import Level, Result, exit_code
+from actors.cli.doctor.examine import CHECKS, examine
+from actors.cli.doctor.report import Level, Result, exit_code
 from actors.cli.session import Session, with_session
 from stores._core.printable import counted
 

@@ -15,11 +15,11 @@ import click
 from actors._core.partitioner import MURMUR2
 from actors._faust.setup import Setup
 from actors.cli.cluster import Cluster
+from actors.cli.progress import reporting
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
 from stores._core.manifest import MANIFEST, Manifest, decode_manifest
 from stores.errors import StoreError
-from stores.folder import DataFolder
 
 _OF_AN_EXPORT = re.compile(r"(partition-\d+\.parquet|manifest\.json)(\.tmp)?")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -41,6 +41,8 @@ def export(session: Session, name: str, to: Path) -> None:
     The last line on stdout is JSON with the number of partitions and keys.
     """
     _require_pyarrow(name)
+    from stores.export import export_store
+
     store = session.store(name)
     folder = session.data_folder()
     worker = worker_name(folder.path)
@@ -48,7 +50,23 @@ def export(session: Session, name: str, to: Path) -> None:
     partition_count = asyncio.run(_partition_count(session.setup, name))
     # Readers know murmur2 only: to them, keys of another partitioner may be anywhere.
     placement = store.placement if session.app.partitioner_of_store(name) is MURMUR2 else "task"
-    manifest = _export(session, folder, to, name, placement, worker, partition_count)
+    partitions = folder.partitions_on_disk(name)
+    with reporting(session.stderr, quiet=session.quiet) as report:
+        manifest = export_store(
+            folder.path,
+            name,
+            to,
+            app=folder.app,
+            changelog=session.setup.changelog_topic(name),
+            placement=placement,
+            partition_count=partition_count,
+            worker=worker,
+            now_ms=time.time_ns() // 1_000_000,
+            progress=report,
+        )
+    if left_out := sorted(set(partitions) - {part.partition for part in manifest.partitions}):
+        which = ", ".join(map(str, left_out))
+        session.remark(f"left out, because a worker is restoring them: partitions {which}")
     _remove_left_over(to / worker, manifest)
     session.say_json(
         {
@@ -101,39 +119,6 @@ def _check_target(target: Path, *, app: str, store: str) -> None:
         raise StoreError(
             f"{target} is the export of store {before.store} of app {before.app}: choose another folder for --to"
         )
-
-
-def _export(
-    session: Session,
-    folder: DataFolder,
-    to: Path,
-    store: str,
-    placement: str,
-    worker: str,
-    partition_count: int,
-) -> Manifest:
-    from actors.cli.progress import reporting
-    from stores.export import export_store
-
-    partitions = folder.partitions_on_disk(store)
-    with reporting(session.stderr, partitions, quiet=session.quiet) as report:
-        manifest = export_store(
-            folder.path,
-            store,
-            to,
-            app=folder.app,
-            changelog=session.setup.changelog_topic(store),
-            placement=placement,
-            partition_count=partition_count,
-            worker=worker,
-            now_ms=time.time_ns() // 1_000_000,
-            progress=report,
-        )
-    left_out = sorted(set(partitions) - {part.partition for part in manifest.partitions})
-    if left_out:
-        which = ", ".join(map(str, left_out))
-        session.remark(f"left out, because a worker is restoring them: partitions {which}")
-    return manifest
 
 
 def _remove_left_over(target: Path, manifest: Manifest) -> None:

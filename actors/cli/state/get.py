@@ -13,7 +13,7 @@ from actors.cli.cluster import owner_name
 from actors.cli.session import Session, with_session
 from actors.cli.state.keys import key_bytes, value_json
 from actors.cli.state.placement import Placement, ask_placement, warn_if_stale
-from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_as_of, read_key_windows, with_history
+from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_windows, with_history
 from actors.cli.state.windows import span_of, span_options, window_json, window_line, windows_of
 from actors.errors import ConfigurationError
 from actors.runtime.message.store import Store
@@ -69,7 +69,8 @@ def get(
     store, actor = session.store(name), session.owner_of(name)
     windows = windows_of(session, name, actor)
     span = span_of(name, windows, from_ms, to_ms)
-    table = None if as_of_ms is None else with_history(store)
+    if as_of_ms is not None:
+        with_history(store)
     raw_key = key_bytes(store if windows is None else windows, key)
     folder = session.data_folder()
     placement = None if offline else asyncio.run(ask_placement(session.setup, name, actor))
@@ -77,12 +78,8 @@ def get(
     if windows is not None:
         _show_windows(session, question, partition, span)
         return
-    readings = [
-        read_key(folder, name, candidate, raw_key)
-        if table is None or as_of_ms is None
-        else read_key_as_of(folder, table, candidate, raw_key, as_of_ms)
-        for candidate in _candidates(question, partition)
-    ]
+    candidates = _candidates(question, partition)
+    readings = [read_key(folder, store, candidate, raw_key, as_of_ms) for candidate in candidates]
     for reading in readings:
         warn_if_stale(session, question.placement, reading.partition, reading.position)
     _answer(session, question, readings)

@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from actors.cli.progress import reporting
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
 from actors.runtime.message.publishing import PublishedStore
@@ -31,14 +32,13 @@ def publish(session: Session, name: str) -> None:
 
 async def _publish(session: Session, store: str, actor: str) -> tuple[str, int, int]:
     from actors.admin.backfill import Backfill
-    from actors.cli.progress import reporting
 
     async with Backfill.connect(session.setup, store, actor) as backfill:
         await backfill.check_stopped()
         partitions, keys = list(range(backfill.partition_count)), 0
-        with reporting(session.stderr, partitions, quiet=session.quiet) as report:
+        with reporting(session.stderr, quiet=session.quiet) as report:
             for partition in partitions:
                 keys += await backfill.write(partition, report)
-        # At least once nobody is shut out: a worker that was started meanwhile may have been faster.
+        # A worker that was started meanwhile may have been faster.
         await backfill.check_stopped()
     return backfill.topic, len(partitions), keys

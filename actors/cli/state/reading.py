@@ -69,16 +69,22 @@ class PartitionOnDisk:
     size_bytes: int
 
 
-def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Reading:
-    """Look a key up in one partition.
+def read_key(folder: DataFolder, store: Store[Any, Any], partition: int, key: bytes, as_of_ms: int | None) -> Reading:
+    """Look a key up in one partition, in a table with a history also as of a time, Unix milliseconds.
 
     Raises:
-        StoreUnavailableError: the partition is being restored, so its content belongs to no position.
+        BeforeHistoryError: the time is before the history, and the latest value isn't as old.
+        ConfigurationError: `as_of_ms` of a store that keeps no former values.
+        StoreUnavailableError: the partition is being restored, or its databases are of different commits.
         StoreError: it can't be read.
     """
-    path = folder.store_path(store, partition)
-    with _opened(folder, store, partition) as reader:
-        position = _settled(reader, store, partition)
+    if as_of_ms is not None:
+        with _as_of(folder, with_history(store), partition, as_of_ms) as (position, table):
+            row = table.get(key)
+        return Reading(partition, position, None if row is None else Entry(row, None, False))
+    path = folder.store_path(store.name, partition)
+    with _opened(folder, store.name, partition) as reader:
+        position = _settled(reader, store.name, partition)
         raw = reader.get(key)
     return Reading(partition, position, None if raw is None else _entry(path, raw, time.time_ns() // 1_000_000))
 
@@ -97,19 +103,6 @@ def with_history(store: Store[Any, Any]) -> Table[Any, Any]:
     return store
 
 
-def read_key_as_of(folder: DataFolder, table: Table[Any, Any], partition: int, key: bytes, at_ms: int) -> Reading:
-    """Look up what a key of a table with a history had as of a time, Unix milliseconds, in one partition.
-
-    Raises:
-        BeforeHistoryError: the time is before the history, and the latest value isn't as old.
-        StoreUnavailableError: the partition is being restored, or its databases are of different commits.
-        StoreError: it can't be read.
-    """
-    with _as_of(folder, table, partition, at_ms) as (position, found):
-        row = found.get(key)
-    return Reading(partition, position, None if row is None else Entry(row, None, False))
-
-
 def read_rows(
     folder: DataFolder, store: Store[Any, Any], partition: int, prefix: bytes, as_of_ms: int | None
 ) -> Generator[tuple[Position, bytes, bytes], None, None]:
@@ -123,8 +116,8 @@ def read_rows(
     """
     start, end = prefix or None, after_prefix(prefix) if prefix else None
     if as_of_ms is not None:
-        with _as_of(folder, with_history(store), partition, as_of_ms) as (position, found):
-            yield from ((position, key, row) for key, row, _ in found.items(start, end) if row is not None)
+        with _as_of(folder, with_history(store), partition, as_of_ms) as (position, table):
+            yield from ((position, key, row) for key, row, _ in table.items(start, end) if row is not None)
         return
     path, now_ms = folder.store_path(store.name, partition), time.time_ns() // 1_000_000
     with _opened(folder, store.name, partition) as reader:

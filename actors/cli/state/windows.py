@@ -32,13 +32,13 @@ def windows_of(session: Session, store: str, actor: str) -> WindowStore[Any, Any
     Raises:
         click.UsageError: it has the records of a join.
     """
-    found = next((one for one in session.actor(actor).windows if one.name == store), None)
-    if isinstance(found, JoinStore):
+    window_store = next((each for each in session.app.actors[actor].windows if each.name == store), None)
+    if isinstance(window_store, JoinStore):
         raise click.UsageError(
             f"store {store} has the records that join {actor} may still match, and can't be asked for a key: "
             f"`faust state export {store} --to DIR` writes all of its rows"
         )
-    return None if isinstance(found, ChangeStore) else found
+    return None if isinstance(window_store, ChangeStore) else window_store
 
 
 def span_of(

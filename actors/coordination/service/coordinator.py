@@ -25,7 +25,7 @@ from actors.coordination.messages import ACTOR
 from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
 from actors.runtime.message.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
-from actors.web.panels import HeldLock, LockPanel
+from actors.web.panels import HeldLock, LockPanel, panels_of
 
 PARTITIONS = 1
 """One owner decides for all names, as the leader does in ZooKeeper and etcd: with so many requests in each commit, it
@@ -339,10 +339,9 @@ def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]
         app: the app; its actors ask the service through `Coordination.inside(ctx)`.
         partitions: of the topic, as many as it shall ever have.
     """
-    app_id = app._default_options[0]
-    topic = app.topic(f"{app_id}-coordination", key_type=str, value_type=bytes)
-    letters = app.topic(f"{app_id}-dead-letters", key_type=bytes, value_type=bytes)
-    app.made_topics |= {f"{app_id}-coordination": partitions, f"{app_id}-dead-letters": 1}
+    topic = app.topic(f"{app.app_id}-coordination", key_type=str, value_type=bytes)
+    letters = app.topic(f"{app.app_id}-dead-letters", key_type=bytes, value_type=bytes)
+    app.made_topics |= {f"{app.app_id}-coordination": partitions, f"{app.app_id}-dead-letters": 1}
 
     class Own(Coordinator):
         dead_letters = letters
@@ -353,7 +352,7 @@ def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]
 
     # A request in the wrong partition is refused by itself: nobody may stop the service with one.
     app.actor(topic, name=ACTOR, timers=True, on_error=ON_ERROR, answer_ttl=ANSWER_TTL, misplaced="warn")(Own)
-    app.panels.append(LockPanel(ACTOR, functools.partial(_held_lock, app.stores[ACTOR].decode_value)))
+    panels_of(app).append(LockPanel(ACTOR, functools.partial(_held_lock, app.stores[ACTOR].decode_value)))
     return Own
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from actors._core.aggregates import Aggregate, count, of_rows
@@ -140,6 +140,7 @@ def aggregate_table(
     handler = None if on_change is None else _checked_handler(name, on_change)
     groups = _groups(app, table, name, key_type=key_type, on_change=handler, **folding)
     changes = app.topic(target, key_type=key_type, value_type=bytes)
+    changes.made_of = table.topic_name
     # The app's settings may not be there yet.
     keys = functools.cache(lambda: key_codec(app, changes.schema))
     grouping = Grouping(
@@ -152,7 +153,6 @@ def aggregate_table(
         stops=lambda: app.owner_of_store(table.name).on_error.then == "stop",
     )
     app.actor(changes, stores=[groups.store, groups.rows, *stores], name=name, on_error=on_error)(groups.fold)
-    app.actors[name] = replace(app.actors[name], sources={target: table.topic_name})
     table.groupings.append(grouping)
     return groups.store
 

@@ -27,7 +27,8 @@ from actors._core.windows.foreign_keys import (
     within,
 )
 from actors.declare.definition import check_name
-from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like, repartition_topic
+from actors.declare.names import repartition_topic
+from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like
 from actors.declare.streams.tables import JOIN_LINE, AnyStore, Joined, TwoValues, two_values
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
@@ -245,8 +246,6 @@ def join_by_foreign_key(
         app.on(right_name, subscriptions.read)(of_right.subscribed)
         app.actor(left.topic, answers.read, stores=[left, results, *stores], name=called, **options)(of_left.changed)
         app.on(called, answers.read)(of_left.answered)
-        for actor, made, source in ((right_name, subscriptions, left), (called, answers, right)):
-            app.actors[actor] = replace(app.actors[actor], sources={made.name: source.topic_name})
         # It is what other calls, as of queries, name the actor by.
         app.actors[called] = replace(app.actors[called], declared=function)
         return function
@@ -257,7 +256,6 @@ def join_by_foreign_key(
 class _Topics(NamedTuple):
     """A topic that the app makes: as its actor reads it, and as it is sent to, with encoded keys."""
 
-    name: str
     read: Any
     sent: Any
 
@@ -268,7 +266,7 @@ def _topics(app: Any, join: str, *, of: Table[Any, Any], like: Table[Any, Any]) 
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.
     """
-    name = repartition_topic(app._default_options[0], join, of.topic_name)
+    name = repartition_topic(app.app_id, join, of.topic_name)
     if len(name) > LONGEST_TOPIC:
         raise ConfigurationError(
             f"join {join}: {name}, a topic between its tables, has {len(name)} characters, and Kafka takes "
@@ -276,7 +274,8 @@ def _topics(app: Any, join: str, *, of: Table[Any, Any], like: Table[Any, Any]) 
         )
     keys = keys_like(app, like.topic)
     read = app.topic(name, **keys, value_type=bytes)
-    return _Topics(name, read, app.topic(name, key_type=bytes, value_type=bytes, partitioner=keys["partitioner"]))
+    read.made_of = of.topic_name
+    return _Topics(read, app.topic(name, key_type=bytes, value_type=bytes, partitioner=keys["partitioner"]))
 
 
 def _check(left: Table[Any, Any], right: Table[Any, Any], how: str, misplaced: str) -> None:

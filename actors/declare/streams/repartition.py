@@ -21,6 +21,7 @@ from actors._core.outside import EXITS
 from actors._core.task.policy import OnError
 from actors._core.unions import arms_of
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
+from actors.declare.names import repartition_topic
 from actors.declare.values.codecs import CodecError, topic_codecs
 from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
 from actors.runtime.handlers.callables import check_callable, name_of
@@ -176,18 +177,13 @@ def _function_of(actor: str, topic: str, by: By, value_type: Any, option: str) -
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
 
 
-def repartition_topic(app_id: str, actor: str, topic: str) -> str:
-    """Return the topic through which an actor reads another one by a key of its own."""
-    return f"{app_id}-{actor}-{topic}-repartition"
-
-
 def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
     """Return the topic through which an actor gets what a store of the app has.
 
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.
     """
-    target = repartition_topic(app._default_options[0], actor, source)
+    target = repartition_topic(app.app_id, actor, source)
     if len(target) > LONGEST_TOPIC:
         raise ConfigurationError(
             f"{what}: {target}, the topic of its changes, has {len(target)} characters, and Kafka takes "
@@ -218,7 +214,7 @@ def rekeyed(
         if name not in keys:
             found.append(topic)
             continue
-        target = repartition_topic(app._default_options[0], actor, name)
+        target = repartition_topic(app.app_id, actor, name)
         if len(target) > LONGEST_TOPIC or len(name) > LONGEST_SOURCE:
             raise ConfigurationError(
                 f"actor {actor}: topic {name} can't be read by another key: its name has up to {LONGEST_SOURCE} "
@@ -229,7 +225,9 @@ def rekeyed(
             Route(actor, key_function(actor, name, keys[name], schema.value_type, key_type=raw.schema.key_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
-        found.append(app.topic(target, **key_options, **values))
+        made = app.topic(target, **key_options, **values)
+        made.made_of = name
+        found.append(made)
     return found
 
 

@@ -83,8 +83,8 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
 
 def inputs_of(
     app: Any, actor: str, topics: list[Any], options: Declaration
-) -> tuple[list[Any], dict[str, str], dict[str, InputHandler]]:
-    """Return the inputs of an actor, those that are read by another key with what they are read from, and the feeds.
+) -> tuple[list[Any], dict[str, InputHandler]]:
+    """Return the inputs of an actor, and the feeds of its tables.
 
     A table's topic is an input behind those that are listed, unless it is listed itself, or the table is.
 
@@ -94,14 +94,9 @@ def inputs_of(
     tables = [store for store in options.stores if isinstance(store, Table)]
     listed = [topic for topic in topics if not isinstance(topic, Table)]
     _check_tables(actor, topics, tables, options)
-    found, sources = listed, {}
+    found = listed
     if options.by is not None:
         found = rekeyed(app, actor, listed, options.by, options.on_error, like=tables[0].topic if tables else None)
-        sources = {
-            str(made.get_topic_name()): str(read.get_topic_name())
-            for read, made in zip(listed, found, strict=True)
-            if made is not read
-        }
     names = {str(topic.get_topic_name()) for topic in found}
     fed = [table for table in tables if table.topic_name not in names]
     left = iter(found)
@@ -109,7 +104,7 @@ def inputs_of(
     inputs += [table.topic for table in fed if table not in topics]
     for topic in inputs:
         check_schema(f"actor {actor}: topic {topic.get_topic_name()}", topic.schema)
-    return inputs, sources, {table.topic_name: InputHandler(table.only_feed, True, is_feed=True) for table in fed}
+    return inputs, {table.topic_name: InputHandler(table.only_feed, True, is_feed=True) for table in fed}
 
 
 def _check_tables(actor: str, topics: list[Any], tables: Sequence[Table[Any, Any]], options: Declaration) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -172,6 +171,7 @@ def across_keys(
     second.fed_by = f", fed by {'closes' if first.changes is None else 'changes'}"
     rows = None if first.changes is None else _part(app, f"{name}-rows", second)
     topic = app.topic(target, key_type=key_type, value_type=bytes, writers=[owner.name])
+    topic.made_of = owner.topic_name
     stage = Across(
         first=first,
         second=second,
@@ -183,7 +183,6 @@ def across_keys(
     )
     own_stores = [second, *([] if rows is None else [rows]), *stores]
     app.actor(topic, stores=own_stores, name=name, on_error=on_error, late="handle")(stage.fold)
-    app.actors[name] = replace(app.actors[name], sources={target: owner.topic_name})
     _feed(first, stage.send)
     if first.changes is not None:
         _feed(first.changes, stage.send_change)

@@ -50,16 +50,10 @@ class InputProgress:
         """The offset behind the last record that was handled."""
         return max(self.next_offset, self.completed.reached)
 
-    def owned(self, *, proves_offset: bool = True) -> OwnerInput:
-        """Return what the registry says of it; the offset only if that is known to be committed."""
+    def owned(self) -> OwnerInput:
+        """Return what the registry says of it."""
         topics = self.topics
-        return OwnerInput(
-            self.source.topic,
-            topics.input_id,
-            self.next_offset if proves_offset else None,
-            topics.since,
-            topics.is_recreated,
-        )
+        return OwnerInput(self.source.topic, topics.input_id, self.next_offset, topics.since, topics.is_recreated)
 
 
 Run = tuple[InputProgress, Sequence[InputRecord]]

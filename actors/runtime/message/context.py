@@ -79,7 +79,7 @@ class Context:
 
     expired_in: Any
     _counts: dict[str, int]
-    _unanswered: dict[str, list[tuple[str, str]]]
+    _unanswered: dict[str, list[str]]
     _asked: Any
     _is_answer_forgotten: bool
     _is_answered_later: bool

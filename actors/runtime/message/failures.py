@@ -25,6 +25,7 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, Output, TopicPartition
+from actors.runtime.cancellation import GivenBack, is_cancelled
 from stores.errors import StoreError
 
 NULL_KEY = "the key is null, and the actor's state lives with keys"
@@ -62,6 +63,7 @@ def as_record_error(
 
     Raises:
         TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.
+        GivenBack: it is a `CancelledError` while the task ends, and nobody cancelled that.
         BaseException: `error` itself, if it is the store's, or the end of the task or of the process.
     """
     if isinstance(error, RecordError):
@@ -74,6 +76,9 @@ def as_record_error(
         raise unanswered
     is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, GeneratorExit, *EXITS))
     if not (is_handlers or (isinstance(error, asyncio.CancelledError | GeneratorExit) and not is_ending)):
+        if isinstance(error, asyncio.CancelledError) and not is_cancelled():
+            # Something that the handler waited for ended with the task.
+            raise GivenBack from error
         raise error
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"

@@ -24,8 +24,6 @@ def message_id(topic: str, partition: int, offset: int, tag: str) -> str:
 
 def id_of(ctx: Numbered, *parts: str | bytes) -> str:
     """Return an id for what `parts` describe."""
-    # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.
-    ctx.next_id()
     return ctx.next_id(digest_of(*parts))
 
 

@@ -9,7 +9,7 @@ Rates are the reader's: the difference of two pictures' counters by that of thei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -277,53 +277,25 @@ class WorkerStatus:
         return Counter((place[0], role.value) for place, role in roles.items() if place not in still)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusInputs:
-    """Where a picture's parts come from. `end_offset` and `position` are the consumer's, of an input partition."""
-
-    app: str
-    worker: str
-    address: str
-    now_ms: int
-    partitions: Mapping[str, int]
-    end_offset: Callable[[TopicPartition], int | None]
-    position: Callable[[TopicPartition], int | None]
-    copies: Sequence[StandbyState] = ()
-    assigned_copies: Mapping[str, dict[str, int]] = field(default_factory=dict)
-    clock_off_ms: int = 0
-    brokers: BrokersStatus = field(default_factory=BrokersStatus)
-    commit_interval_s: float | None = None
-
-
-def worker_status(meters: WorkerMeters, tasks: list[Task], sight: StatusInputs) -> WorkerStatus:
-    """Return the picture of now."""
-    seen = [_task(task, sight) for task in tasks]
+def measured(meters: WorkerMeters, tasks: Sequence[Task], ends: InputEnds) -> dict[str, Any]:
+    """Return the fields of `WorkerStatus` that a worker's meters and tasks have."""
+    statuses = [_task(task, ends) for task in tasks]
     parked: dict[str, int] = {}
-    for task in seen:
-        if task.parked is not None:
-            parked[task.actor] = parked.get(task.actor, 0) + task.parked
-    return WorkerStatus(
-        app=sight.app,
-        worker=sight.worker,
-        address=sight.address,
-        started_at_ms=meters.started_at_ms or None,
-        at_ms=sight.now_ms,
-        rebalances=meters.rebalances,
-        partitions=dict(sight.partitions),
-        tasks=seen,
-        parked=parked,
-        queries=_queries(meters.queries),
-        copies=list(sight.copies),
-        assigned_copies=dict(sight.assigned_copies),
-        clock_off_ms=sight.clock_off_ms,
-        brokers=sight.brokers,
-        commit_interval_s=sight.commit_interval_s,
-    )
+    for status in statuses:
+        if status.parked is not None:
+            parked[status.actor] = parked.get(status.actor, 0) + status.parked
+    return {
+        "started_at_ms": meters.started_at_ms or None,
+        "rebalances": meters.rebalances,
+        "tasks": statuses,
+        "parked": parked,
+        "queries": _queries(meters.queries),
+    }
 
 
-def _task(task: Task, sight: StatusInputs) -> TaskStatus:
+def _task(task: Task, ends: InputEnds) -> TaskStatus:
     meters, stores = task.meters, task.committed or {}
-    inputs = [_input(task, source, sight) for source in task.sources]
+    inputs = [_input(task, source, ends) for source in task.sources]
     timers = None if task.spec.timers is None else _keys(stores.get(task.spec.timers.name))
     return TaskStatus(
         actor=task.spec.name,
@@ -401,17 +373,17 @@ def _lag(inputs: Sequence[InputStatus]) -> int | None:
     return None if None in lags else sum(lag or 0 for lag in lags)
 
 
-def _input(task: Task, source: TopicPartition, sight: InputEnds) -> InputStatus:
+def _input(task: Task, source: TopicPartition, ends: InputEnds) -> InputStatus:
     """Return how far an input is done with, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
     markers of transactions take offsets too.
     """
-    committed, end = task.meters.committed_offsets.get(source.topic), sight.end_offset(source)
+    committed, end = task.meters.committed_offsets.get(source.topic), ends.end_offset(source)
     if source.topic in task.meters.end_offsets:
         end = max(task.meters.end_offsets[source.topic], end or 0)
     if committed is not None and task.is_idle:
-        committed = max(committed, sight.position(source) or 0)
+        committed = max(committed, ends.position(source) or 0)
         end = max(end or 0, committed)
     lag = None if committed is None or end is None else max(0, end - committed)
     return InputStatus(topic=source.topic, committed_offset=committed, end_offset=end, lag=lag)

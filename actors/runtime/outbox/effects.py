@@ -11,9 +11,11 @@ one that is parked holds the line up until somebody retries or drops it. What ha
     success              the record is removed in the commit of what the result's handler writes; before it, as above
     failure              the number of attempts and the time of the next are written; before it, as above
 
-So a call is made at least once, and its result is handled once. Only what is committed is ever run: the runner reads
-the store below the overlays. What it keeps in memory says merely where to look: it is bounded, and found again by a
-walk through the store.
+So a call is made at least once, and its result is handled once. After a commit that failed, the task's next takeover
+has the outcomes of calls that succeeded from memory, and makes none of these again.
+
+Only what is committed is ever run: the runner reads the store below the overlays. What else it keeps in memory says
+merely where to look: it is bounded, and found again by a walk through the store.
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class Effects:
     Attributes:
         is_held: whether no call may begin now; calls that run go on.
         held_up: by id, calls that held the event loop for longer than a session, again and again: see `PoisonTracking`.
+        succeeded: by id, the outcomes of calls that this one leaves to the task's next takeover, or has from the last.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Effects:
         self._meters = meters
         self.is_held: Callable[[], bool] = lambda: False
         self.held_up: dict[Any, RecordError] = {}
+        self.succeeded: dict[str, Outcome] = {}
         if state.scope.source_offset < 0:
             # Nothing is looked for before the first input, and nothing can be there.
             meters.parked_effects = 0
@@ -305,6 +309,11 @@ class Effects:
             await asyncio.wait(set(self._running))
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        ended = ((run.head.record.id, run.outcome) for run in self._runs.values())
+        self.succeeded.update((id, outcome) for id, outcome in ended if outcome is not None and outcome.error is None)
+        # Those whose commit took place after all stay behind.
+        for id in list(self.succeeded)[:-MOST_RUNS]:
+            del self.succeeded[id]
 
     @property
     def _may_run(self) -> bool:
@@ -353,6 +362,10 @@ class Effects:
         if held_up is not None:
             # Nothing could be committed while it blocked, so this attempt stands for all of those.
             self._end(run, Outcome(error=held_up.reason))
+            return
+        succeeded = self.succeeded.pop(head.record.id, None)
+        if succeeded is not None:
+            self._end(run, succeeded)
             return
         running = asyncio.create_task(self._attempt(run, effect), name=f"effect {effect.name} {head.record.id}")
         self._running[running] = run

@@ -8,13 +8,13 @@
 bytes and n has 4, big-endian. In slices a record of any size fits into a changelog, and a look at lines reads no
 contents but small ones.
 
-A line's key is the key of its messages. One that is too long for the key of a changelog record is replaced by
-`sha256:` and its digest in hexadecimal.
+A line's key is the key of its messages. One that is longer than `LONG_KEY_BYTES` is replaced by `sha256:` and its
+digest in hexadecimal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b, sha256
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
-from stores._core.overlay import Overlay, after_prefix
+from stores._core.overlay import Overlay
 
 ENTRY = b"p"
 AFTER_ALL = b"q"
@@ -37,7 +37,7 @@ INLINE_BYTES = 48 * 1024
 """A message with more bytes of key, value and headers is stored in slices."""
 SLICE_BYTES = 256 * 1024
 LONG_KEY_BYTES = 16 * 1024
-"""Keys up to this length are always their line's own key."""
+"""Keys up to this length are their line's own key."""
 _SLICE = b"s"
 _HEAD = b'{"v":2,'
 _WHAT = "a parked message"
@@ -137,8 +137,8 @@ def _message_id(message: ParkedMessage | Summary) -> str:
 
 
 def line_key_of(key: bytes) -> bytes:
-    """Return the key of the line of a key that is too long to be one itself."""
-    return b"sha256:" + sha256(key).hexdigest().encode()
+    """Return the key of the line of a message's key."""
+    return key if len(key) <= LONG_KEY_BYTES else b"sha256:" + sha256(key).hexdigest().encode()
 
 
 def summary_of(raw: bytes) -> Summary:
@@ -178,7 +178,7 @@ def write_entry(
         RecordTooLargeError: the changelog doesn't take its key, or a slice.
     """
     place = make_place(ENTRY, line_key, sequence)
-    if _size_of(message) <= INLINE_BYTES:
+    if size_of(message.key, message.value, message.headers) <= INLINE_BYTES:
         try:
             store.write_raw(state, place, msgspec.json.encode(message))
         except RecordTooLargeError:
@@ -225,13 +225,6 @@ def remove_entry(overlay: Overlay, line_key: bytes, sequence: int, raw: bytes) -
             overlay.delete(prefix + number.to_bytes(4, "big"))
 
 
-def remove_slices(overlay: Overlay, line_key: bytes) -> None:
-    """Remove the slices that are left of a line without entries: earlier releases drop heads only."""
-    prefix = slices_of_line(line_key)
-    for place, _ in overlay.items(prefix, after_prefix(prefix)):
-        overlay.delete(place)
-
-
 def is_slice(place: bytes) -> bool:
     """Tell whether a key is that of a slice."""
     return place.startswith(_SLICE)
@@ -259,15 +252,14 @@ def _joined(get: Get, line_key: bytes, sequence: int, head: _Head) -> bytes:
     return b"".join(parts)
 
 
-def _size_of(message: ParkedMessage) -> int:
-    size = len(message.key or b"") + len(message.value or b"")
-    return size + sum(len(name) + len(data or b"") for name, data in message.headers)
+def size_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> int:
+    """Return how many bytes a message has."""
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(data or b"") for name, data in headers)
 
 
 def _write_head(
     store: Store[bytes, bytes], state: TaskState, place: bytes, message: ParkedMessage, size: int, slices: int
 ) -> None:
-    # Earlier releases show a head as a message without a value, so it has all their fields.
     key = None if message.key is None else b""
     fields = {name: getattr(message, name) for name in ParkedMessage.__struct_fields__}
     head = _Head(**{**fields, "key": key, "value": None, "headers": []}, size=size, slices=slices)

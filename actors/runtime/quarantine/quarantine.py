@@ -23,6 +23,7 @@ from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, error_text, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import (
     ALL,
     CONTROL_HEADER,
@@ -50,13 +51,12 @@ from actors.runtime.meters import TaskMeters
 from actors.runtime.quarantine.entries import (
     AFTER_ALL,
     ENTRY,
-    LONG_KEY_BYTES,
     LostContentError,
     ParkedMessage,
     line_key_of,
     read_entry,
     remove_entry,
-    remove_slices,
+    size_of,
     summary_of,
     write_entry,
     write_failure,
@@ -99,8 +99,10 @@ class MessageHandling(Protocol):
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None, /) -> None:
         """Call the handler once."""
 
-    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /) -> RecordError:
-        """Take back what a failed call wrote and sent, and return why it failed."""
+    def undone(
+        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /, *, written: int
+    ) -> RecordError:
+        """Take back what a failed call wrote behind the first `written` writes, and sent; return why it failed."""
 
     def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None, /
@@ -141,7 +143,7 @@ class Parked:
                 return True
         if not self._next or record.key is None:
             return False
-        return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
+        return line_key_of(record.key) in self._next
 
     async def intercept(
         self, state: TaskState, record: InputRecord, handling: MessageHandling, internal: InternalMessage | None = None
@@ -218,25 +220,15 @@ class Parked:
         return unparkable
 
     def _no_room(self, record: InputRecord, error: RecordTooLargeError) -> str:
-        size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(data or b"") for name, data in record.headers)
+        size = size_of(record.key, record.value, record.headers)
         changelog = self._spec.changelogs.get("" if self._store is None else self._store.name)
         topic = "" if changelog is None else f" (topic {changelog.topic})"
         return f"it has {size} bytes, {len(record.key or b'')} of them key; {error}{topic}"
 
-    def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
-        """Return the key of the line of a message's key."""
-        if len(key) <= LONG_KEY_BYTES or key in self._next:
-            return key
-        digest = line_key_of(key)
-        # Whatever the changelog's limit, a line stays where its first message is.
-        is_too_long = len(key) > state.max_record_bytes[store.name] // 4
-        return digest if is_too_long or digest in self._next else key
-
     def _has_line(self, state: TaskState, key: bytes) -> bool:
         if self._store is None:
             return False
-        line_key, overlay = self._line_key(state, self._store, key), state.overlays[self._store]
+        line_key, overlay = line_key_of(key), state.overlays[self._store]
         after = self._next.get(line_key)
         if after is None:
             return False
@@ -257,7 +249,7 @@ class Parked:
     def _append(self, state: TaskState, record: InputRecord, error: str | None, attempts: int) -> None:
         if self._store is None:
             raise AssertionError(f"actor {self._spec.name} parks nothing")
-        line_key = self._line_key(state, self._store, record.key or b"")
+        line_key = line_key_of(record.key or b"")
         sequence = self._next.get(line_key, 0)
         message = ParkedMessage(
             topic=state.source.topic,
@@ -293,9 +285,9 @@ class Parked:
         elif self._store is None:
             count = None
         elif command.command == "retry":
-            count = await self._retry(state, self._store, key, command, handling)
+            count = await self._retry(state, self._store, line_key_of(key), command, handling)
         else:
-            count = await self._drop(state.overlays[self._store], key, command)
+            count = await self._drop(state.overlays[self._store], line_key_of(key), command)
         where = f"{state.source} offset {record.offset}: {command.command} parked {command.what}s of {show_bytes(key)}"
         if count is None:
             logger.warning("%s is skipped: actor %s parks none", where, state.actor)
@@ -335,7 +327,21 @@ class Parked:
     async def _retry(
         self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
     ) -> int:
-        """Hand the messages of a line to the handler, up to the first that fails; return how many were handled."""
+        """Hand the messages of a line to the handler, up to the first that fails; return how many were handled.
+
+        If the command isn't carried out to its end, all that came of it is taken back.
+        """
+        sent = len(state.outputs)
+        try:
+            return await self._hand_out(state, store, key, command, handling)
+        except BaseException:
+            state.scope.rollback()
+            del state.outputs[sent:]
+            raise
+
+    async def _hand_out(
+        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
+    ) -> int:
         overlay, count, size = state.overlays[store], 0, 0
         for sequence in self._sequences(overlay, key):
             with_metadata = overlay.read(make_place(ENTRY, key, sequence))
@@ -345,21 +351,21 @@ class Parked:
                 break
             if handling.is_ending():
                 # Nothing of the command is committed: the next owner carries it out.
-                raise asyncio.CancelledError
+                raise GivenBack
             raw = with_metadata[METADATA_BYTES:]
             size += len(raw) + summary_of(raw).size
             if not await self._again(state, store, (key, sequence, raw), handling):
                 break
             count += 1
             await asyncio.sleep(0)
-        self._tidy(overlay, key)
         return count
 
     async def _again(
         self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: MessageHandling
     ) -> bool:
-        """Handle a parked message in a savepoint of its own; tell whether it is done with."""
+        """Handle a parked message, behind what the command led to before; tell whether it is done with."""
         key, sequence, raw = entry
+        written = len(state.scope.undo)
         try:
             message = read_entry(state.overlays[store].get, key, sequence, raw)
         except LostContentError as error:
@@ -381,7 +387,7 @@ class Parked:
             retime(self._spec.event_times, state.source, internal_record)
             await handling.once(state, internal_record, internal)
         except BaseException as error:
-            failed = handling.undone(state, internal_record, error, sent)
+            failed = handling.undone(state, internal_record, error, sent, written=written)
             if isinstance(error, Rejected):
                 handling.reject(state, internal_record, error, internal)
                 return True
@@ -395,11 +401,11 @@ class Parked:
         self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], failed: RecordError
     ) -> None:
         key, sequence, raw = entry
-        attempts, message_id = 0, summary_of(raw).message_id
+        attempts, message_id, written = 0, summary_of(raw).message_id, len(state.scope.undo)
         try:
             attempts = write_failure(store, state, key, sequence, raw, describe(failed))
         except RecordTooLargeError:
-            state.scope.rollback()
+            state.scope.rollback(written)
             logger.exception("%s: no room to note why %s failed", state.source, message_id)
         logger.error(
             "%s: the parked message %s of key %s failed again, at attempt %d: %s",
@@ -429,16 +435,10 @@ class Parked:
                 count += 1
                 if command.id != ALL:
                     break
-        self._tidy(overlay, key)
         return count
 
-    @staticmethod
-    def _tidy(overlay: Overlay, key: bytes) -> None:
-        if next(overlay.items(*line_bounds(ENTRY, key)), None) is None:
-            remove_slices(overlay, key)
-
     def _note_refusal(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
-        command, key, store = self._command(state, record), record.key or b"", self._store
+        command, key, store = self._command(state, record), line_key_of(record.key or b""), self._store
         if command is None or command.command != "retry" or store is None:
             logger.error("%s offset %d: a control record is skipped: %s", state.source, record.offset, failed.reason)
             return
@@ -473,8 +473,7 @@ def send_dead_letter(
         (ATTEMPTS_HEADER, str(attempts).encode()),
         (ACTOR_HEADER, (actor or spec.name).encode()),
     ]
-    size = len(record.key or b"") + len(record.value or b"")
-    size += sum(len(name) + len(data or b"") for name, data in headers)
+    size = size_of(record.key, record.value, headers)
     if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
         raise RecordTooLargeError(
             f"{topic.name}: with its headers it has {size} bytes and doesn't fit into the topic's "

@@ -1,18 +1,12 @@
 """A copy of a compacted topic, all partitions of it, that follows the topic.
 
-    opening ──▶ following ◀──▶ mending ──▶ closed
-                    └────────────┴───────▶ failed     the topic got partitions, or isn't compacted any more
+    opening ──▶ following ──▶ closed
+                    └───────▶ failed     the topic got partitions, or isn't compacted any more
 
-Opening is what a task's takeover does for its store: the copy on disk is caught up or built anew (`Restorer`). While
-it follows, a second loop looks at the topic every few seconds. What it finds decides (`actors._core.view_rules`):
-
-- A copy that has reached the end which a look found was all that the log held when the look began. That moment is
-  kept with the copy, as its age.
-- A topic that was made anew, a log that starts after the copy's position, and a copy that is older than deletes are
-  kept are mended: the partition is built anew in a second store, which then takes the first one's place. So readers
-  see the old content or the new one, never a part, and the difference of the two is what changed.
-
-Each chunk of records is written to the store with its position, in one step. A process that dies reads it again.
+Opening is what a task's takeover does for its store: the copy on disk is caught up or built anew (`Restorer`). Then
+`actors.runtime.replicas.follower` follows all partitions. What can't be followed on is built anew in a second store,
+which then takes the first one's place. So readers see the old content or the new one, never a part, and the difference
+of the two is what changed. Every few seconds the view looks whether the topic is still the same one.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from itertools import islice
 
 from actors._core.backoff import Backoff
 from actors._core.logs import Reminders, escaping
-from actors._core.task.takeover import LogBounds, LostChangelog, Retention, why_not_followed
+from actors._core.task.takeover import LostChangelog, Retention, why_not_followed
 from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
@@ -36,19 +30,16 @@ from actors.errors import (
     ViewClosedError,
     ViewFailedError,
 )
-from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
-from actors.runtime.cancellation import end, is_cancelled
-from actors.runtime.replicas.followed import FollowedStore
-from actors.runtime.state.restore import Changelog, Restorer, stored_writes
-from stores._core.record import Position
-from stores._core.replay import advance
+from actors.ports import Clock, StoreProvider, TopicFacts, TopicLogs, TopicPartition
+from actors.runtime.cancellation import end
+from actors.runtime.replicas.follower import FollowedStore, Follower, Policy
+from actors.runtime.replicas.log_ends import Look
+from actors.runtime.state.restore import Changelog, Restorer
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
-POLL_S = 0.5
-RETRY = Backoff(0.1, longest_s=2.0)
 REMIND_S = 10.0
 LONGEST_LOOK_S = 15.0
 """How often the topic is looked at, at least."""
@@ -131,33 +122,20 @@ class _PartitionReplica(FollowedStore):
     """One partition.
 
     Attributes:
-        is_suspect: whether a write failed, so that the disk may have something else.
         is_damaged: whether the database can't be read, so that the partition has to be built again.
     """
 
-    is_suspect: bool = False
     is_damaged: bool = False
 
-    def write(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """Write to the store."""
-        try:
-            self.store.apply(writes, position)
-        except StoreError:
-            self.is_suspect = True
-            raise
-        self.position = position
 
-
-class _MustRepairError(Exception):
-    """Following on would be wrong."""
-
-
-class ViewReplica:
+class ViewReplica(Policy[_PartitionReplica]):
     """All partitions of a compacted topic as bytes with write metadata.
 
     `logs` and `stores` are closed with it; `changed` is awaited with a partition and its changes, in order, after they
     were applied.
     """
+
+    pause = Backoff(0.1, longest_s=2.0)
 
     def __init__(
         self,
@@ -178,8 +156,8 @@ class ViewReplica:
         self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms, lost=LostChangelog.REBUILD)
         self._facts: TopicFacts | None = None
         self._copies: dict[int, _PartitionReplica] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._must_repair = False
+        self._follower = Follower(self, logs=logs, clock=clock)
+        self._running: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
@@ -217,15 +195,16 @@ class ViewReplica:
     def doubt(self, error: StoreError) -> None:
         """Note that a read of one of the stores raised: what is damaged is built again from the topic, soon."""
         for copy in self._copies.values():
-            if isinstance(error, StoreCorruptedError) and copy.store.path == error.path:
-                copy.is_damaged = self._must_repair = True
+            if isinstance(error, StoreCorruptedError) and copy.store.path == error.path and not copy.is_damaged:
+                copy.is_damaged = True
+                self._follower.fail(copy.source, error)
 
     async def moved(self) -> None:
         """Wait until something was applied, or the copy ended."""
         await self._moved.wait()
 
-    async def caught_up(self, partitions: Sequence[int] | None = None) -> None:
-        """Wait until all is applied that is committed now, in these partitions or in all.
+    async def caught_up(self) -> None:
+        """Wait until all is applied that is committed now.
 
         Raises:
             BrokerUnavailableError: no broker answers.
@@ -234,22 +213,24 @@ class ViewReplica:
         known, facts = self._known(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: nobody can tell what it will hold")
-        self._must_repair |= facts != known
-        wanted = range(facts.partitions) if partitions is None else partitions
-        bounds = await asyncio.gather(*(self._logs.bounds(TopicPartition(self.topic, number)) for number in wanted))
-        ends = dict(zip(wanted, (bound.end for bound in bounds), strict=True))
-        while not self._has_reached(ends, facts.topic_id):
+        if facts != known:
+            self._follower.wake()
+        sources = [TopicPartition(self.topic, number) for number in range(facts.partitions)]
+        bounds = await asyncio.gather(*map(self._logs.bounds, sources))
+        while not self._has_reached([bound.end for bound in bounds], facts.topic_id):
             await self.moved()
             if self._known().topic_id not in (known.topic_id, facts.topic_id):
                 # Made anew once more meanwhile: those ends are nobody's.
-                await self.caught_up(partitions)
+                await self.caught_up()
                 return
 
-    def _has_reached(self, ends: Mapping[int, int], topic_id: str) -> bool:
+    def _has_reached(self, ends: Sequence[int], topic_id: str) -> bool:
         self.check()
-        if self._known().topic_id != topic_id:
-            return False
-        return all(self._copies[number].position.changelog_offset >= end for number, end in ends.items())
+        positions = [copy.position for _, copy in sorted(self._copies.items())]
+        return len(positions) == len(ends) and all(
+            position.changelog_id == topic_id and position.changelog_offset >= end
+            for position, end in zip(positions, ends, strict=True)
+        )
 
     async def open(self) -> None:
         """Catch up with the topic, and begin to follow it.
@@ -268,25 +249,23 @@ class ViewReplica:
             )
         self._check_fit(facts)
         await self._restore_all(facts)
-        self._facts = facts
-        self._tasks = [
-            asyncio.create_task(self._run(), name=f"view of {self.topic}"),
-            asyncio.create_task(self._look_on(), name=f"looking at {self.topic}"),
-        ]
+        self._follow_topic(facts)
+        self._running = asyncio.create_task(self._run(), name=f"view of {self.topic}")
 
     async def close(self) -> None:
         """Stop following and close the stores. May be called twice."""
         self._is_closed = True
         self._wake()
-        tasks, self._tasks = self._tasks, []
-        await end(*tasks)
+        running, self._running = self._running, None
+        await end(running)
         self._stores.close()
         await self._logs.close()
 
     async def _restore_all(self, facts: TopicFacts) -> None:
         there = self._stores.partitions()
         opened = {number: await self._stores.open(number) for number in sorted(there | set(range(facts.partitions)))}
-        kept = {number for number in there if _is_of(opened[number], facts.topic_id)}
+        positions = {number: opened[number].position() for number in there}
+        kept = [number for number, at in positions.items() if at is not None and at.changelog_id == facts.topic_id]
         if kept and (len(there) < facts.partitions or max(kept) >= facts.partitions):
             raise ConfigurationError(other_partitions(self.topic, len(there), facts.partitions))
         for number in [number for number in opened if number >= facts.partitions]:
@@ -320,7 +299,12 @@ class ViewReplica:
         )
         restored = await self._restorer.restore(store, changelog, partition)
         store.apply((), restored.position)
-        return _PartitionReplica(store=store, position=restored.position)
+        return _PartitionReplica(
+            source=TopicPartition(facts.topic, partition),
+            store=store,
+            position=restored.position,
+            kept=Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms),
+        )
 
     def _check_fit(self, facts: TopicFacts) -> None:
         reason = unfit(facts.topic, facts.cleanup_policy, facts.delete_retention_ms, self._margin_ms)
@@ -329,154 +313,91 @@ class ViewReplica:
 
     async def _run(self) -> None:
         """Follow until it is cancelled, or can't go on."""
-        retry_s = RETRY.first_s
-        while True:
-            started_s = self.clock.monotonic()
-            try:
-                await self._repair()
-                await self._follow()
-            except (BrokerUnavailableError, RestoreError, StoreError) as error:
-                self._say("following", f"following {self.topic}: {error}; it is tried again")
-                self._must_repair = True
-                if isinstance(error, StoreError):
-                    self.doubt(error)
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise
-                self._must_repair = True
-            except Exception as error:
-                self._fail(error)
-                return
-            retry_s = RETRY.first_s if self.clock.monotonic() - started_s > RETRY.longest_s else retry_s
-            await self.clock.sleep(retry_s)
-            retry_s = RETRY.longer_s(retry_s)
-
-    async def _follow(self) -> None:
-        """Apply what comes, until something has to be mended."""
-        following = await self._logs.follow(
-            {
-                TopicPartition(self.topic, number): copy.position.changelog_offset
-                for number, copy in self._copies.items()
-            },
-            {self.topic: self._known().topic_id},
-        )
         try:
-            while not self._must_repair:
-                fetched = await following.poll(POLL_S)
-                for source, (records, next_offset) in fetched.items():
-                    await self._apply(source.partition, records, next_offset)
-        except _MustRepairError:
-            self._must_repair = True
-        finally:
-            await following.close()
+            await self._follower.run()
+        except Exception as error:
+            is_expected = isinstance(error, ConfigurationError | UnreadableLogError)
+            logger.critical("the view of %s ends: %s", self.topic, error, exc_info=None if is_expected else error)
+            self._failure = error
+            self._wake()
 
-    async def _apply(self, partition: int, records: Sequence[LogRecord], next_offset: int) -> None:
-        copy, facts = self._copies[partition], self._known()
-        if copy.is_too_old(self.clock.wall_ms(), self._kept(facts)):
-            raise _MustRepairError
-        writes, newest = stored_writes(records)
-        changed = list(changes(writes, copy.store.get))
-        copy.write(writes, copy.timed(advance(copy.position, newest, next_offset)))
-        self._wake()
-        if changed:
-            await self._changed(partition, changed)
+    def _follow_topic(self, facts: TopicFacts) -> None:
+        self._facts = facts
+        self._follower.want(TopicPartition(self.topic, number) for number in range(facts.partitions))
 
-    async def _look_on(self) -> None:
-        while True:
-            retention_s = (self._known().delete_retention_ms - self._margin_ms) / 1000
-            await self.clock.sleep(min(LONGEST_LOOK_S, retention_s / 8))
-            try:
-                await self._look()
-            except (BrokerUnavailableError, StoreError) as error:
-                self._say("looking", f"looking at {self.topic}: {error}; it is tried again")
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise
-            except Exception as error:
-                self._fail(error)
-                return
-
-    async def _look(self) -> None:
-        """Find out whether something has to be mended, and how old the copies are."""
-        if self._must_repair:
-            return
-        asked_ms, facts = self.clock.wall_ms(), await self._logs.facts(self.topic)
-        if facts is None:
-            self._say(
-                "gone", f"topic {self.topic} isn't on the broker any more; its last content is kept until it is there"
-            )
-            return
-        if facts != self._facts:
-            self._must_repair = True
-            return
-        for number in list(self._copies):
-            bounds = await self._logs.bounds(TopicPartition(self.topic, number))
-            copy = self._copies.get(number)
-            if copy is None or self._must_repair:
-                return
-            if why_not_followed(copy.position, bounds, self.clock.wall_ms(), self._kept(facts)) is not None:
-                self._must_repair = True
-                return
-            self._mark(copy, asked_ms, bounds)
-
-    def _mark(self, copy: _PartitionReplica, asked_ms: int, bounds: LogBounds) -> None:
-        """Note the log's end; a copy that is there already is as old as the look."""
-        if copy.position.changelog_offset < bounds.end:
-            copy.expect(asked_ms, bounds.end)
-            return
-        position = replace(copy.position, wall_time_ms=asked_ms)
-        copy.write((), position)
-        copy.mark = None
-
-    def _kept(self, facts: TopicFacts) -> Retention:
-        return Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
-
-    async def _repair(self) -> None:
-        """Build anew what can't be followed on.
+    async def look(self) -> None:
+        """Learn whether the topic is another one, before what can't be followed on is built anew.
 
         Raises:
             ConfigurationError: the topic got partitions, or can't be held as a view any more.
         """
-        if not self._must_repair:
-            return
-        known, asked_ms, facts = self._known(), self.clock.wall_ms(), await self._logs.facts(self.topic)
+        known, facts = self._known(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: its last content is kept")
+        if facts == known:
+            return
         self._check_fit(facts)
         if facts.topic_id == known.topic_id and facts.partitions != known.partitions:
             raise ConfigurationError(other_partitions(self.topic, known.partitions, facts.partitions))
         for number in range(len(self._copies), facts.partitions):
             # All have a place before the first is built: a start after a crash counts them.
             await self._stores.open(number)
-        for number in range(facts.partitions):
-            copy, bounds = self._copies.get(number), await self._logs.bounds(TopicPartition(self.topic, number))
-            if copy is not None:
-                await self._reopen_suspect(number, copy)
-                why = why_not_followed(copy.position, bounds, self.clock.wall_ms(), self._kept(facts))
-                why = "its database is damaged" if copy.is_damaged else why
-                if why is None:
-                    if copy.position.changelog_offset >= bounds.end - 1:
-                        # The log's last record is never compacted: nothing can have escaped.
-                        copy.position = replace(copy.position, wall_time_ms=asked_ms)
-                    copy.mark = None
-                    continue
-                logger.warning("%s[%d]: rebuilding the view: %s", self.topic, number, why)
-            await self._rebuild(number, facts)
-        for number in [number for number in self._copies if number >= facts.partitions]:
-            await self._drop(number)
-        self._facts, self._must_repair = facts, False
+        self._follower.drop_all()
+        self._follow_topic(facts)
+
+    async def open_store(self, source: TopicPartition, look: Look, failure: Exception | None) -> _PartitionReplica:
+        """Return a partition, built anew if it can't be followed on."""
+        number, facts, copy = source.partition, self._known(), self._copies.get(source.partition)
+        why = None if copy is None else await self._why_rebuilt(copy, look, failure)
+        if copy is None or why is not None:
+            if why is not None:
+                logger.warning("%s: rebuilding the view: %s", source, why)
+            copy = await self._rebuild(number, facts)
+        if len(self._follower.held) + 1 == facts.partitions:
+            for surplus in [surplus for surplus in self._copies if surplus >= facts.partitions]:
+                await self._drop(surplus)
+        return copy
+
+    async def _why_rebuilt(self, copy: _PartitionReplica, look: Look, failure: Exception | None) -> str | None:
+        """Return why a partition can't be followed on; None after its position was read again where a write failed."""
+        facts, number, bounds = self._known(), copy.source.partition, look.bounds
+        if copy.is_damaged or isinstance(failure, StoreCorruptedError):
+            copy.is_damaged = True
+            return "its database is damaged"
+        if isinstance(failure, StoreError):
+            copy.store = await self._stores.reopen(number)
+            # A damaged store was deleted, and has no position: no topic's, then.
+            copy.position = copy.store.position() or replace(copy.position, changelog_id="")
+        copy.kept = Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
+        copy.mark = copy.current_ms = None
+        if (why := why_not_followed(copy.position, bounds, self.clock.wall_ms(), copy.kept)) is not None:
+            return why
+        if copy.position.changelog_offset >= bounds.end - 1:
+            # The log's last record is never compacted: nothing can have escaped.
+            copy.position = replace(copy.position, wall_time_ms=look.asked_ms)
+        return None
+
+    async def write(self, store: _PartitionReplica, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write a chunk, and have what it changed be told."""
+        changed = list(changes(writes, store.store.get))
+        store.store.apply(writes, store.position)
         self._wake()
+        if changed:
+            await self._changed(store.source.partition, changed)
 
-    async def _reopen_suspect(self, number: int, copy: _PartitionReplica) -> None:
-        """Go on from what the disk has where a write failed."""
-        if not copy.is_suspect or copy.is_damaged:
-            return
-        copy.store = await self._stores.reopen(number)
-        # A damaged store was deleted, and has no position: no topic's, then.
-        copy.position = copy.store.position() or replace(copy.position, changelog_id="")
-        copy.is_suspect = False
+    @property
+    def look_pause_s(self) -> float:  # type: ignore[override]
+        """Often enough for the age of an idle copy to stay far below the time that deletes are kept."""
+        return min(LONGEST_LOOK_S, (self._known().delete_retention_ms - self._margin_ms) / 8000)
 
-    async def _rebuild(self, number: int, facts: TopicFacts) -> None:
+    def failed(self, error: Exception, source: TopicPartition | None = None, pause_s: float = 0.0) -> None:
+        """Log an error, or raise it: what isn't the brokers' or a store's ends the view."""
+        if not isinstance(error, BrokerUnavailableError | RestoreError | StoreError):
+            raise error
+        if self._reminders.is_due(self.clock.monotonic()):
+            logger.warning("following %s: %s; it is tried again", source or self.topic, error)
+
+    async def _rebuild(self, number: int, facts: TopicFacts) -> _PartitionReplica:
         spare = await self._stores.spare(number)
         new, old = await self._restored(spare, facts, number), self._copies.get(number)
         # What a damaged store had isn't known: to those who are told of changes, all of its keys are new.
@@ -486,9 +407,11 @@ class ViewReplica:
         self._wake()
         await self._changed_in_parts(number, differing)
         await self._stores.use_spare(number)
+        return new
 
     async def _drop(self, number: int) -> None:
         gone = self._copies.pop(number)
+        self._wake()
         await self._changed_in_parts(number, differences(gone.store.scan(), iter(())))
         await self._stores.discard(number)
 
@@ -504,22 +427,3 @@ class ViewReplica:
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-
-    def _fail(self, error: Exception) -> None:
-        is_expected = isinstance(error, ConfigurationError | UnreadableLogError)
-        logger.critical("the view of %s ends: %s", self.topic, error, exc_info=None if is_expected else error)
-        self._failure = error
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-        self._wake()
-
-    def _say(self, kind: str, text: str) -> None:
-        """Log a warning, one of a kind in a while."""
-        if self._reminders.is_due(self.clock.monotonic(), kind):
-            logger.warning("%s", text)
-
-
-def _is_of(store: PartitionStore, topic_id: str) -> bool:
-    position = store.position()
-    return position is not None and position.changelog_id == topic_id

@@ -6,7 +6,7 @@ import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import AnswerLater, TaskState
-from actors.runtime.requests.requests import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
+from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -131,7 +131,6 @@ class _RequestHeaders:
     id: bytes
     reply_to: bytes
     deadline_ms: int | None
-    older_id: bytes | None = None
 
     @classmethod
     def of(cls, record: InputRecord) -> _RequestHeaders | None:
@@ -139,15 +138,14 @@ class _RequestHeaders:
         if not record.headers:
             return None
         headers = dict(record.headers)
-        asked, reply_to = headers.get(ASK), headers.get(REPLY_TO) or b""
-        id = headers.get(ASK_ID) or asked
-        if not asked or not id or max(len(asked), len(id)) > MAX_HEADER_BYTES:
+        id, reply_to = headers.get(ASK), headers.get(REPLY_TO) or b""
+        if not id or len(id) > MAX_HEADER_BYTES:
             return None
         deadline = headers.get(DEADLINE) or b""
         is_number = deadline.isdigit() and len(deadline) <= _MAX_DIGITS
         # An address that is too long isn't one.
         reply_to = reply_to if len(reply_to) <= MAX_HEADER_BYTES else b""
-        return cls(id, reply_to, int(deadline) if is_number else None, older_id=None if id == asked else asked)
+        return cls(id, reply_to, int(deadline) if is_number else None)
 
 
 def _check(record: InputRecord, source: TopicPartition) -> None:
@@ -156,13 +154,13 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
     Raises:
         UndecodableRecordError: it is.
     """
-    size = max((len(raw or b"") for name, raw in record.headers if name in (ASK, ASK_ID)), default=0)
+    size = max((len(raw or b"") for name, raw in record.headers if name == ASK), default=0)
     if size > MAX_HEADER_BYTES:
         raise UndecodableRecordError.about(
             record,
             source,
-            f"it is a question that can't be answered: its id, in the header {ASK} or {ASK_ID}, has {size} "
-            f"bytes, more than {MAX_HEADER_BYTES}",
+            f"it is a question that can't be answered: its id, in the header {ASK}, has {size} bytes, "
+            f"more than {MAX_HEADER_BYTES}",
         )
 
 
@@ -213,11 +211,6 @@ class Replies:
         if state is None:
             raise AssertionError("a message that is being handled has a state")
         given = state.overlays[self._store].get(request.id)
-        if given is None and request.older_id is not None:
-            given = state.overlays[self._store].get(request.older_id)
-            if given is not None:
-                # A worker of an earlier release was asked.
-                request = replace(request, id=request.older_id)
         if given is not None and given[:1] not in _KNOWN:
             raise newer_entry("an answer", given)
         # It was put aside, and is handled now because an operator wants it to be, however late it is.

@@ -10,9 +10,7 @@ of is committed.
 
 Headers of a question:
 
-    fa-ask        its id; where there is an fa-ask-id, the id by the order of calls that earlier releases gave it
-    fa-ask-id     its id, where fa-ask is the older one: the question is known by either, so that one that was asked by
-                  a worker of an earlier release, or is answered by one, isn't handled twice
+    fa-ask        its id
     fa-reply-to   topic/partition/asker: where the answer goes, and the key that it goes with
     fa-chain      who waits for it, and who waits for them: JSON [[actor, partition, key], …], the outermost first
     fa-deadline   when nobody waits any more, Unix ms. A question that is older is not handled at all, unless its actor
@@ -57,7 +55,6 @@ from actors.runtime.message.task_state import TaskState
 logger = escaping(logging.getLogger(__name__))
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
-ASK_ID = "fa-ask-id"
 OK, REJECTED, FAILED = "ok", "rejected", "failed"
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
@@ -110,15 +107,12 @@ class Asker:
         asked = EncodedRequest.of(target, key, message)
         chain: list[Link] = [*_chain_in(ctx), (state.actor, state.partition, _text(ctx._raw_key))]
         _refuse_cycle(chain, target, asked)
-        older_id, content = None, ""
+        content = ""
         if id is None:
             parts = (state.actor, target.name, asked.key, asked.value)
             names = [part for name, data in asked.headers for part in (name, data)]
             content = digest_of(*parts, *names)
-            id, older_id = _unanswered(ctx, content) or (
-                id_of(ctx, *parts, *names),
-                f"{ctx.message_id}-{ctx._counts['']}-{digest_of(*parts, size=4)}",
-            )
+            id = _unanswered(ctx, content) or id_of(ctx, *parts, *names)
         question = ActorRequest(
             id=id,
             topic=target.name,
@@ -130,15 +124,14 @@ class Asker:
                 (CHAIN, json.dumps(chain).encode()),
                 deadline_header(self._clock, timeout),
             ],
-            older_id=older_id,
         )
         try:
             with self._waiting(state):
                 answer = await carry(lambda left_s: self._asks.ask(question, left_s), self._clock, timeout, asked.what)
         except (AskTimeoutError, asyncio.CancelledError):
-            if older_id is not None:
+            if content:
                 ctx._unanswered = again = getattr(ctx, "_unanswered", {})
-                again.setdefault(content, []).append((id, older_id))
+                again.setdefault(content, []).append(id)
             raise
         return asked.open(answer)
 
@@ -158,8 +151,8 @@ class Asker:
                 on_wait(-1)
 
 
-def _unanswered(ctx: Context, content: str) -> tuple[str, str] | None:
-    """Return the ids of an equal question of the message that had no answer in time: it may be handled nevertheless."""
+def _unanswered(ctx: Context, content: str) -> str | None:
+    """Return the id of an equal question of the message that had no answer in time: it may be handled nevertheless."""
     ids = getattr(ctx, "_unanswered", {}).get(content)
     return ids.pop() if ids else None
 
@@ -256,10 +249,7 @@ async def carry(
 
 def question_headers(question: ActorRequest, reply_to: str) -> list[tuple[str, bytes]]:
     """Return the headers that a question is sent with, for those who implement `actors.ports.Requests`."""
-    ids = [(ASK, (question.older_id or question.id).encode())]
-    if question.older_id is not None:
-        ids.append((ASK_ID, question.id.encode()))
-    return [*question.headers, *ids, (REPLY_TO, reply_to.encode())]
+    return [*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())]
 
 
 def _text(raw_key: bytes) -> str:
@@ -318,20 +308,16 @@ class Waiting:
                 "nobody answers"
             )
         future: asyncio.Future[ActorReply] = asyncio.get_running_loop().create_future()
-        # An actor of an earlier release answers under the older id.
-        ids = {question.id, question.older_id or question.id}
-        for id in ids:
-            self._futures.setdefault(id, set()).add(future)
+        self._futures.setdefault(question.id, set()).add(future)
         self._count += 1
         try:
             yield future
         finally:
             future.cancel()
             self._count -= 1
-            for id in ids:
-                self._futures[id].discard(future)
-                if not self._futures[id]:
-                    del self._futures[id]
+            self._futures[question.id].discard(future)
+            if not self._futures[question.id]:
+                del self._futures[question.id]
 
     def deliver(self, record: LogRecord) -> None:
         """Take a record of the reply topic; what is late, repeated or another process's is dropped."""

@@ -31,7 +31,10 @@ from actors._core.task.takeover import (
     LogBounds,
     LostChangelog,
     Restore,
+    RestoreFacts,
+    RestoreStep,
     Retention,
+    decide_restore,
     missed_tombstones,
     plan_restore,
     why_foreign,
@@ -76,9 +79,6 @@ class Changelog:
     """A store's changelog topic as the broker has it.
 
     `other_names` are those under which the app's programs have had the store; marks of commits name it by one of them.
-
-    `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
-    has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
     """
 
     store: str
@@ -87,9 +87,11 @@ class Changelog:
     delete_retention_ms: int
     max_record_bytes: int
     partition_count: int
-    former_id: str = ""
-    copied_id: str = ""
     other_names: tuple[str, ...] = ()
+
+    def kept(self, margin_ms: int) -> Retention:
+        """Return how long deletes are kept, where clocks may differ by `margin_ms`."""
+        return Retention(self.topic_id, self.delete_retention_ms, margin_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class LastCommit:
         reached: for each input the offset behind the last record that is committed.
         is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
             owner took over. Brokers delete the offsets of an input with the input.
-        owner: the highest epoch that an owner had; 0 if that is unknown, or its commits were no transactions.
+        owner: the highest epoch that an owner had; 0 if that is unknown.
         transaction: the commit's number in that epoch, 0 if that is unknown.
     """
 
@@ -133,8 +135,7 @@ class Restored:
 class Restorer:
     """Restores the stores of one worker, empty ones from `snapshots` if there are some.
 
-    `lost` says what happens with a store whose changelog lost records. Where owners aren't fenced, one that lost its
-    partition may have written behind records that it didn't see: a store like that is rebuilt whatever `lost` says.
+    `lost` says what happens with a store whose changelog lost records.
     """
 
     def __init__(
@@ -145,13 +146,11 @@ class Restorer:
         clock_skew_margin_ms: int,
         snapshots: Snapshots | None = None,
         lost: LostChangelog = LostChangelog.STOP,
-        are_owners_fenced: bool = True,
     ) -> None:
         self._logs = logs
         self._clock = clock
         self._snapshots = snapshots
         self._lost = lost
-        self._are_owners_fenced = are_owners_fenced
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
         self._reading = 0
@@ -186,118 +185,78 @@ class Restorer:
         """
         source = TopicPartition(changelog.topic, partition)
         meter = RestoreMeter() if meter is None else meter
-        asked_ms = self._clock.wall_ms()
-        position, bounds = store.position(), await self._logs.bounds(source)
-        if (
-            last.changelog_id != changelog.topic_id
-            or not self._are_owners_fenced
-            or self._lost is LostChangelog.REBUILD
-        ):
+        if last.changelog_id != changelog.topic_id or self._lost is LostChangelog.REBUILD:
             last = replace(last, owner=0)
-        plan, position = await self._plan(store, changelog, source, position, bounds, last)
-        if position is None and plan.lost is None and self._snapshots is not None:
-            position = await self.begin_from_snapshot(store, changelog, partition, bounds)
-            plan = plan_restore(position, bounds, changelog.topic_id)
-        if position is None:
-            begin = begin_position(None, plan, asked_ms, changelog)
-            restored = await self._read(store, source, plan, begin, meter, plan.start, last)
-        else:
-            is_own = position.epoch == last.epoch and plan.start == plan.end
-            start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
-            found = await self._read_on(store, source, plan, position, meter, start, doubt, last)
-            if found is not None and found.is_ahead:
-                return found
-            if found is None:
-                asked_ms, position = self._clock.wall_ms(), None
-                found, plan = await self._read_all(store, changelog, source, asked_ms, meter, last)
-            restored = found
-        if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
-            await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
-            asked_ms, position = self._clock.wall_ms(), None
-            restored, plan = await self._read_all(store, changelog, source, asked_ms, meter, last)
-        if position is None and self._missed(plan, changelog, asked_ms, 0):
-            raise RestoreError(
-                f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
-                "deletes may have escaped it: raise the topic's setting"
-            )
-        return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
-
-    async def _plan(
-        self,
-        store: PartitionStore,
-        changelog: Changelog,
-        source: TopicPartition,
-        position: Position | None,
-        bounds: LogBounds,
-        last: LastCommit,
-    ) -> tuple[Restore, Position | None]:
-        """Decide how to restore, and give the store's position, None if it is empty: what can't be used is wiped.
-
-        Raises:
-            LostChangelogError: the changelog was replaced, and this store isn't one to write back to it.
-        """
+        asked_ms, position, bounds = self._clock.wall_ms(), store.position(), await self._logs.bounds(source)
         claimed_id = last.changelog_id or ("" if position is None else position.changelog_id)
-        if claimed_id == changelog.copied_id:
-            claimed_id = changelog.topic_id
-        plan = plan_restore(position, bounds, changelog.topic_id, claimed_id=claimed_id)
-        if plan.wipe is not None:
-            await self._wipe(store, source, plan.wipe)
-            return plan_restore(None, bounds, changelog.topic_id), None
-        if plan.lost is not None and (position is None or position.changelog_id != claimed_id):
-            await self._begin_without(store, source, plan.lost)
-            return plan_restore(None, bounds, changelog.topic_id), None
-        if plan.lost is not None and position is not None and claimed_id != changelog.topic_id:
-            await self._require_newest(changelog, source, position, bounds, last, plan.lost)
-        return plan, position
+        facts = RestoreFacts(position, bounds, changelog.topic_id, claimed_id, doubt)
+        may_use_snapshot = self._snapshots is not None
+        while True:
+            step, plan = decide_restore(facts, self._lost)
+            if plan.wipe is not None:
+                logger.warning("%s: rebuilding the store: %s", source, plan.wipe)
+                await finish_in_thread(store.wipe)
+                may_use_snapshot &= not (facts.doubt or facts.rewritten or facts.missed)
+                asked_ms, bounds = self._clock.wall_ms(), await self._logs.bounds(source)
+                facts = RestoreFacts(None, bounds, changelog.topic_id)
+                continue
+            if step is not RestoreStep.READ:
+                return await self._not_read(store, source, facts, step, plan, last)
+            if facts.position is None and may_use_snapshot:
+                may_use_snapshot = False
+                position = await self.begin_from_snapshot(store, changelog, partition, bounds)
+                facts = replace(facts, position=position, claimed_id="")
+                continue
+            try:
+                restored = await self._read(store, source, facts, plan, asked_ms, meter, last)
+            except _RewrittenError as error:
+                facts = replace(facts, rewritten=str(error))
+                continue
+            if not self._is_missed(plan, facts.position, asked_ms, changelog):
+                return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+            facts = replace(facts, missed="its checkpoint is older than deletes are kept, some may have escaped it")
+            if facts.position is None:
+                raise RestoreError(
+                    f"{source}: reading all of it took longer than delete.retention.ms="
+                    f"{changelog.delete_retention_ms}, deletes may have escaped it: raise the topic's setting"
+                )
 
-    async def _read_on(
+    def _is_missed(self, plan: Restore, position: Position | None, asked_ms: int, changelog: Changelog) -> bool:
+        """Return whether deletes may have escaped a restore that began at `asked_ms` from this position."""
+        since_ms, margin_ms = (asked_ms, 0) if position is None else (position.wall_time_ms, self._margin_ms)
+        return missed_tombstones(plan, changelog.kept(margin_ms), since_ms=since_ms, now_ms=self._clock.wall_ms())
+
+    async def _not_read(
         self,
         store: PartitionStore,
         source: TopicPartition,
+        facts: RestoreFacts,
+        step: RestoreStep,
         plan: Restore,
-        position: Position,
-        meter: RestoreMeter,
-        start: int,
-        doubt: str | None,
         last: LastCommit,
-    ) -> Restored | None:
-        """Read what is behind the store's position, None if the store was emptied because it has to be rebuilt.
+    ) -> Restored:
+        """Return the store as it is, if it is the copy to write back.
 
         Raises:
-            LostChangelogError: no operator has chosen what to do.
+            LostChangelogError: it isn't, or no operator has chosen what to do.
         """
-        try:
-            lost = plan.lost or doubt
-            if lost is None:
-                return await self._read(store, source, plan, position, meter, start, last)
-        except _RewrittenError as error:
-            lost = str(error)
-            if not self._are_owners_fenced:
-                await self._wipe(store, source, lost)
-                return None
-        if self._lost is LostChangelog.STOP:
+        lost = str(plan.lost)
+        if step is RestoreStep.ASK_FOR_COPY or facts.position is None:
+            raise LostChangelogError(_no_copy(source, lost))
+        if step is RestoreStep.ASK_OPERATOR:
             raise LostChangelogError(choice(source, lost))
-        if self._lost.restores:
-            return Restored(store, position, is_empty=False, is_ahead=True)
-        await self._wipe(store, source, lost)
-        return None
+        if self._lost is LostChangelog.RESTORE and facts.claimed_id not in ("", facts.topic_id):
+            await self._require_newest(facts.position, source, facts, last, lost)
+        return Restored(store, facts.position, is_empty=False, is_ahead=True)
 
     async def _require_newest(
-        self,
-        changelog: Changelog,
-        source: TopicPartition,
-        position: Position,
-        bounds: LogBounds,
-        last: LastCommit,
-        lost: str,
+        self, position: Position, source: TopicPartition, facts: RestoreFacts, last: LastCommit, lost: str
     ) -> None:
         """Refuse to write a store to another topic that lacks what was committed last, unless the topic has it.
 
         Raises:
             LostChangelogError: it lacks that: another worker may have a newer store, which would be given up.
         """
-        if self._lost is not LostChangelog.RESTORE:
-            return
         if not last.is_marked and last.epoch is not None and position.epoch < last.epoch:
             raise LostChangelogError(
                 f"{source}: {lost}. This worker's store is of epoch {position.epoch}, and the partition had an owner "
@@ -307,7 +266,7 @@ class Restorer:
         lacking = {place for place in enumerate(known) if place[1] < last.reached[place[0]]}
         if not lacking or not last.is_marked:
             return
-        async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
+        async for records, _ in self._logs.read(source, facts.bounds.start, facts.bounds.end, facts.topic_id):
             for record in records:
                 metadata = decode_metadata(metadata_of(record.headers))
                 if metadata.epoch == position.epoch:
@@ -320,59 +279,26 @@ class Restorer:
             f"before {', '.join(map(str, last.reached))} are committed: {_OLDER}"
         )
 
-    async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:
-        """Empty a store that has nothing of what its changelog lost.
-
-        Raises:
-            LostChangelogError: an operator has to let it begin with what the changelog has.
-        """
-        if self._lost is not LostChangelog.REBUILD:
-            raise LostChangelogError(_no_copy(source, lost))
-        await self._wipe(store, source, lost)
-
-    async def _read_all(
-        self,
-        store: PartitionStore,
-        changelog: Changelog,
-        source: TopicPartition,
-        asked_ms: int,
-        meter: RestoreMeter,
-        last: LastCommit,
-    ) -> tuple[Restored, Restore]:
-        """Read the whole log into an empty store."""
-        plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
-        begin = begin_position(None, plan, asked_ms, changelog)
-        return await self._read(store, source, plan, begin, meter, plan.start, last), plan
-
-    async def why_lost(
-        self, position: Position, source: TopicPartition, bounds: LogBounds, replaced: str | None = None
+    async def why_rebuilt(
+        self, position: Position, changelog: Changelog, partition: int, bounds: LogBounds, claimed_id: str
     ) -> str | None:
-        """Tell why the log lacks what a copy of this position has, if the copy is to be rebuilt; None if it doesn't.
-
-        `replaced` says that the log isn't the topic that the copy followed.
+        """Return why a copy of this position has to be rebuilt, None if it can be followed on.
 
         Raises:
-            LostChangelogError: it does, and the copy isn't to be rebuilt: only an owner writes anything back.
+            LostChangelogError: the log lacks what the copy has, and it isn't to be rebuilt: only an owner writes back.
         """
-        why = replaced or plan_restore(position, bounds, position.changelog_id).lost
-        if why is None:
+        source = TopicPartition(changelog.topic, partition)
+        facts = RestoreFacts(position, bounds, changelog.topic_id, claimed_id)
+        step, plan = decide_restore(facts, self._lost)
+        if step is RestoreStep.READ:
             start = max(bounds.start, position.changelog_offset - LOOK_BACK)
             async for records, _ in self._logs.read(source, start, position.changelog_offset, position.changelog_id):
-                why = why or _why_rewritten(position, records)
-            if not self._are_owners_fenced:
-                return why
-        if why is not None and self._lost is not LostChangelog.REBUILD:
-            raise LostChangelogError(choice(source, why))
-        return why
-
-    def _missed(self, plan: Restore, changelog: Changelog, since_ms: int, margin_ms: int) -> bool:
-        return missed_tombstones(
-            plan,
-            since_ms=since_ms,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=changelog.delete_retention_ms,
-            margin_ms=margin_ms,
-        )
+                facts = replace(facts, rewritten=facts.rewritten or _why_rewritten(position, records))
+            step, plan = decide_restore(facts, self._lost)
+        if plan.lost is not None and step is not RestoreStep.REBUILD:
+            raise LostChangelogError(choice(source, plan.lost))
+        kept = changelog.kept(self._margin_ms)
+        return plan.wipe or why_not_followed(position, bounds, self._clock.wall_ms(), kept)
 
     async def begin_from_snapshot(
         self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
@@ -413,35 +339,33 @@ class Restorer:
         if self._lost is not LostChangelog.REBUILD and is_of_topic and plan.lost is not None:
             # The snapshot has what the changelog lost: it is for the operator to choose.
             return
-        kept = Retention(changelog.topic_id, changelog.delete_retention_ms, self._margin_ms)
-        why = why_not_followed(snapshot.position, bounds, self._clock.wall_ms(), kept)
+        why = why_not_followed(snapshot.position, bounds, self._clock.wall_ms(), changelog.kept(self._margin_ms))
         if why is not None:
             raise SnapshotError(f"{why}: make it anew")
-
-    async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
-        logger.warning("%s: rebuilding the store: %s", source, why)
-        await finish_in_thread(store.wipe)
 
     async def _read(
         self,
         store: PartitionStore,
         source: TopicPartition,
+        facts: RestoreFacts,
         plan: Restore,
-        begin: Position,
+        asked_ms: int,
         meter: RestoreMeter,
-        start: int,
         last: LastCommit,
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
 
-        Only records of the position's topic: the store never gets those of another one with its name. What lies between
-        `start` and where the plan starts is only looked at.
+        Only records of the position's topic: the store never gets those of another one with its name. What lies shortly
+        before the plan's start is only looked at, unless the store was the last owner's own.
 
         Raises:
             LostChangelogError: no owner can have written a record; the store doesn't get its chunk.
         """
+        begin = facts.position or begin_position(plan.start, asked_ms, facts.topic_id)
         if last.owner and begin.epoch > last.owner:
             raise _foreign(f"{source}: the store took records of epoch {begin.epoch}, the last owner's is {last.owner}")
+        is_own = begin.epoch == last.epoch and plan.start == plan.end
+        start = plan.start if is_own else max(facts.bounds.start, plan.start - LOOK_BACK)
         meter.begins(plan.start, plan.end)
         async with self._turn(is_long=plan.end - plan.start > LONG_READ):
             position, count = begin, 0
@@ -536,17 +460,9 @@ def _foreign(found: str) -> LostChangelogError:
     )
 
 
-def begin_position(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
-    """Return where a read begins: at the checkpoint, or with nothing, as old as the read itself."""
-    if position is not None:
-        return position
-    return Position(
-        source_offset=0,
-        changelog_offset=plan.start,
-        wall_time_ms=since_ms,
-        epoch=0,
-        changelog_id=changelog.topic_id,
-    )
+def begin_position(start: int, since_ms: int, topic_id: str) -> Position:
+    """Return the position of an empty store, as old as the read that begins at `start`."""
+    return Position(source_offset=0, changelog_offset=start, wall_time_ms=since_ms, epoch=0, changelog_id=topic_id)
 
 
 def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], list[bytes]]:

@@ -70,7 +70,7 @@ class StoreCache:
         await self.reopen(store, partition)
         await finish_in_thread(self._delete_store, store, partition)
 
-    async def repair(self, store: str, partition: int, error: StoreError) -> None:
+    async def repair(self, store: str, partition: int, error: Exception) -> None:
         """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged.
 
         A handler may have met the damage of any database, such as a view's. One that isn't open is looked at when it is

@@ -27,6 +27,7 @@ from typing import Any
 from actors._core.logs import escaping
 from actors.errors import RecordError
 from actors.ports import InputRecord, RefusedRecord, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import is_command
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.internal_messages import InternalMessage
@@ -177,7 +178,7 @@ class ByKey(Executor):
                 break
             seconds = PAUSED_LOOK_S
         if self._ending.is_set():
-            raise asyncio.CancelledError
+            raise GivenBack
 
     @property
     def has_waiting(self) -> bool:  # type: ignore[override]

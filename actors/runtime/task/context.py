@@ -14,13 +14,13 @@ from actors.errors import MigratedError, RecordError
 from actors.ports import CommitBatch, Committed, Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
 from actors.runtime.committer import Membership
+from actors.runtime.handlers.effect import Outcome
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.publishing import Publications
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task.steps import in_steps
 from stores._core.overlay import Writes
 
 CAREFUL_INTERNAL_S = 30.0
@@ -35,7 +35,7 @@ Batched = dict[str, Writes]
 
 @dataclass(slots=True)
 class PoisonTracking:
-    """What a task remembers of earlier processors, so that it doesn't run into the same again.
+    """What a task remembers of earlier processors, so that it doesn't run into the same, or call the same, again.
 
     Attributes:
         careful_until: by input topic, messages before this offset are committed one by one: the broker refused a commit
@@ -49,6 +49,7 @@ class PoisonTracking:
         given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by changelog, what a commit found that shows that its changelog lost records.
+        succeeded: by id, calls of effects whose outcomes weren't committed.
     """
 
     careful_until: dict[str, int] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class PoisonTracking:
     went_back: dict[str, str] = field(default_factory=dict)
     held_up: dict[MessageId, RecordError] = field(default_factory=dict)
     dropped: set[MessageId] = field(default_factory=set)
+    succeeded: dict[str, Outcome] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +143,7 @@ class TaskContext:
     def last_owner(self, inputs: Sequence[InputProgress]) -> OwnerRecord | None:
         """Return the registry's record of this owner for its last commit; None if nothing of it is new."""
         claimed = self.claimed
-        if claimed is None or not (self.inbox.is_last and self.settings.rules.exactly_once):
+        if claimed is None or not self.inbox.is_last:
             return None
         first, *more = (one.owned() for one in inputs)
         owner = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
@@ -158,8 +160,7 @@ class TaskContext:
         for one in inputs:
             one.completed.skip_to(one.next_offset)
         self.now_ms = max(self.now_ms, state.scope.now_ms, state.tools.latest_ms)
-        steps = () if self.settings.rules.exactly_once else in_steps(self.spec, writes)
-        return CommitBatch(self.partition, self.marked(inputs), writes, outputs, steps, size)
+        return CommitBatch(self.partition, self.marked(inputs), writes, outputs, size)
 
     async def confirm(self) -> None:
         """Ask the group whether the partition is still ours.

@@ -148,7 +148,7 @@ async def settled_offset(
 ) -> Committed | None:
     """Return the committed offset when no open transaction can change it. `owner` is the task's last one.
 
-    `own_id` is this worker's transactional id, "" at least once. `tell` gets what is waited for, and "" at the end.
+    `own_id` is this worker's transactional id, "" if a command asks. `tell` gets what is waited for, and "" at the end.
     """
     owners = [] if owner is None else [owner]
     with Wait("the group's offset", source, f"{_OFFSETS}-N", clock=clock, tell=tell) as wait:

@@ -52,7 +52,7 @@ class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
     `parked` is None if the actor takes no commands. `timers` tell whether they can go by a record's time. `wait` lets
-    so many seconds pass, with nothing of the message held; it raises CancelledError if the task ends.
+    so many seconds pass, with nothing of the message held; it raises GivenBack if the task ends.
 
     Attributes:
         poisoned: by `identity`, why a message isn't handled again.
@@ -104,6 +104,7 @@ class Handling:
                 await self.once(state, record, internal)
             except BaseException as error:
                 await self.recover(state, record, error, sent, internal)
+            state.scope.release()
 
     async def _refuse(self, state: TaskState, record: RefusedRecord) -> None:
         """Do what the policy says about a record that can't be a message, or put it behind the parked ones of its key.
@@ -156,7 +157,7 @@ class Handling:
         return internal is None
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
-        """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
+        """Call the handler; what it wrote can still be taken back. When it raises, it has to be: see `undone`."""
         at = self.inputs[state.source.topic]
         ctx: Context | None = None
         try:
@@ -169,7 +170,6 @@ class Handling:
                     await internal.handle(ctx)
                     is_wanted = False
                 if not is_wanted:
-                    state.scope.release()
                     return
             key, value = self._read(state, at, record)
             if ctx is None:
@@ -183,7 +183,6 @@ class Handling:
             self.internal_id = None
             if ctx is not None:
                 ctx._state = None
-        state.scope.release()
 
     def _read(self, state: TaskState, at: InputSpec, record: InputRecord) -> tuple[Any, Any]:
         """Return the key and the value of a message.
@@ -205,15 +204,19 @@ class Handling:
             self.timers.check(state.source, record)
         return key, value
 
-    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int) -> RecordError:
+    def undone(
+        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, *, written: int = 0
+    ) -> RecordError:
         """Take back what an attempt wrote and sent, and give why it failed, as an error that names the message.
+
+        The first `written` writes that could be taken back aren't the attempt's: they stay.
 
         Raises:
             NewerProgramError: the attempt met data of a newer program: that is no failure of the message's, and no
                 policy is asked. Only a message of an unknown type is parked where the actor parks: nothing is lost.
             BaseException: `error` itself, if it is the store's, or the end of the task.
         """
-        state.scope.rollback()
+        state.scope.rollback(written)
         del state.outputs[sent:]
         newer = state.newer
         if newer is not None and newer.offset == record.offset:
@@ -245,6 +248,7 @@ class Handling:
         failed = self.undone(state, record, error, sent)
         if isinstance(error, Rejected):
             self.reject(state, record, error, internal)
+            state.scope.release()
             return
         while attempts <= policy.retries and not isinstance(failed, _LASTING):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
@@ -256,10 +260,12 @@ class Handling:
             except Rejected as error:
                 self.undone(state, record, error, sent)
                 self.reject(state, record, error, internal)
+                state.scope.release()
                 return
             except BaseException as again:
                 failed = self.undone(state, record, again, sent)
             else:
+                state.scope.release()
                 return
         self.give_up(state, record, failed, attempts, internal)
 
@@ -324,7 +330,6 @@ class Handling:
         if self.spec.answers is not None:
             self.spec.answers.rejected(state, record, text_of(rejected))
         logger.info("%s offset %d: rejected: %s", state.source, record.offset, rejected)
-        state.scope.release()
 
     def _consume(self, state: TaskState, record: InputRecord, internal: InternalMessage | None, sent: int) -> None:
         """Take an internal message's entry out of its store, though the message isn't handled.

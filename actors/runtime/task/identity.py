@@ -137,7 +137,6 @@ class FoundInput:
         committed: Committed | None,
         owner: OwnerRecord | None,
         bounds: LogBounds,
-        exactly_once: bool,
     ) -> FoundInput:
         """Gather it; `owner` is the registry's record of the task."""
         mark = None if committed is None else parse_mark(committed.metadata)
@@ -145,12 +144,12 @@ class FoundInput:
         before = mark.topics if mark is not None else last or (owner.inputs[0] if owner is not None else None)
         if before is not None:
             topics = replace(topics, since=before.since, is_recreated=before.is_recreated)
-        known = None
-        if owner is not None and last is not None and (exactly_once or last.input_offset is not None):
+        known, known_id = None, ""
+        if owner is not None and last is not None:
             known = LastKnown(last.input_offset, owner.worker, owner.epoch, owner.at_ms)
-        known_id = "" if known is None or last is None else last.topic_id
+            known_id = last.topic_id
         if mark is not None:
-            known_id = "" if mark.topics is None else mark.topics.input_id
+            known_id = mark.topics.input_id
         return cls(index, source, spec.inputs[index], topics, committed, bounds, mark, known, known_id)
 
     @property
@@ -184,7 +183,7 @@ class FoundInput:
 
 
 def _input_of(owner: OwnerRecord, topic: str) -> OwnerInput | None:
-    return next((one for one in owner.inputs if one.topic in ("", topic)), None)
+    return next((one for one in owner.inputs if one.topic == topic), None)
 
 
 def another_input(actor: str, before: str, now: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from actors.errors import RecordError
 from actors.ports import InputRecord, Output, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import is_command
 from actors.runtime.inputs.progress import InputProgress, Run
 from actors.runtime.message.context import Context, enter_message
@@ -194,8 +195,7 @@ class InOrder(Executor):
         until_s = processor.clock.monotonic() + seconds
         while (left_s := until_s - processor.clock.monotonic()) > 0.0 or inbox.is_paused:
             if inbox.stopping:
-                await processor.end_in_order()
-                raise asyncio.CancelledError
+                raise GivenBack
             await (processor.stay_paused() if inbox.is_paused else inbox.wait(left_s))
 
     def _next_pause_s(self) -> float:

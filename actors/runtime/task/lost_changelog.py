@@ -206,15 +206,13 @@ def last_commit(
     """Return what the inputs' committed offsets, or else the registry, say of the last commit to a changelog."""
     marks = [None if committed is None else parse_mark(committed.metadata) for committed in found]
     mark = next(filter(None, marks), None)
-    epoch = 0 if owner is None or not owner.transactional_id else owner.epoch
+    epoch = 0 if owner is None else owner.epoch
     if mark is None:
         if owner is None:
             return NO_COMMIT
         known = (owner.changelog_ids.get(store, "") for store in (changelog.store, *changelog.other_names))
         return LastCommit(owner.epoch, next(filter(None, known), ""), is_marked=False, owner=epoch)
-    known_id = changelog.former_id
-    if mark.topics is not None:
-        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
+    known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = tuple(map(_reached, found, marks))
     if epoch:
         epoch = max(epoch, *(each.epoch for each in marks if each is not None))
@@ -241,28 +239,15 @@ class StandbyChecks:
         found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
         require_changelogs(spec, TopicIds.of("", changelog_ids(spec, found)))
 
-    async def why_lost(
+    async def why_rebuilt(
         self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position, bounds: LogBounds
     ) -> str | None:
-        """Tell why the changelog lacks what a copy of this position has, if the copy is to be rebuilt; else None.
-
-        Raises:
-            LostChangelogError: it does, and the copy isn't to be rebuilt.
-        """
-        replaced = None
-        if at.changelog_id != changelog.topic_id:
-            replaced = await self._why_unclaimed(spec, partition, changelog, at)
-            if replaced is None:
-                return None
-        return await self.restorer.why_lost(at, TopicPartition(changelog.topic, partition), bounds, replaced)
-
-    async def _why_unclaimed(self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position) -> str | None:
-        """Tell why a copy of another topic has to be kept: no owner has gone on with this one yet."""
-        found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
-        known_id = last_commit(changelog, found).changelog_id or at.changelog_id
-        if known_id in (changelog.topic_id, changelog.copied_id):
-            return None
-        return why_replaced(known_id, changelog.topic_id)
+        """See `Restorer.why_rebuilt`. A copy of another topic is kept until an owner has gone on with this one."""
+        claimed_id = at.changelog_id
+        if claimed_id != changelog.topic_id:
+            found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
+            claimed_id = last_commit(changelog, found).changelog_id or claimed_id
+        return await self.restorer.why_rebuilt(at, changelog, partition, bounds, claimed_id)
 
 
 def explained(

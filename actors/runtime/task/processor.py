@@ -37,6 +37,7 @@ from actors.errors import (
     RestoreError,
 )
 from actors.ports import CommitBatch, InputRecord, TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import PlacedRecords, take_in_order
 from actors.runtime.inputs.progress import InputProgress, Run
@@ -80,7 +81,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def let_pass(self, seconds: float) -> None:
-        """Wait before a message is tried again; raise CancelledError if the task ends."""
+        """Wait before a message is tried again; raise GivenBack if the task ends."""
 
     @property
     @abstractmethod
@@ -105,7 +106,7 @@ class Executor(ABC):
         return nullcontext(lambda _: False)
 
     async def finish(self) -> None:  # noqa: B027  nothing runs beside where one message is handled at a time
-        """Let what runs come to its end."""
+        """Let what runs come to its end, when the task leaves."""
 
     async def close(self) -> None:  # noqa: B027
         """Cancel what runs. May be called twice."""
@@ -169,6 +170,9 @@ class TaskProcessor:
         """
         try:
             await self._work()
+        except GivenBack:
+            await self._leave()
+            raise
         except RefusedRecordError:
             # What the broker refuses is still held.
             raise
@@ -193,7 +197,6 @@ class TaskProcessor:
                 await self._idle()
             else:
                 await inbox.wait(min(wait_s, self._due_in_s()))
-        await executor.finish()
         await self._leave()
 
     async def stay_paused(self) -> None:
@@ -210,6 +213,7 @@ class TaskProcessor:
         Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
+        await self.executor.finish()
         for one, queue in zip(self.inputs, self.inbox.queues, strict=True):
             if queue.left_at is not None and queue.left_at > one.next_offset >= queue.delivered:
                 one.skip_to(queue.left_at)

@@ -28,7 +28,7 @@ from actors._core.task.completed import CompletedOffsets
 from actors._core.task.feed_times import NO_TIMES
 from actors._core.task.lifecycle import Event, State
 from actors._core.task.pauses import Pause
-from actors._core.task.takeover import Contradiction, InputFacts, ResetPolicy, decide_start, next_epoch
+from actors._core.task.takeover import Contradiction, ResetPolicy, decide_start, next_epoch
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
@@ -430,16 +430,12 @@ class Task:
         context.now_ms = max(context.now_ms, *(mark.now_ms for mark in marks), 0)
         context.clock.go_on_from(context.now_ms)
         epoch = self._new_epoch(marks, None if marks else owner)
-        inputs, is_first = [], False
-        for one in found:
-            facts = one.facts(self.spec, self._settings, self._stores)
-            inputs.append(await self._start_of(one, facts, epoch))
-            is_first = is_first or facts.is_first
-        await self._claim(inputs, epoch, is_first=is_first)
+        inputs = [await self._start_of(one, epoch) for one in found]
+        await self._claim(inputs, epoch)
         self.context.advance(Event.CLAIMED)
         return self._begin(inputs)
 
-    async def _start_of(self, found: FoundInput, facts: InputFacts, epoch: int) -> InputProgress:
+    async def _start_of(self, found: FoundInput, epoch: int) -> InputProgress:
         """Decide where to begin in an input.
 
         Raises:
@@ -448,6 +444,7 @@ class Task:
         rules = self._settings.rules
         if found.source.topic in self.spec.wholly_read:
             rules = replace(rules, reset=ResetPolicy.EARLIEST)
+        facts = found.facts(self.spec, self._settings, self._stores)
         decision, topics, finished = decide_start(facts, rules), found.topics, found.finished
         if isinstance(decision, Contradiction):
             raise TakeoverRefusedError(
@@ -469,16 +466,15 @@ class Task:
 
     async def _found(self, topics: Sequence[TopicIds]) -> tuple[list[FoundInput], OwnerRecord | None]:
         """Return each input's committed offset and bounds, and the last owner, once no former owner can change them."""
-        group, clock, former_id = self._services.group, self._services.clock, self._services.former_id
+        group, clock, command_id = self._services.group, self._services.clock, self._services.command_id
         owners, tell = self._services.owners, self.meters.waiting
         owner = await settled_owner(group, owners, self._log, clock, self.spec.name, self.partition, tell=tell)
         # The registry was read: what was paused before the takeover handles nothing after it.
         self.pause(self._services.owners.pause_of(self.spec.name, self.partition))
         check_order(self.spec, owner)
-        is_of_earlier_release = owner is not None and not owner.transactional_id
-        if former_id is not None and (is_of_earlier_release or self.spec.published):
-            # Earlier releases had a transactional id for each task; commands that publish what was there still have.
-            await self._log.end_transaction_of(former_id(self.spec.name, self.partition))
+        if command_id is not None and self.spec.published:
+            # A command that publishes what was there may be under way.
+            await self._log.end_transaction_of(command_id(self.spec.name, self.partition))
         found = []
         for index, source in enumerate(self.sources):
             own_id = self._settings.transactional_id
@@ -494,7 +490,6 @@ class Task:
                     committed=committed,
                     owner=owner,
                     bounds=bounds,
-                    exactly_once=self._settings.rules.exactly_once,
                 )
             )
         return found, owner
@@ -529,7 +524,7 @@ class Task:
         known = [held.position.epoch for held in self._stores]
         return next_epoch([*known, *(mark.epoch for mark in marks), *([] if owner is None else [owner.epoch])])
 
-    async def _claim(self, inputs: Sequence[InputProgress], epoch: int, *, is_first: bool) -> None:
+    async def _claim(self, inputs: Sequence[InputProgress], epoch: int) -> None:
         self.context.epoch, self.context.transaction = epoch, 0
         # A store whose changelog was lost keeps the former id until all is written back.
         ids = {
@@ -537,14 +532,22 @@ class Task:
         }
         for one in inputs:
             one.topics = one.topics.with_changelogs(ids)
-        if is_first and not self._settings.rules.exactly_once:
-            # Without a transaction the record may be there and the offset not: the first one proves nothing.
-            await self._commit_claim(inputs, ids, epoch, proves_offsets=False)
-        self.context.claimed = await self._commit_claim(inputs, ids, epoch, proves_offsets=True)
-        offsets = [one.completed.reached for one in inputs]
+        owner = self._settings.owner_record(
+            self.spec,
+            self.partition,
+            [one.owned() for one in inputs],
+            changelog_ids=ids,
+            epoch=epoch,
+            at_ms=self._services.clock.wall_ms(),
+            member_id=self.context.identity.member_id,
+        )
+        offsets = self.context.marked(inputs)
+        await self._log.commit(CommitBatch(self.partition, offsets, outputs=[self._services.encode_owner(owner)]))
+        self.context.claimed = owner
+        reached = [one.completed.reached for one in inputs]
         transaction = self.context.transaction
         claimed = [
-            replace(held, position=replace(held.position.at(offsets), epoch=epoch, transaction=transaction))
+            replace(held, position=replace(held.position.at(reached), epoch=epoch, transaction=transaction))
             for held in self._stores
         ]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
@@ -553,22 +556,6 @@ class Task:
             else:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
-
-    async def _commit_claim(
-        self, inputs: Sequence[InputProgress], ids: Mapping[str, str], epoch: int, *, proves_offsets: bool
-    ) -> OwnerRecord:
-        record = self._settings.owner_record(
-            self.spec,
-            self.partition,
-            [one.owned(proves_offset=proves_offsets) for one in inputs],
-            changelog_ids=ids,
-            epoch=epoch,
-            at_ms=self._services.clock.wall_ms(),
-            member_id=self.context.identity.member_id,
-        )
-        offsets = self.context.marked(inputs)
-        await self._log.commit(CommitBatch(self.partition, offsets, outputs=[self._services.encode_owner(record)]))
-        return record
 
     def _begin(self, inputs: Sequence[InputProgress]) -> TaskProcessor:
         self.inbox.open([one.next_offset for one in inputs])

@@ -196,7 +196,7 @@ def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> No
             wake=context.inbox.wake,
             meters=context.meters,
         )
-        effects.held_up = context.poison.held_up
+        effects.held_up, effects.succeeded = context.poison.held_up, context.poison.succeeded
         effects.is_held = lambda: context.inbox.is_paused or context.inbox.stopping
         parts.punctuators.append(effects)
     if context.services.asks is not None:

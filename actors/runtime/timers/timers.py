@@ -60,10 +60,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSEEN = -1
 
 
-class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Entry(msgspec.Struct, frozen=True):
     """A timer as the store has it. `every_ms` is None for one that fires once.
 
-    `id` tells the timer from others of its key and name; None in what earlier releases wrote.
+    `id` tells the timer from others of its key and name.
     """
 
     due_ms: int
@@ -71,7 +71,7 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     clock: ClockName
     value: bytes
     headers: list[tuple[str, bytes]]
-    id: str | None = None
+    id: str
 
 
 _encode_entry = msgspec.json.Encoder().encode
@@ -357,7 +357,7 @@ class Timers:
         if parts is None or (entry is not None and (entry.due_ms, entry.clock) != (due_ms, index.clock)):
             entry = None
         raw_key, name = parts or (None, show_bytes(address))
-        own = b"" if entry is None or entry.id is None else entry.id.encode()
+        own = b"" if entry is None else entry.id.encode()
         digest = blake2b(address + due_ms.to_bytes(_WORD) + own, digest_size=_ID_BYTES).hexdigest()
         internal_record = InternalRecord(
             offset=self._state.scope.source_offset,

@@ -207,16 +207,16 @@ class MemoryKafka:
         return log.read(log.last_stable, max_records=log.end, committed=False)[0]
 
     def fetch(
-        self, partition: TopicPartition, start: int, max_records: int, topic_id: str = "", *, committed: bool = True
+        self, partition: TopicPartition, start: int, max_records: int, topic_id: str = ""
     ) -> tuple[list[StoredRecord], int]:
-        """Return records, only committed ones unless told otherwise, and the offset to go on at.
+        """Return committed records, and the offset to go on at.
 
         Raises:
             OffsetOutOfRangeError: the log doesn't have `start`.
             UnknownTopicIdError: the topic has another id than `topic_id`.
         """
         self._check_id(partition, topic_id)
-        return self.log(partition).read(start, max_records=max_records, committed=committed)
+        return self.log(partition).read(start, max_records=max_records)
 
     def poll(
         self,
@@ -224,7 +224,6 @@ class MemoryKafka:
         max_records: int,
         timeout_s: float,
         *,
-        committed: bool = True,
         ids: Mapping[TopicPartition, str] | None = None,
     ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
         """Return the records behind `positions` as soon as there are any; none after `timeout_s`.
@@ -235,7 +234,7 @@ class MemoryKafka:
         answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]
         answer = asyncio.get_running_loop().create_future()
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        self._try_poll(answer, positions, max_records, deadline_s, committed, ids or {})
+        self._try_poll(answer, positions, max_records, deadline_s, ids or {})
         return answer
 
     def _try_poll(
@@ -244,7 +243,6 @@ class MemoryKafka:
         positions: Mapping[TopicPartition, int],
         max_records: int,
         deadline_s: float,
-        committed: bool,
         ids: Mapping[TopicPartition, str],
     ) -> None:
         if answer.done():
@@ -252,9 +250,7 @@ class MemoryKafka:
         found = {}
         for partition, start in positions.items():
             try:
-                records, reached = self.fetch(
-                    partition, start, max_records, ids.get(partition, ""), committed=committed
-                )
+                records, reached = self.fetch(partition, start, max_records, ids.get(partition, ""))
             except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
                 answer.set_exception(error)
                 return
@@ -272,7 +268,7 @@ class MemoryKafka:
             timer.cancel()
             for take_back in undo:
                 take_back()
-            self._try_poll(answer, positions, max_records, deadline_s, committed, ids)
+            self._try_poll(answer, positions, max_records, deadline_s, ids)
 
         woken.add_done_callback(again, context=self._context)
 

@@ -42,11 +42,6 @@ class GroupOffsets:
         """Return the committed offset; one of a transaction without its marker is not."""
         return self.offsets.get(source)
 
-    def commit(self, member_id: str, generation: int, source: TopicPartition, committed: Committed) -> None:
-        """Commit an offset outside of a transaction, as a member."""
-        self._appended[source] = self._next_append()
-        self.offsets[source] = committed
-
     def complete(self, source: TopicPartition, committed: Committed, appended: int) -> None:
         """Let an offset of a committed transaction count, unless a later one was written meanwhile."""
         if appended > self._appended.get(source, 0):

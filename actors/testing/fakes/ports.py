@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -97,54 +94,11 @@ class FakeClock:
         await asyncio.sleep(seconds)
 
 
-class _FakeWriter:
-    """`actors.ports.Writer`: after a failure it can't write until it is fenced."""
+class FakeWriter:
+    """`actors.ports.Writer`, request for request as `TransactionWriter` makes them.
 
-    def __init__(self, cluster: MemoryKafka, network: DirectNetwork, name: str, commit_deadline_s: float) -> None:
-        self._cluster = cluster
-        self._network = network
-        self._name = name
-        self._commit_deadline_s = commit_deadline_s
-        self._producer: int | None = None
-
-    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        """See `actors.ports.Writer.write`."""
-        producer, self._producer = self._producer, None
-        if producer is None:
-            raise OutcomeUnknownError(f"{self._name} has a transaction of unknown outcome")
-        try:
-            async with asyncio.timeout(self._commit_deadline_s):
-                return await self._in_order(producer, identity, batches)
-        except IllegalGenerationError as error:
-            raise StaleGenerationError(f"commit of {self._name}: {_said(error)}") from error
-        except (RefusedError, NoAnswerError, TimeoutError) as error:
-            kind = FencedError if isinstance(error, ProducerFencedError) else OutcomeUnknownError
-            raise kind(f"commit of {self._name}: {_said(error)}") from error
-
-    async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`."""
-        await self._init(transactional_id, 30.0)
-
-    async def close(self) -> None:
-        """See `actors.ports.Writer.close`."""
-        self._producer = None
-
-    async def _init(self, transactional_id: str, timeout_s: float) -> int:
-        init = self._cluster.transactions.init_producer_id
-        found: int = await _answered(
-            f"InitProducerId of {transactional_id}",
-            lambda: self._network.ask("InitProducerId", init, transactional_id, timeout_s),
-        )
-        return found
-
-    async def _in_order(
-        self, producer: int, identity: Identity, batches: Sequence[CommitBatch]
-    ) -> Sequence[CommitReceipt]:
-        raise NotImplementedError
-
-
-class FakeWriter(_FakeWriter):
-    """`actors.ports.Writer` with transactions, request for request as `TransactionWriter` makes them."""
+    After a failure it can't write until it is fenced.
+    """
 
     def __init__(
         self,
@@ -155,21 +109,52 @@ class FakeWriter(_FakeWriter):
         transaction_timeout_s: float = 30.0,
         commit_deadline_s: float = 10.0,
     ) -> None:
-        super().__init__(cluster, network, transactional_id, commit_deadline_s)
+        self._cluster = cluster
+        self._network = network
         self._id = transactional_id
         self._transaction_timeout_s = transaction_timeout_s
+        self._commit_deadline_s = commit_deadline_s
+        self._epoch: int | None = None
 
     async def fence(self) -> None:
         """See `actors.ports.Writer.fence`."""
-        self._producer = None
-        self._producer = await self._init(self._id, self._transaction_timeout_s)
+        self._epoch = None
+        self._epoch = await self._init(self._id, self._transaction_timeout_s)
 
-    async def _in_order(
-        self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]
-    ) -> Sequence[CommitReceipt]:
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """See `actors.ports.TaskLog.end_transaction_of`."""
+        await self._init(transactional_id, 30.0)
+
+    async def _init(self, transactional_id: str, timeout_s: float) -> int:
+        init = self._cluster.transactions.init_producer_id
+        epoch: int = await _answered(
+            f"InitProducerId of {transactional_id}",
+            lambda: self._network.ask("InitProducerId", init, transactional_id, timeout_s),
+        )
+        return epoch
+
+    async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
+        """See `actors.ports.Writer.write`."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            raise OutcomeUnknownError(f"{self._id} has a transaction of unknown outcome")
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                return await self._write(epoch, identity, batches)
+        except IllegalGenerationError as error:
+            raise StaleGenerationError(f"commit of {self._id}: {_said(error)}") from error
+        except (RefusedError, NoAnswerError, TimeoutError) as error:
+            kind = FencedError if isinstance(error, ProducerFencedError) else OutcomeUnknownError
+            raise kind(f"commit of {self._id}: {_said(error)}") from error
+
+    async def close(self) -> None:
+        """See `actors.ports.Writer.close`."""
+        self._epoch = None
+
+    async def _write(self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         refused = _misplaced(self._cluster, batches)
         if refused:
-            self._producer = epoch
+            self._epoch = epoch
             raise BatchesRefusedError(refused)
         offsets = {
             source: (committed.offset, committed.metadata)
@@ -190,7 +175,7 @@ class FakeWriter(_FakeWriter):
             if isinstance(error, BaseException) and not isinstance(error, RecordRefusedError):
                 raise error
         end = self._cluster.transactions.end
-        self._producer = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
+        self._epoch = await self._ask("EndTxn", lambda: end(self._id, epoch, commit=not refusals))
         if refusals:
             raise BatchesRefusedError(_concerned(self._cluster, batches, refusals))
         return [_receipt(batch, ends) for batch in batches]
@@ -214,79 +199,6 @@ class FakeWriter(_FakeWriter):
                     raise
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 1.5, SLOW_BACKOFF_S)
-
-
-class FakeOrderedWriter(_FakeWriter):
-    """`actors.ports.Writer` at least once: outputs, changelogs, offsets, each acknowledged before the next."""
-
-    def __init__(
-        self, cluster: MemoryKafka, network: DirectNetwork, *, name: str, commit_deadline_s: float = 10.0
-    ) -> None:
-        super().__init__(cluster, network, name, commit_deadline_s)
-        self._sequences: dict[TopicPartition, int] = {}
-
-    async def fence(self) -> None:
-        """Start a new idempotent producer; no producer is fenced."""
-        self._producer, self._sequences = None, {}
-        self._producer = await _answered(
-            f"InitProducerId of {self._name}",
-            lambda: self._network.ask("InitProducerId", self._cluster.new_producer_id),
-        )
-
-    async def _in_order(
-        self, producer: int, identity: Identity, batches: Sequence[CommitBatch]
-    ) -> Sequence[CommitReceipt]:
-        refused = _misplaced(self._cluster, batches)
-        if refused:
-            self._producer = producer
-            raise BatchesRefusedError(refused)
-        ends: dict[TopicPartition, int] = {}
-        try:
-            await self._send(producer, [replace(batch, changelogs={}) for batch in batches])
-            steps = zip_longest(*(batch.steps or [batch.changelogs] for batch in batches), fillvalue={})
-            for step in steps:
-                ends |= await self._send(
-                    producer,
-                    [
-                        replace(batch, changelogs=writes, outputs=())
-                        for batch, writes in zip(batches, step, strict=True)
-                    ],
-                )
-        except RecordRefusedError as error:
-            self._producer = producer
-            targets = {target: error for batch in batches for target in _writes(self._cluster, [batch])}
-            raise BatchesRefusedError(_concerned(self._cluster, batches, targets)) from error
-        group = self._cluster.group
-        offsets = [one for batch in batches for one in batch.offsets.items()]
-        for source, committed in offsets:
-            member = identity.member_id, identity.generation
-            await self._network.ask("OffsetCommit", group.commit, *member, source, committed)
-        self._producer = producer
-        return [_receipt(batch, ends) for batch in batches]
-
-    async def _send(self, producer: int, batches: Sequence[CommitBatch]) -> Mapping[TopicPartition, int]:
-        writes = _writes(self._cluster, batches)
-        sends = (self._produce(producer, target, records) for target, records in writes.items())
-        ends = {}
-        for target, sent in zip(writes, await asyncio.gather(*sends, return_exceptions=True), strict=True):
-            if isinstance(sent, BaseException):
-                raise sent
-            ends[target] = sent
-        return ends
-
-    async def _produce(self, producer: int, target: TopicPartition, records: list[Any]) -> int:
-        """Send one batch again until it is acknowledged; return the offset behind it.
-
-        The broker knows a repeat by its sequence number.
-        """
-        sequence = self._sequences.get(target, -1) + 1
-        base: int = await retried(
-            lambda: self._network.ask("Produce", self._cluster.produce_idempotent, producer, sequence, target, records),
-            retry_s=SLOW_BACKOFF_S,
-            deadline_s=math.inf,
-        )
-        self._sequences[target] = sequence
-        return base + len(records)
 
 
 def _misplaced(cluster: MemoryKafka, batches: Sequence[CommitBatch]) -> dict[int, TaskError]:

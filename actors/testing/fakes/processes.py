@@ -1,6 +1,6 @@
 """Processes on an event loop in virtual time, which can be killed at any await.
 
-Time is that of `actors.replay.virtual_time`: a simulated hour takes as long as its events do.
+Time is that of `actors.runtime.virtual_time`: a simulated hour takes as long as its events do.
 
 A `Process` is a set of callbacks with something in common: the context variable that says whose they are. Every task,
 timer and executor call that is made on behalf of a process carries it. That is enough to kill a process as SIGKILL
@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
-from actors.replay.virtual_time import OrderedTimer, VirtualTime, left_loop
+from actors.runtime.virtual_time import OrderedTimer, VirtualTime, left_loop
 
 T = TypeVar("T")
 

@@ -75,7 +75,7 @@ class FakeFollowing:
         except OffsetOutOfRangeError as error:
             raise RestoreError(f"the log doesn't have what would be read next any more: {error!r}") from error
         except UnknownTopicIdError as error:
-            raise ReplacedLogError(error.args[0], "it is another topic's now") from error
+            raise ReplacedLogError(error.partition, "it is another topic's now") from error
         except (NoAnswerError, RefusedError):
             await asyncio.sleep(RETRY_S)
             return {}

@@ -19,7 +19,8 @@ site's page made it: such requests must come from the worker's own pages, or be 
 `protect_rest` guards what others mounted on the same server: Faust's pages and the app's own.
 """
 
+from actors._faust.settings.secrets import Level
 from actors.web.access.guard import caller_of, guard_of, protect, protect_rest
-from actors.web.access.levels import Caller, Level, needs
+from actors.web.access.levels import Caller, needs
 
 __all__ = ["Caller", "Level", "caller_of", "guard_of", "needs", "protect", "protect_rest"]

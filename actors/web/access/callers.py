@@ -17,9 +17,9 @@ from typing import Any
 from aiohttp import hdrs, web
 from yarl import URL
 
-from actors.web.access.levels import SAFE_METHODS, Caller, Level
+from actors._faust.settings.secrets import Level, Tokens
+from actors.web.access.levels import SAFE_METHODS, Caller
 from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
-from actors.web.access.tokens import Tokens
 from actors.web.problems import Problem
 
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")

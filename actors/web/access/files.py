@@ -15,10 +15,9 @@ from typing import Any
 from aiohttp import web
 
 from actors._core.logs import escaping
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
 from actors.runtime.cancellation import end
-from actors.web.access.secret import given_secrets, secret_seeds, worker_keys
-from actors.web.access.settings import given_tokens, tokens_of
 from actors.web.access.tls import Hops, OwnContext, reload_client, reload_server, tls_files
 
 logger = escaping(logging.getLogger(__name__))
@@ -30,13 +29,10 @@ Stamp = tuple[int, int, int] | None
 
 
 class AccessFiles:
-    """The tokens and certificates of an app's settings; one per app.
+    """The files with tokens and certificates that an app's settings name; one per app.
 
     Args:
         app: the app with its settings.
-
-    Attributes:
-        tokens: the tokens that are accepted now.
 
     Raises:
         ConfigurationError: a file with tokens can't be used.
@@ -46,17 +42,10 @@ class AccessFiles:
         self._app = app
         self._hops: Hops | None = None
         self._watcher: asyncio.Task[None] | None = None
-        secrets = [*given_tokens(app).values(), given_secrets(app, "worker_secret")]
-        self._files = [given for given in secrets if isinstance(given, Path)] + tls_files(app.actor_options)
-        # Before the files are read: no change in between is missed.
+        self._files = app.secrets.files + tls_files(app.actor_options)
+        # Before the files are read again: no change in between is missed.
         self._seen = self._read = self._stamps()
-        self.tokens = tokens_of(app)
-        self._secret = secret_seeds(app, self.tokens)
-
-    @property
-    def seeds(self) -> tuple[bytes, ...]:
-        """The seeds of the workers' keys: the first one signs, all are accepted; see `worker_keys`."""
-        return self._secret or self.tokens.seeds
+        app.secrets.read()
 
     def hops(self) -> Hops:
         """Return how this worker asks others; `ConfigurationError` if a file can't be used."""
@@ -81,15 +70,12 @@ class AccessFiles:
                 error,
             )
         else:
-            logger.info("%s changed on disk and was read again (%d tokens)", names, len(self.tokens))
+            logger.info("%s changed on disk and was read again (%d tokens)", names, len(self._app.secrets.tokens))
 
     def _read_again(self) -> None:
         options, context = self._app.actor_options, self._app.conf.web_ssl_context
-        tokens = tokens_of(self._app)
-        secret = secret_seeds(self._app, tokens)
         # Tokens first: a broken certificate must not keep a revoked token in use.
-        self.tokens.become(tokens)
-        self._secret = secret
+        self._app.secrets.read()
         if isinstance(context, OwnContext):
             reload_server(context, options)
         if self._hops is not None and isinstance(self._hops.tls, ssl.SSLContext):

@@ -18,10 +18,11 @@ from prometheus_client import Counter
 
 from actors._core.logs import escaping
 from actors._core.outside import EXITS
+from actors._faust.settings.secrets import Level, worker_keys
 from actors.runtime.cancellation import is_closed, running_task
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections
-from actors.web.access.levels import NEEDED, SAFE_METHODS, Caller, Level
+from actors.web.access.levels import NEEDED, SAFE_METHODS, Caller
 from actors.web.access.limits import (
     LARGE_BYTES,
     MAX_BODY_BYTES,
@@ -33,7 +34,6 @@ from actors.web.access.limits import (
     Reservation,
     Room,
 )
-from actors.web.access.secret import worker_keys
 from actors.web.access.settings import is_guarded, is_local, own_address
 from actors.web.access.signature import PURPOSE
 from actors.web.problems import Handler, Problem, answer_to
@@ -61,7 +61,7 @@ class Guard:
         conf, options = app.conf, app.actor_options
         self.connections = Connections()
         self.callers = Callers(
-            app.access_files.tokens,
+            app.secrets.tokens,
             keys=lambda: worker_keys(app, PURPOSE),
             address=own_address(app),
             admins=options.admin_certificates,
@@ -287,7 +287,7 @@ def guard_of(app: Any, web_app: web.Application) -> Guard:
         web_app[GUARD] = Guard(app)
         server_logger.addFilter(UNREADABLE)
         web_app[PARTS] = {}
-        app.access_files.watch(web_app)
+        app.extensions["web"].files.watch(web_app)
     return web_app[GUARD]
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from actors._faust.settings.secrets import Level
 
 NEEDED = "__actors_level__"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-class Level(enum.IntEnum):
-    """What a request needs; each includes those before it."""
-
-    OPEN = 0
-    """Anybody: whether the worker lives."""
-    READ = 1
-    """Who may see state."""
-    ADMIN = 2
-    """Who may change something: retry or drop messages."""
 
 
 @dataclass(frozen=True, slots=True)

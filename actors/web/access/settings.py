@@ -7,21 +7,10 @@ from typing import Any
 from yarl import URL
 
 from actors._core.origins import is_on, origin_of
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
 from actors.web.access.callers import is_loopback
-from actors.web.access.secret import given_secrets, worker_keys
 from actors.web.access.tls import has_client_certificates, has_https, serve_tls
-from actors.web.access.tokens import Tokens
-
-
-def tokens_of(app: Any) -> Tokens:
-    """Return the tokens of an app's settings; `ConfigurationError` if a token or a file can't be used."""
-    return Tokens(**given_tokens(app))
-
-
-def given_tokens(app: Any) -> dict[str, Any]:
-    """Return what the settings say of tokens, or where."""
-    return {kind: given_secrets(app, f"{kind}_tokens") for kind in ("query", "admin")}
 
 
 def is_local(conf: Any) -> bool:
@@ -61,7 +50,7 @@ def check_access(app: Any) -> None:
 
 def is_guarded(app: Any) -> bool:
     """Tell whether there is a token or a certificate to ask for."""
-    return bool(tokens_of(app)) or has_client_certificates(app.conf, app.actor_options)
+    return bool(app.secrets.tokens) or has_client_certificates(app.conf, app.actor_options)
 
 
 def own_address(app: Any) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from actors._core.origins import is_on, origin_of
+from actors._faust.settings.secrets import worker_keys
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError, NotReadyError
 from actors.runtime.clock import machine_ms
-from actors.web.access.secret import worker_keys
 from actors.web.access.signature import HOP, PARTITIONS, PURPOSE, SignedRequest, sign
 
 
@@ -20,17 +20,16 @@ class OwnContext(ssl.SSLContext):
     """A context of the web server that our settings fill when a worker starts: commands needn't read the key."""
 
 
-def with_own_tls(options: ActorOptions, faust_options: dict[str, Any]) -> dict[str, Any]:
-    """Return Faust's settings with a context of ours where ours name a certificate.
+def use_own_tls(options: ActorOptions, faust_options: dict[str, Any]) -> None:
+    """Put a context of ours into Faust's settings where ours name a certificate.
 
     Raises:
         ConfigurationError: Faust's name one too.
     """
-    if options.web_certificate is None:
-        return faust_options
-    if faust_options.get("web_ssl_context") is not None:
-        raise ConfigurationError("web_certificate and web_ssl_context say the same twice: leave one out")
-    return {**faust_options, "web_ssl_context": OwnContext(ssl.PROTOCOL_TLS_SERVER)}
+    if options.web_certificate is not None:
+        if faust_options.get("web_ssl_context") is not None:
+            raise ConfigurationError("web_certificate and web_ssl_context say the same twice: leave one out")
+        faust_options["web_ssl_context"] = OwnContext(ssl.PROTOCOL_TLS_SERVER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,28 @@ import asyncio
 import binascii
 from base64 import b64decode
 from dataclasses import replace
-from functools import partial
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
 from yarl import URL
 
-from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of
+from actors._faust.app import App
+from actors.admin.operation import Operation
+from actors.admin.parked.operations import DropParked, RetryParked
+from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of, shown
 from actors.admin.parked.showing import entry_json
-from actors.admin.pausing import set_pause
+from actors.admin.pausing import PauseActor, ResumeActor
+from actors.declare.definition import ActorDefinition
 from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.web.access import Level, caller_of, protect
-from actors.web.dashboard.actions import Actions, Place, Verb
+from actors.web.dashboard.actions import Actions
 from actors.web.dashboard.group import Group, Report
 from actors.web.dashboard.plots import Plots
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
-from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
 
@@ -47,6 +49,8 @@ HEADERS = {
 FILE_HEADERS = {"Cache-Control": "private, max-age=604800", "X-Content-Type-Options": "nosniff"}
 MIME_TYPES = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 
+_VERBS = {"retry": "Retry", "drop": "Drop the first of the", "drop-all": "Drop all of the"}
+
 
 class Dashboard:
     """Answers requests; one per web server.
@@ -55,7 +59,7 @@ class Dashboard:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
         self._pages = Pages()
         self._looker = Looker(app)
@@ -97,7 +101,8 @@ class Dashboard:
         """Show the whole app."""
         service = service_of(self._app)
         cluster = await self._group.look(service)
-        plots = await self._plots.look(service.workers, cluster, self._app.actor_service.history.series(), (None, None))
+        recent = self._app.extensions["web"].history.series()
+        plots = await self._plots.look(service.workers, cluster, recent, (None, None))
         async with service.router.reader.pace.turn():
             return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent, plots=plots)
 
@@ -110,7 +115,7 @@ class Dashboard:
         chosen = _number(given) if given else None
         if chosen is not None and chosen >= count:
             raise bad_request("bad-parameter", f"partition {chosen} of {count}")
-        cluster, own = await self._group.look(service), self._app.actor_service.history.series(name, chosen)
+        cluster, own = await self._group.look(service), self._app.extensions["web"].history.series(name, chosen)
         plots = await self._plots.look(service.workers, cluster, own, (name, chosen))
         async with service.router.reader.pace.turn():
             view = build(cluster, name, start - start % MAX_ROWS)
@@ -119,7 +124,7 @@ class Dashboard:
 
     async def parked(self, request: web.Request) -> web.StreamResponse:
         """Show what waits of one key, with what can be done about it."""
-        place = self._place(request.query)
+        definition, what, partition, key = self._place(request.query)
         if self._reading.locked():
             raise Problem(
                 503,
@@ -130,46 +135,52 @@ class Dashboard:
             )
         try:
             async with self._reading, ParkedReader.connect(self._setup()) as reader:
-                line = await place.line(reader)
-                shown = line.entries[:MAX_ROWS]
-                contents = await reader.contents(place.definition, line, shown)
-        except ParkedError as error:
-            raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error
+                line = await reader.line(definition, what, partition, key)
+                page = () if line is None else line.entries[:MAX_ROWS]
+                contents = {} if line is None else await reader.contents(definition, line, page)
         except BrokerUnavailableError as error:
             raise not_ready(str(error)) from error
+        if line is None:
+            where = f"partition {partition} of {definition.name}"
+            text = f"nothing of key {shown(key)} is parked in {where} any more: somebody may have dealt with it already"
+            raise Problem(404, "not-parked", "Nothing is parked there", text)
         entries = await service_of(self._app).router.reader.pace.run(
-            _shown(entry_json(place.definition, line, entry, contents.get(entry.sequence))) for entry in shown
+            _shown(entry_json(definition, line, entry, contents.get(entry.sequence))) for entry in page
         )
-        return self._page(request, "parked.html", place=place, line=line, entries=entries)
+        return self._page(request, "parked.html", line=line, entries=entries)
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Begin a retry or a drop, and go back to the page that shows what comes of it."""
         form = _form(await request.read())
-        (verb,) = (one for one in get_args(Verb) if one == request.match_info["verb"])
-        place = self._place(form)
+        verb = request.match_info["verb"]
+        definition, what, partition, key = self._place(form)
         if verb == "drop" and not form.get("id"):
             raise bad_request("no-id", "say which one to drop: a command that is given twice must not drop two")
-        self._actions.start(self._setup(), place, verb, form.get("id"), caller_of(request).name)
-        back = URL(f"{PREFIX}/actor").with_query(name=place.definition.name)
+        place: dict[str, Any] = {"actor": definition.name, "what": what, "partition": partition, "key": key}
+        operation: Operation = RetryParked(**place)
+        if verb != "retry":
+            choice = {"entry_id": form["id"]} if verb == "drop" else {"is_all": True}
+            operation = DropParked(**place, **choice)
+        text = f"{_VERBS[verb]} {what}s of key {shown(key)} in {definition.name}, partition {partition}"
+        self._actions.start(self._setup(), operation, text, caller_of(request).name)
+        back = URL(f"{PREFIX}/actor").with_query(name=definition.name)
         raise web.HTTPSeeOther(f"{back if form.get('back') == 'actor' else PREFIX}#actions", headers=NO_STORE)
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
         """Pause or resume an actor, or one partition of it; then show its page, or answer in JSON if asked to."""
-        form, is_paused = _form(await request.read()), request.match_info["verb"] == "pause"
-        name, given = service_of(self._app).actor(form.get("actor", "")).name, form.get("partition", "")
-        partition = _number(given) if given else None
-        what, caller = f"{name}, {f'partition {given}' if given else 'all partitions'}", caller_of(request).name
-        action = self._actions.note(f"{'Pause' if is_paused else 'Resume'} {what}", caller)
+        form, verb = _form(await request.read()), request.match_info["verb"]
+        name, number = service_of(self._app).actor(form.get("actor", "")).name, form.get("partition", "")
+        where = f"{name}:{_number(number)}" if number else name
+        operation = PauseActor(where=where) if verb == "pause" else ResumeActor(where=where)
+        text = f"{verb.capitalize()} {name}, {f'partition {number}' if number else 'all partitions'}"
         try:
-            count = await set_pause(self._setup(), name, partition, is_paused=is_paused, by=caller)
-        except (ConfigurationError, BrokerUnavailableError) as error:
-            action.ended("bad", str(error))
-            is_away = isinstance(error, BrokerUnavailableError)
-            raise (not_ready if is_away else partial(bad_request, "bad-parameter"))(str(error)) from error
-        action.ended("good", "workers follow within about a second")
+            answer = await self._actions.run(self._setup(), operation, text, caller_of(request).name)
+        except BrokerUnavailableError as error:
+            raise not_ready(str(error)) from error
+        except ConfigurationError as error:
+            raise bad_request("bad-parameter", str(error)) from error
         if "application/json" in request.headers.get("Accept", ""):
-            said = {"actor": name, "partition": partition, "partitions": count, "is_paused": is_paused}
-            return web.Response(body=msgspec.json.encode(said), headers=JSON_HEADERS)
+            return web.Response(body=msgspec.json.encode(answer.content), headers=JSON_HEADERS)
         back = URL(f"{PREFIX}/actor").with_query(name=name)
         raise web.HTTPSeeOther(str(back), headers=NO_STORE)
 
@@ -182,7 +193,7 @@ class Dashboard:
         """Say what the other workers' plots show of this one."""
         service_of(self._app)
         name, given = request.query.get("name"), request.query.get("partition", "")
-        series = self._app.actor_service.history.series(name, _number(given) if given else None)
+        series = self._app.extensions["web"].history.series(name, _number(given) if given else None)
         return web.Response(body=msgspec.json.encode(series), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
@@ -212,12 +223,12 @@ class Dashboard:
         )
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
-    def _place(self, given: Any) -> Place:
-        """Return the line that a query or a form names; `Problem` if there can't be such a line."""
+    def _place(self, given: Any) -> tuple[ActorDefinition, What, int, bytes]:
+        """Return actor, kind, partition and key that a query or a form names; `Problem` if they can't be."""
         app: Any = self._app
         try:
             definition = actor_of(app, given.get("actor", ""))
-        except ParkedError as error:
+        except (ConfigurationError, ParkedError) as error:
             raise Problem(404, "unknown-actor", "There is no such actor", str(error)) from error
         kinds: list[What] = [kind for kind in kinds_of(definition) if kind == given.get("what")]
         if not kinds:
@@ -230,7 +241,7 @@ class Dashboard:
             key = b64decode(given.get("key", ""), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
-        return Place(definition, kinds[0], partition, key)
+        return definition, kinds[0], partition, key
 
     def _setup(self) -> Any:
         setup = self._app.actor_service.setup
@@ -239,7 +250,7 @@ class Dashboard:
         return setup
 
 
-def mount(app: Host, web_app: web.Application) -> None:
+def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     part = Dashboard(app).application()
     protect(app, web_app, PREFIX, part, level=Level.READ, login=True)

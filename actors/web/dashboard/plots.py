@@ -1,7 +1,7 @@
 """The last 15 minutes as small plots: asks all workers for their samples, adds them, and draws lines.
 
-Workers are asked when somebody looks, and no more often than they take samples. A worker that doesn't answer, or is of
-an earlier release, is missing in the sums.
+Workers are asked when somebody looks, and no more often than they take samples. A worker that doesn't answer is
+missing in the sums.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors.errors import ActorsError
-from actors.runtime.observe.history import STEP_S, STEPS, Place, Series
 from actors.web.dashboard.group import ClusterStatus
+from actors.web.dashboard.history import STEP_S, STEPS, Place, Series
 from actors.web.dashboard.rendering import count, rate, took
 from actors.web.problems import Problem
 from actors.web.workers import Limits, WorkerClient

@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any
 
 import msgspec
 
 from actors._core.keys import line_bounds, place_of
-from actors._core.outside import MALFORMED
-from actors.runtime.outbox.calls import EffectRecord
-from actors.runtime.quarantine.entries import Summary
+from actors._faust.app import App
+from actors.admin.parked.reader import LETTERS, Entry, What, entry_of
+from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
-from actors.web.host import Host
-from actors.web.panels import HeldLock, LockPanel
+from actors.web.panels import HeldLock, LockPanel, panels_of
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-T = TypeVar("T")
-What = Literal["message", "effect"]
 MAX_LINES = 100
 """So many lines, and so many locks, of a worker are shown; the others are counted."""
 MOST_LINES = 1_000
@@ -42,8 +38,6 @@ SLICE_KEYS = 250
 SLICE_BYTES = 4 * 1024 * 1024
 """How many keys and bytes are looked at before others get their turn."""
 ERROR_CHARS = 300
-UNREADABLE = "it can't be read: a newer release may have written it"
-_LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
 _TIMERS, _BY_WALL_CLOCK, _BY_STREAM_TIME = (b"n", b"o"), (b"w", b"x"), (b"s", b"t")
 _DUE_BYTES = slice(1, 9)
 
@@ -106,16 +100,6 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     is_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line as the store has it: `head` is its first value."""
-
-    what: What
-    key: bytes
-    head: bytes
-    waiting: int
-
-
 class _Look:
     """One look at the stores of a worker's tasks."""
 
@@ -149,7 +133,7 @@ class Looker:
         host: the app.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: App) -> None:
         self._host = host
         self._found = Waiting()
         self._good_until_s = 0.0
@@ -161,7 +145,7 @@ class Looker:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
                 self._found = await _look(
-                    self._host.panels, self._host.actor_service.tasks, time.time_ns() // 1_000_000
+                    panels_of(self._host), self._host.actor_service.tasks, time.time_ns() // 1_000_000
                 )
                 ended_s = time.monotonic()
                 self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)
@@ -194,20 +178,17 @@ async def _look(panels: Sequence[LockPanel], tasks: Sequence[Task], now_ms: int)
 
 async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], PartitionStore]) -> TaskWaiting:
     spec, parked, effects, retried = task.spec, 0, 0, 0
-    if spec.parked is not None:
-        async for line in _lines(looked, store_of(spec.parked.name), "message"):
-            message = _decoded(line, Summary)
-            parked += 1
-            looked.lines.append(_shown(task, line, message, None if message is None else message.parked_at_ms))
-    if spec.effects is not None:
-        async for line in _lines(looked, store_of(spec.effects.name), "effect"):
-            record = _decoded(line, EffectRecord)
-            if record is None or record.parked:
+    kinds: list[tuple[What, Store[Any, Any] | None]] = [("message", spec.parked), ("effect", spec.effects)]
+    for what, store in kinds:
+        if store is None:
+            continue
+        async for key, head, waiting in _lines(looked, store_of(store.name), what):
+            if head.is_parked:
                 parked += 1
-                looked.lines.append(_shown(task, line, record, None))
+                looked.lines.append(_shown(task, what, key, head, waiting))
             else:
                 effects += 1
-                retried += record.attempts > 0
+                retried += head.attempts > 0
     timers, next_ms, by_stream_time = await _timers(looked, spec, store_of)
     return TaskWaiting(
         actor=spec.name,
@@ -221,42 +202,35 @@ async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], Partitio
     )
 
 
-async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncIterator[_Line]:
-    """Return the lines of a store; from the end of one the next is found at once, however long it is."""
-    letter = _LETTERS[what]
+async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncIterator[tuple[bytes, Entry, int]]:
+    """Return key, first entry and length of lines; from the end of one the next is found at once."""
+    letter = LETTERS[what]
     start, end = letter, bytes([letter[0] + 1])
     for _ in range(MOST_LINES):
         first = next(iter(store.scan(start, end)), None)
         if first is None:
             return
-        key, _ = place_of(first[0])
+        key, sequence = place_of(first[0])
         _, start = line_bounds(letter, key)
         waiting = 0
         async for _ in looked.upto(MOST_IN_LINE, store.scan(first[0], start)):
             waiting += 1
-        yield _Line(what, key, first[1][METADATA_BYTES:], waiting)
+        yield key, entry_of(what, sequence, first[1][METADATA_BYTES:], first[1]), waiting
     looked.is_cut |= next(iter(store.scan(start, end)), None) is not None
 
 
-def _decoded(line: _Line, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(line.head, type=kind)
-    except MALFORMED:
-        return None
-
-
-def _shown(task: Task, line: _Line, head: Summary | EffectRecord | None, since_ms: int | None) -> ParkedLine:
-    error = UNREADABLE if head is None else " ".join((head.error or "").split())
+def _shown(task: Task, what: What, key: bytes, head: Entry, waiting: int) -> ParkedLine:
+    error = " ".join((head.error or "").split())
     return ParkedLine(
         actor=task.spec.name,
-        what=line.what,
+        what=what,
         partition=task.partition,
-        key=line.key,
-        has_key=not (isinstance(head, Summary) and not head.has_key),
-        waiting=line.waiting,
+        key=key,
+        has_key=head.has_key,
+        waiting=waiting,
         error=error if len(error) <= ERROR_CHARS else error[: ERROR_CHARS - 1] + "…",
-        attempts=0 if head is None else head.attempts,
-        since_ms=since_ms,
+        attempts=head.attempts,
+        since_ms=head.since_ms or None,
     )
 
 

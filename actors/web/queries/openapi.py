@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from actors._faust.app import App
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
-from actors.web.host import Host
 from actors.web.problems import CONTENT_TYPE, ProblemAnswer
 from actors.web.queries.answers import (
     AskAnswer,
@@ -24,7 +24,7 @@ from actors.web.queries.windows import WindowsAnswer
 Schema = dict[str, Any]
 
 
-def description(app: Host) -> Schema:
+def description(app: App) -> Schema:
     """Return the document."""
     held = [store for actor in app.actors.values() for store in actor.windows]
     windows = sorted(store.name for store in held if isinstance(store, WindowStore))
@@ -106,7 +106,7 @@ def _windows(stores: list[str]) -> Schema:
     }
 
 
-def _queries(app: Host) -> Schema:
+def _queries(app: App) -> Schema:
     key = _in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
     found: Schema = {}
     for name, definition in sorted(app.actors.items()):

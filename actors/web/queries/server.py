@@ -13,6 +13,7 @@ from aiohttp import web
 
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
+from actors._faust.app import App
 from actors.declare.values.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
@@ -29,7 +30,6 @@ from actors.web.access import Level, needs, protect
 from actors.web.access.guard import RESERVATION
 from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
 from actors.web.access.signature import HOP
-from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request
 from actors.web.queries import answers
 from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
@@ -76,7 +76,7 @@ class QueryRoutes:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
         self._codings: dict[str, StoreCoding] = {}
         self._windows: dict[str, WindowCoding | None] = {}
@@ -447,7 +447,7 @@ class QueryRoutes:
         return keys
 
 
-def mount(app: Host, web_app: web.Application) -> None:
+def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
         web_app[MOUNTED] = routes = QueryRoutes(app)

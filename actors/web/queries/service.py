@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-from actors._kafka.admin.control import ControlPlane
-from actors._kafka.admin.owners import KafkaOwners
-from actors._kafka.consume.membership import GroupSettings
+from actors._faust.app import App
+from actors._faust.extensions import StartingWorker
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
-from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
-from actors.runtime.worker import Worker
 from actors.web.access.tls import Hops
-from actors.web.host import Host
 from actors.web.problems import Problem, not_ready
 from actors.web.queries.routing import Directory, Router
 from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 from actors.web.workers import WorkerClient
 
 
-class Membership(Protocol):
-    """The worker as a member of the group."""
-
-    worker: str
-    address: str
-    group: str
-    group_settings: GroupSettings
-
-    def hops(self) -> Hops:
-        """Return how this worker asks others."""
-
-
 class QueryService:
     """The worker's readers and routers.
+
+    Args:
+        parts: the worker.
+        hops: how this worker asks others.
+        clock: the app's clock.
 
     Attributes:
         actors: the actors by name.
@@ -50,18 +38,9 @@ class QueryService:
         members: asks the coordinator for the members of the group: see `KafkaCopies.members`.
     """
 
-    def __init__(
-        self,
-        setup: Membership,
-        specs: Iterable[ActorSpec],
-        *,
-        worker: Worker,
-        standbys: Standbys,
-        control: ControlPlane,
-        owners: KafkaOwners,
-        clock: Clock,
-    ) -> None:
-        self.actors: Mapping[str, ActorSpec] = {spec.name: spec for spec in specs}
+    def __init__(self, parts: StartingWorker, hops: Hops, clock: Clock) -> None:
+        setup, task_of = parts.setup, parts.worker.task_of
+        self.actors: Mapping[str, ActorSpec] = {spec.name: spec for spec in parts.specs}
         self.stores: Mapping[str, ActorSpec] = {
             store.name: spec for spec in self.actors.values() for store in spec.stores
         }
@@ -72,15 +51,15 @@ class QueryService:
             renew_s=group.heartbeat_interval_ms / 1000,
             is_exclusive=group.instance_id is None,
         )
-        self._lease = ReadLease(control.confirms, settings)
-        self.workers = WorkerClient(setup.hops())
-        directory = Directory(owners.all, self.worker, lambda: owners.trouble)
-        reader = StateReader(worker.task_of, self._lease, clock)
+        self._lease = ReadLease(parts.control.confirms, settings)
+        self.workers = WorkerClient(hops)
+        directory = Directory(parts.owners.all, self.worker, lambda: parts.owners.trouble)
+        reader = StateReader(task_of, self._lease, clock)
         self.router = Router(reader, directory, self.workers)
-        kept = KafkaCopies(control, setup.group)
+        kept = KafkaCopies(parts.control, setup.group)
         self.members = kept.members
         self.standby_router = StandbyRouter(
-            StandbyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
+            StandbyReader(task_of, self._lease, clock, parts.standbys.stores_of, reader.pace),
             directory,
             self.workers,
             StandbyDirectory(kept.addresses),
@@ -101,13 +80,13 @@ class QueryService:
         await self._lease.close()
 
 
-def service_of(host: Host) -> QueryService:
+def service_of(host: App) -> QueryService:
     """Return what this process's worker answers with.
 
     Raises:
         Problem: 503, the worker is starting or stopping.
     """
-    service: QueryService | None = host.actor_service.queries
+    service: QueryService | None = host.extensions["web"].queries
     if service is None:
         raise not_ready("this worker is starting or stopping")
     return service

@@ -9,7 +9,6 @@ settings = Settings.read()
 app = App(
     settings.app,
     broker=";".join(f"kafka://{address}" for address in settings.brokers.split(",")),
-    processing_guarantee="exactly_once" if settings.exactly_once else "at_least_once",
     broker_commit_interval=settings.commit_s,
     broker_session_timeout=settings.session_s,
     broker_heartbeat_interval=min(1.0, settings.session_s / 3),

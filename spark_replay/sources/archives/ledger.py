@@ -38,7 +38,7 @@ class Ledger:
         asked_ms: A moment before that batch asked for the log's end, Unix milliseconds.
         starts: Of each partition the first offset that the archive covers.
         spans: Of each partition the spans of its batches; older ones are put together when there are many.
-        deletes: What `Topic.deletes` was when the last batch was read. Ledgers of earlier releases don't say it.
+        deletes: What `Topic.deletes` was when the last batch was read.
     """
 
     topic: str
@@ -47,7 +47,7 @@ class Ledger:
     asked_ms: int
     starts: tuple[int, ...]
     spans: tuple[tuple[Span, ...], ...]
-    deletes: bool = False
+    deletes: bool
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ def decode_ledger(text: str) -> Ledger:
                 )
                 for spans in raw["spans"]
             ),
-            deletes=raw.get("deletes") is True,
+            deletes=bool(raw["deletes"]),
         )
         _check(ledger)
     except MISSHAPEN as error:

@@ -102,7 +102,7 @@ class Site:
     ) -> View[str, int]:
         """A view of the app's store, with credentials and context as two of Faust's settings."""
         return View(
-            f"{self.name}-counts-changelog",
+            f"{self.name}--counts-changelog",
             broker=f"kafka://{self.brokers}",
             value_type=int,
             broker_credentials=faust.SASLCredentials(username=USER, password=password, mechanism=mechanism),

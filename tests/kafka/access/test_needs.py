@@ -63,7 +63,6 @@ class Site:
         environment = {
             "APP_NAME": name,
             "FEATURES": ",".join(features),
-            "GUARANTEE": "exactly_once",
             "CREATE_TOPICS": "no",
             "BROKER_USER": user,
             "BROKER_PASSWORD": PASSWORD,
@@ -182,7 +181,7 @@ async def test_all_features_run_with_what_the_table_has(site: Site) -> None:
     worker = site.worker("all", name, FEATURES)
     code, missing = await site.check(worker)
     assert (code, missing.count("it isn't there")) == (1, len(needs))
-    small = f"{name}-counts-changelog"
+    small = f"{name}--counts-changelog"
     await site.make(need for need in needs if need.name != small)
     own = next(need for need in needs if need.name == small)
     await site.make([replace(own, partitions=PARTITIONS, config={**own.config, "max.message.bytes": "70000"})])
@@ -195,20 +194,6 @@ async def test_all_features_run_with_what_the_table_has(site: Site) -> None:
     warned = [line for line in worker.log().splitlines() if "max.message.bytes=70000" in line]
     assert len(warned) == 2
     assert all(line[line.index("max.message") :].strip() in found for line in warned)
-
-
-@pytest.mark.nightly
-async def test_at_least_once_takes_no_transactional_ids(site: Site) -> None:
-    name = unique("once")
-    needs, wanted = needed(name, ["store"], processing_guarantee="at_least_once")
-    assert not any(one.is_prefix for one in wanted)
-    await site.make(needs)
-    await site.grant("once", wanted)
-    worker = site.worker("once", name, ["store"], GUARANTEE="at_least_once")
-    try:
-        await does_its_work(site, worker, name, ["store"])
-    finally:
-        worker.kill()
 
 
 @pytest.mark.nightly

@@ -122,7 +122,7 @@ async def test_a_worker_waits_for_a_permission_that_is_withdrawn_and_blames_no_m
         *((Operation.WRITE, Resource.TOPIC, topic) for topic in outputs),
         says=[isnt_allowed("Write", "topic", topic) for topic in outputs],
     )
-    changelogs = [f"{name}-{policy}-counts-changelog" for policy in ("stop", "park")]
+    changelogs = [f"{name}--{policy}-counts-changelog" for policy in ("stop", "park")]
     await site.waits_for(
         *((Operation.WRITE, Resource.TOPIC, topic) for topic in changelogs),
         (Operation.READ, Resource.TOPIC, f"{name}-skip-in"),

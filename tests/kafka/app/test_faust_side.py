@@ -6,8 +6,6 @@ import json
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -16,13 +14,10 @@ FAUSTS_OWN_CRASH = "Not in the middle of a transaction"
 that it hasn't begun, and ends the worker. The next worker reads those records again; actors are not concerned."""
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.nightly)])
-async def test_an_agent_consumes_what_an_actor_sends(brokers: str, tmp_path: Path, guarantee: str) -> None:
+async def test_an_agent_consumes_what_an_actor_sends(brokers: str, tmp_path: Path) -> None:
     name = unique("mixed")
     await make_topics(brokers, f"{name}-orders", f"{name}-accepted", f"{name}-totals")
-    worker = WorkerProcess(
-        "tests.kafka.apps.mixed_app", brokers, tmp_path / "data", APP_NAME=name, GUARANTEE=guarantee
-    ).start()
+    worker = WorkerProcess("tests.kafka.apps.mixed_app", brokers, tmp_path / "data", APP_NAME=name).start()
     try:
         await eventually(lambda: "owns" in worker.log(), what=worker.log)
         orders = [

@@ -17,7 +17,7 @@ from aiokafka.errors import PolicyViolationError
 from aiokafka.structs import TopicPartition
 
 from actors import ConfigurationError, View, ViewFailedError, ViewTimeoutError
-from actors._kafka.consume.views import KafkaTopicLogs
+from actors._kafka.consume.logs import KafkaLogs
 from actors.runtime.state.restore import LOOK_BACK
 from dev.kafka import Cluster
 from tests.kafka.helpers import (
@@ -55,14 +55,14 @@ async def topic(brokers: str) -> str:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each chunk of a restore had."""
     counts: list[int] = []
-    read = KafkaTopicLogs.read
+    read = KafkaLogs.read
 
     async def counting(self: Any, *args: Any) -> Any:
         async for records, reached in read(self, *args):
             counts.append(len(records))
             yield records, reached
 
-    monkeypatch.setattr(KafkaTopicLogs, "read", counting)
+    monkeypatch.setattr(KafkaLogs, "read", counting)
     return counts
 
 

@@ -37,7 +37,6 @@ if "REPLICATION" in os.environ:
 app = App(
     NAME,
     broker=os.environ["KAFKA_URL"],
-    processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
     **options,

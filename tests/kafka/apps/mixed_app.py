@@ -10,7 +10,6 @@ NAME = os.environ["APP_NAME"]
 app = App(
     NAME,
     broker=os.environ["KAFKA_URL"],
-    processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
     store=os.environ.get("TABLE_STORE", "memory://"),
     web_port=int(os.environ.get("WEB_PORT", "0")) or 6066,
 )

@@ -84,7 +84,6 @@ if "APP_NAME" in os.environ:
         os.environ["APP_NAME"],
         os.environ["FEATURES"].split(","),
         broker=os.environ["KAFKA_URL"],
-        processing_guarantee=os.environ["GUARANTEE"],
         create_topics=os.environ["CREATE_TOPICS"] == "yes",
         broker_credentials=faust.SASLCredentials(
             username=os.environ["BROKER_USER"],

@@ -17,7 +17,6 @@ NAME = os.environ["APP_NAME"]
 app = App(
     NAME,
     broker=os.environ["KAFKA_URL"],
-    processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
     consumer_group_instance_id=os.environ.get("INSTANCE_ID", ""),

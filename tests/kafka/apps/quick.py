@@ -9,7 +9,7 @@ NAME = os.environ["APP_NAME"]
 
 
 def quick_app(**options: Any) -> App:
-    """Make the app `NAME` on the test's broker, with its standbys and guarantee."""
+    """Make the app `NAME` on the test's broker, with its standbys."""
     return App(
         NAME,
         broker=os.environ["KAFKA_URL"],
@@ -18,6 +18,5 @@ def quick_app(**options: Any) -> App:
         broker_max_poll_records=50,
         broker_commit_interval=0.05,
         table_standby_replicas=int(os.environ.get("STANDBYS", "0")),
-        processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
         **options,
     )

@@ -331,8 +331,8 @@ def test_list_gives_stores_and_positions(running: Running) -> None:
 
 def test_a_folder_that_is_not_the_apps_is_one_line(running: Running, tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
-    other = foreign_folder(tmp_path / "other", {"app": "another", "format": 1})
-    newer = foreign_folder(tmp_path / "newer", {"app": running.name, "format": 99})
+    other = foreign_folder(tmp_path / "other", {"app": "another", "format": 1, "id": "1"})
+    newer = foreign_folder(tmp_path / "newer", {"app": running.name, "format": 99, "id": "1"})
     listed, got, exported = together(
         lambda: running.faust("state", "list", folder=nothing),
         lambda: running.faust("state", "get", "seen", "key-1", folder=other),
@@ -355,7 +355,7 @@ async def test_export_while_the_worker_runs_has_what_the_changelog_has(running: 
     assert last == {"store": "seen", "partitions": PARTITIONS, "keys": len(KEYS), "to": str(tmp_path)}
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["partition 0", "partition 1"]
     target, rows = exported(tmp_path)
-    changelog = await read_all(running.brokers, f"{running.name}-seen-changelog")
+    changelog = await read_all(running.brokers, f"{running.name}--seen-changelog")
     assert {(row["partition"], row["key"], row["value"]) for row in rows} == {
         (record.partition, record.key, record.value) for record in changelog
     }

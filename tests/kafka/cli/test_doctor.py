@@ -15,12 +15,12 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
-from actors._faust.doctor import brokers as broker_checks
-from actors._faust.doctor import offsets as offset_checks
-from actors._faust.doctor.examine import examine
-from actors._faust.doctor.report import Level, Result
 from actors._faust.setup import Setup
 from actors._faust.startup.needs import topic_needs
+from actors.cli.doctor import brokers as broker_checks
+from actors.cli.doctor import offsets as offset_checks
+from actors.cli.doctor.examine import examine
+from actors.cli.doctor.report import Level, Result
 from dev.kafka import Cluster
 from tests.certificates import Authority
 from tests.kafka import forked
@@ -65,7 +65,7 @@ async def test_an_app_whose_topics_are_as_they_should_be(brokers: str, tmp_path:
 async def test_topics_that_are_missing_or_differ(brokers: str, tmp_path: Path) -> None:
     name = unique("ill")
     setup = an_app(name, brokers, tmp_path)
-    await make_topics(brokers, f"{name}-counts-changelog", partitions=3, config={"cleanup.policy": "delete"})
+    await make_topics(brokers, f"{name}--counts-changelog", partitions=3, config={"cleanup.policy": "delete"})
     found = of(await examine(setup), "topics")
     assert [one.level for one in found if f"{name}-in isn't on the broker" in one.what] == [Level.ERROR]
     assert [one.level for one in found if f"{name}-out isn't on the broker" in one.what] == [Level.WARNING]
@@ -73,7 +73,7 @@ async def test_topics_that_are_missing_or_differ(brokers: str, tmp_path: Path) -
     assert not any("actors-owners isn't" in one.what for one in found), "workers make it"
     await make_topics(brokers, f"{name}-in")
     found = of(await examine(setup), "topics")
-    assert any(f"{name}-counts-changelog: 3 partitions, and not 2" in one.what for one in found)
+    assert any(f"{name}--counts-changelog: 3 partitions, and not 2" in one.what for one in found)
     assert all(one.remedy or "kafka-" in one.what for one in found)
 
 
@@ -82,7 +82,7 @@ async def test_a_changelog_of_windows_that_keeps_them_too_shortly(
 ) -> None:
     name = unique("short")
     setup = Setup(plan_app.make(name, 1, broker=f"kafka://{brokers}", datadir=str(tmp_path / "command")))
-    changelog = f"{name}-minutes-changelog"
+    changelog = f"{name}--minutes-changelog"
     kept_ms = setup.kept_ms()[changelog]
     await all_topics(setup, brokers, minutes_changelog={"retention.ms": str(kept_ms - 1)})
     (one,) = of(await examine(setup), "retention")

@@ -33,7 +33,7 @@ async def faust(brokers: str, name: str, program: int, *arguments: str) -> Compl
 
 
 async def has_counts(brokers: str, name: str) -> bool:
-    return {record.key for record in await read_all(brokers, f"{name}-counts-changelog")} == {b"a", b"b"}
+    return {record.key for record in await read_all(brokers, f"{name}--counts-changelog")} == {b"a", b"b"}
 
 
 def told(changes: list[Change]) -> list[tuple[Action, str]]:
@@ -53,7 +53,7 @@ async def configure(brokers: str, topic: str, **settings: str) -> None:
 async def test_from_the_first_deploy_to_a_program_that_lost_a_store(brokers: str, tmp_path: Path) -> None:
     name = unique("plan")
     at_first = await planned(brokers, name, 1)
-    missing = [f"{name}-in", f"{name}-counts-changelog", f"{name}-minutes-changelog", f"{name}-actors-owners"]
+    missing = [f"{name}-in", f"{name}--counts-changelog", f"{name}--minutes-changelog", f"{name}-actors-owners"]
     assert told(at_first) == [
         *((Action.CREATE, topic) for topic in missing),
         (Action.ADD, "counts"),
@@ -79,7 +79,7 @@ async def test_from_the_first_deploy_to_a_program_that_lost_a_store(brokers: str
 
     second = await planned(brokers, name, 2)
     assert told(second) == [
-        (Action.CREATE, f"{name}-extra-changelog"),
+        (Action.CREATE, f"{name}--extra-changelog"),
         (Action.CHANGE, "counts"),
         (Action.CHANGE, "minutes"),
         (Action.ADD, "extra"),
@@ -100,7 +100,7 @@ async def test_from_the_first_deploy_to_a_program_that_lost_a_store(brokers: str
     done = await faust(brokers, name, 3, "topics", "create")
     assert done.returncode == 1
     assert "so no topic was made" in done.stderr
-    assert await topic_id(brokers, f"{name}-extra-changelog") is None
+    assert await topic_id(brokers, f"{name}--extra-changelog") is None
 
 
 @pytest.mark.nightly
@@ -110,20 +110,20 @@ async def test_settings_partitions_and_a_changelog_that_was_deleted(brokers: str
     worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name, PROGRAM="1").start()
     await eventually(lambda: worker.log().count("owns") >= 2, what=worker.log)
     assert await asyncio.to_thread(worker.terminate) == 0
-    await configure(brokers, f"{name}-counts-changelog", cleanup_policy="compact", segment_ms="1000000")
+    await configure(brokers, f"{name}--counts-changelog", cleanup_policy="compact", segment_ms="1000000")
     drifted = await planned(brokers, name, 1)
-    assert told(drifted) == [(Action.CONFIGURE, f"{name}-counts-changelog")]
+    assert told(drifted) == [(Action.CONFIGURE, f"{name}--counts-changelog")]
     assert "segment.ms is 1000000, not " in drifted[0].text
     assert "kafka-configs.sh" in drifted[0].remedy
     assert exit_code(drifted) == 2
-    await configure(brokers, f"{name}-counts-changelog", cleanup_policy="delete")
-    assert (Action.REFUSE, f"{name}-counts-changelog") in told(await planned(brokers, name, 1))
+    await configure(brokers, f"{name}--counts-changelog", cleanup_policy="delete")
+    assert (Action.REFUSE, f"{name}--counts-changelog") in told(await planned(brokers, name, 1))
 
-    await delete(brokers, f"{name}-counts-changelog")
+    await delete(brokers, f"{name}--counts-changelog")
     lost = await planned(brokers, name, 1)
     assert told(lost) == [(Action.REFUSE, name)], "to begin without its state is an operator's choice"
     assert "was deleted" in lost[0].text
-    await make_topics(brokers, f"{name}-counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
+    await make_topics(brokers, f"{name}--counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
     changed = [change for change in await planned(brokers, name, 1) if change.kind == "topic"]
     assert "3 partitions, and not 2" in changed[0].text
     assert exit_code(changed) == 1

@@ -157,7 +157,7 @@ class Operator:
         return {name: None if one is None else one.offset for name, one in found.items()}
 
     async def ids(self) -> list[str | None]:
-        return [await topic_id(self.brokers, f"{self.name}-{store}-changelog") for store in STORES]
+        return [await topic_id(self.brokers, f"{self.name}--{store}-changelog") for store in STORES]
 
     async def held(self) -> dict[str, int]:
         """How many keys the changelogs hold."""
@@ -166,7 +166,7 @@ class Operator:
     async def state(self, store: str) -> dict[bytes, bytes]:
         """What the changelog holds."""
         found: dict[bytes, bytes] = {}
-        for record in await read_all(self.brokers, f"{self.name}-{store}-changelog"):
+        for record in await read_all(self.brokers, f"{self.name}--{store}-changelog"):
             if record.value is None:
                 found.pop(record.key, None)
             else:
@@ -218,7 +218,7 @@ async def test_on_top_of_the_state(operator: Operator) -> None:
 async def test_without_the_state(operator: Operator) -> None:
     ids, held = await operator.ids(), await operator.held()
     seen = await operator.reset("--to", "earliest", "--state", "delete")
-    assert seen["changelogs"] == [f"{operator.name}-{store}-changelog" for store in STORES]
+    assert seen["changelogs"] == [f"{operator.name}--{store}-changelog" for store in STORES]
     assert await operator.ids() == ids, "it was only looked at"
     await operator.reset("--to", "latest", "--state", "delete", "--yes")
     assert not set(await operator.ids()) & set(ids)

@@ -89,7 +89,7 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
         outputs = await read_all(brokers, f"{name}-out")
         assert len(outputs) == len(CASES) + 3
         assert {record.value for record in outputs} == {b"write"}
-        assert {record.value for record in await read_all(brokers, f"{name}-mine-changelog")} == {b"write"}
+        assert {record.value for record in await read_all(brokers, f"{name}--mine-changelog")} == {b"write"}
     finally:
         assert worker.terminate() == 0, worker.log()[-2000:]
 
@@ -120,18 +120,18 @@ async def test_an_input_topic_that_is_missing(brokers: str, tmp_path: Path) -> N
 async def test_a_changelog_that_deletes(brokers: str, tmp_path: Path) -> None:
     name = unique("bad")
     await make_topics(brokers, f"{name}-in")
-    await make_topics(brokers, f"{name}-mine-changelog", config={"cleanup.policy": "delete"})
+    await make_topics(brokers, f"{name}--mine-changelog", config={"cleanup.policy": "delete"})
     line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
-    assert f"topic {name}-mine-changelog has cleanup.policy=delete" in line
+    assert f"topic {name}--mine-changelog has cleanup.policy=delete" in line
     assert "--alter" in line
 
 
 async def test_a_changelog_with_other_partitions_than_the_input(brokers: str, tmp_path: Path) -> None:
     name = unique("bad")
     await make_topics(brokers, f"{name}-in")
-    await make_topics(brokers, f"{name}-mine-changelog", partitions=3, config={"cleanup.policy": "compact"})
+    await make_topics(brokers, f"{name}--mine-changelog", partitions=3, config={"cleanup.policy": "compact"})
     line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
-    assert f"topic {name}-mine-changelog has 3 partitions, its actor's input has 2" in line
+    assert f"topic {name}--mine-changelog has 3 partitions, its actor's input has 2" in line
 
 
 async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def some_transfers(first: int, count: int) -> list[tuple[str, object]]:
 async def balances(brokers: str, name: str) -> dict[str, dict]:
     """The fold of the changelog: what a restore would give."""
     found: dict[str, dict] = {}
-    for record in await read_all(brokers, f"{name}-account-changelog"):
+    for record in await read_all(brokers, f"{name}--account-changelog"):
         raw = record.value
         found[record.key.decode()] = orjson.loads(raw[4:] if raw.startswith(b"\x00v") else raw)
     return found

@@ -63,7 +63,7 @@ class Shop:
 
     async def outbox(self) -> Lines:
         """What the changelog leaves of the calls."""
-        records = await read_all(self.brokers, f"{self.name}-Till-effects-changelog")
+        records = await read_all(self.brokers, f"{self.name}--Till-effects-changelog")
         last = {record.key: record.value for record in records}
         return [json.loads(value) for _, value in sorted(last.items()) if value is not None]
 

@@ -93,7 +93,7 @@ async def test_a_kill_at_any_step_of_a_commit_changes_nothing(
 
 async def no_uncommitted_trace(brokers: str, name: str, folder: Path) -> None:
     """RocksDB holds a prefix of the committed changelog, nothing else."""
-    committed = await read_all(brokers, f"{name}-counts-changelog")
+    committed = await read_all(brokers, f"{name}--counts-changelog")
     data = DataFolder.open(folder / "v1" / "actors", app=name)
     try:
         for partition in data.partitions_on_disk("counts"):
@@ -193,34 +193,6 @@ async def test_a_paused_worker_that_wakes_up_changes_nothing(
     assert zombie.is_running()
 
 
-async def test_at_least_once_loses_nothing(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
-    name = await begin(brokers)
-    sent = records(1500)
-    environment = {
-        "APP_NAME": name,
-        "INSTANCE_ID": "one",
-        "GUARANTEE": "at_least_once",
-        "MAX_POLL_RECORDS": "20",
-    }
-    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", **environment)
-    workers.append(worker.start())
-    await send(brokers, f"{name}-in", sent[:1000], partitions=PARTITIONS)
-    await eventually(lambda: "owns" in worker.log())
-    worker.kill()
-    worker.start()
-    await send(brokers, f"{name}-in", sent[1000:], partitions=PARTITIONS)
-    wanted = collections.Counter(value for _, value in sent)
-
-    async def complete() -> bool:
-        values = [value.split(b":")[1] for found in (await echoed(brokers, name)).values() for value in found]
-        return set(values) >= set(wanted)
-
-    await eventually(complete, what="every input echoed at least once; " + worker.log()[-2000:])
-    assert worker.terminate() == 0
-    held = stored(tmp_path / "data", name)
-    assert all(held[key] >= len(values) for key, values in expected_echo(sent).items())
-
-
 async def test_records_stay_with_the_partition_of_their_key(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -230,6 +202,6 @@ async def test_records_stay_with_the_partition_of_their_key(
     workers.append(worker.start())
     await send(brokers, f"{name}-in", sent, partitions=PARTITIONS)
     await all_echoed(brokers, name, sent, worker)
-    for topic in (f"{name}-out", f"{name}-counts-changelog"):
+    for topic in (f"{name}-out", f"{name}--counts-changelog"):
         for record in await read_all(brokers, topic):
             assert record.partition == partition_for(record.key, PARTITIONS)

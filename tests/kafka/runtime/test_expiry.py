@@ -52,7 +52,7 @@ async def test_each_visit_is_given_out_once_whoever_is_killed(
     two.start()
 
     async def all_gone() -> bool:
-        last = {record.key: record.value for record in await read_all(brokers, f"{name}-Visitor-changelog")}
+        last = {record.key: record.value for record in await read_all(brokers, f"{name}--Visitor-changelog")}
         return len(last) == VISITORS and not any(last.values())
 
     await eventually(all_gone, what=lambda: one.log()[-2000:] + two.log()[-2000:])

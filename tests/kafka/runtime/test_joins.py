@@ -92,6 +92,6 @@ async def test_each_result_is_sent_once_whoever_is_killed(
     workers.append(again.start())
     await send(brokers, name, range(sent, sent + AT_ONCE), begin_ms)
     await all_of(sent + AT_ONCE)
-    config = await config_of(brokers, f"{name}-pairs-changelog")
+    config = await config_of(brokers, f"{name}--pairs-changelog")
     assert sorted(config["cleanup.policy"].split(",")) == ["compact", "delete"]
     assert int(config["retention.ms"]) == DAY_MS + 60_000

@@ -90,7 +90,7 @@ async def test_readers_get_exactly_what_was_committed_whoever_is_killed(
     await killed(brokers, name, folder, "ended", "1")
     worker = WorkerProcess(MODULE, brokers, folder, APP_NAME=name, INSTANCE_ID="one", PUBLISH="1")
     workers.append(worker.start())
-    changelog = f"{name}-counts-changelog"
+    changelog = f"{name}--counts-changelog"
     await eventually(lambda: ends_with(brokers, changelog, state_of(INPUTS)), what=worker.log)
     # One commit may have taken all of them.
     more = [(KEYS[0], b"0")]
@@ -117,7 +117,7 @@ async def test_what_is_published_outside_of_the_transaction_is_found(brokers: st
     """The damage that the check above is there for."""
     name = await begin(brokers)
     await killed(brokers, name, tmp_path / "data", "inside", "1", PLANT="outside")
-    assert await history(brokers, f"{name}-readers") != await history(brokers, f"{name}-counts-changelog")
+    assert await history(brokers, f"{name}-readers") != await history(brokers, f"{name}--counts-changelog")
 
 
 def published_by_hand(brokers: str, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -131,8 +131,8 @@ async def test_what_was_there_before_is_published_by_a_command(
     name = await begin(brokers)
     worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name)
     workers.append(worker.start())
-    await eventually(lambda: ends_with(brokers, f"{name}-counts-changelog", state_of(INPUTS)), what=worker.log)
-    changelog = await read_all(brokers, f"{name}-counts-changelog")
+    await eventually(lambda: ends_with(brokers, f"{name}--counts-changelog", state_of(INPUTS)), what=worker.log)
+    changelog = await read_all(brokers, f"{name}--counts-changelog")
 
     async def publish(**environment: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(published_by_hand, brokers, name, **environment)
@@ -151,7 +151,7 @@ async def test_what_was_there_before_is_published_by_a_command(
         "keys": len(state_of(INPUTS)),
     }
     assert await history(brokers, f"{name}-readers") == {key: [value] for key, value in state_of(INPUTS).items()}
-    assert await read_all(brokers, f"{name}-counts-changelog") == changelog
+    assert await read_all(brokers, f"{name}--counts-changelog") == changelog
     await overtaken_by_a_worker(brokers, name, monkeypatch)
     more = [(KEYS[0], b"3"), (KEYS[1], b"2")]
     await send(brokers, f"{name}-in", more)
@@ -176,7 +176,7 @@ async def overtaken_by_a_worker(brokers: str, name: str, patch: pytest.MonkeyPat
         receipts = await write(self, identity, batches)
         other = setup.writer("other")
         await other.fence()
-        await other.end_transaction_of(setup.former_id("count", batches[0].partition))
+        await other.end_transaction_of(setup.command_id("count", batches[0].partition))
         await other.close()
         return receipts
 

@@ -140,14 +140,14 @@ async def test_payments_are_counted_once_by_their_order_although_workers_are_kil
         done = await asyncio.to_thread(forked.faust, *arguments, environment=environment)
         rows = {(row["actor"], row["topic"], row["partition"]): row["lag"] for row in json.loads(done.stdout)}
         wanted = [(f"{name}-payments-repartition", f"{name}-payments")]
-        wanted.append(("add_up", f"{name}-add_up-{name}-payments-repartition"))
+        wanted.append(("add_up", f"{name}--add_up-{name}-payments-repartition"))
         assert sorted(rows) == sorted((*one, partition) for one in wanted for partition in range(PARTITIONS))
         return set(rows.values()) == {0}
 
     await eventually(is_at_its_end, what=third.log)
 
     async def is_purged() -> bool:
-        return not await read_all(brokers, f"{name}-add_up-{name}-payments-repartition")
+        return not await read_all(brokers, f"{name}--add_up-{name}-payments-repartition")
 
     await eventually(is_purged, what=third.log)
 
@@ -222,7 +222,7 @@ async def test_a_topic_is_read_by_two_keys_beside_inputs_with_other_numbers_of_p
     await has_each_key_once(brokers, name, sent)
     async with producing(brokers) as producer:
         for actor, partitions in (("join_orders", 4), ("join_customers", 3)):
-            topic = f"{name}-{actor}-{name}-payments-repartition"
+            topic = f"{name}--{actor}-{name}-payments-repartition"
             assert len(await producer.partitions_for(topic)) == partitions
 
 
@@ -256,7 +256,7 @@ async def test_more_partitions_are_forwarded_too_and_a_deleted_topic_of_new_keys
     await eventually(lambda: is_counted([1, 1], [2, 2]), what=first.log)
     assert first.terminate() == 0
 
-    repartition = f"{name}-add_up-{name}-payments-repartition"
+    repartition = f"{name}--add_up-{name}-payments-repartition"
     await delete(brokers, repartition)
     second = worker()
     await eventually(lambda: "was re-created" in second.log() and repartition in second.log(), what=second.log)
@@ -273,7 +273,7 @@ async def test_what_is_parked_holds_the_number_of_partitions_and_can_be_given_up
     brokers: str, tmp_path: Path
 ) -> None:
     name = unique("rekey")
-    topic, changelog = f"{name}-payments", f"{name}-{name}-payments-repartition-parked-changelog"
+    topic, changelog = f"{name}-payments", f"{name}--{name}-payments-repartition-parked-changelog"
     await make_topics(brokers, topic, f"{name}-out", partitions=PARTITIONS)
     environment = {"APP_NAME": name, "PARKS": "1"}
     worker = WorkerProcess("tests.kafka.apps.rekey_app", brokers, tmp_path / "data", **environment).start()
@@ -328,7 +328,7 @@ async def test_two_apps_whose_names_make_one_topic_do_not_share_it(
     await eventually(lambda: "actor eu-count owns" in first.log(), what=first.log)
     second = start(f"{name}-eu", "count")
     assert second.wait() != 0
-    shared = f"{name}-eu-count-{name}-sales-repartition"
+    shared = f"{name}--eu-count-{name}-sales-repartition"
     assert f"topic {shared} is what actor count of app {name}-eu reads by another key" in second.log()
     assert f"actor eu-count of app {name} too" in second.log()
     assert first.terminate() == 0

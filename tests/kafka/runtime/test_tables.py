@@ -107,13 +107,12 @@ async def test_each_order_meets_the_row_of_its_time_once(
     assert await enriched(brokers, name) == expected
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.nightly)])
 async def test_the_last_result_of_a_join_is_that_of_both_tables(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess], guarantee: str
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
     name, now_ms = unique("tables"), int(time.time() * 1000) - 600_000
     await make(brokers, name)
-    worker = worker_of(brokers, tmp_path / "one", name, GUARANTEE=guarantee)
+    worker = worker_of(brokers, tmp_path / "one", name)
     workers.append(worker.start())
     await eventually(lambda: "owns" in worker.log(), what=worker.log)
     held: dict[tuple[str, bytes], int | None] = {}

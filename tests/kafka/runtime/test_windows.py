@@ -106,7 +106,7 @@ async def test_each_final_is_sent_once_whoever_is_killed(
     workers.append(again.start())
     await order(brokers, name, range(WINDOWS, WINDOWS + 1), begin_ms)
     await all_of(WINDOWS + 1)
-    config = await config_of(brokers, f"{name}-sales-changelog")
+    config = await config_of(brokers, f"{name}--sales-changelog")
     assert sorted(config["cleanup.policy"].split(",")) == ["compact", "delete"]
     assert int(config["retention.ms"]) == RETENTION_MS
 
@@ -123,10 +123,10 @@ async def test_a_changelog_with_other_settings_is_refused_with_the_command(
 ) -> None:
     name = unique("windows")
     await make_topics(brokers, f"{name}-in", f"{name}-out")
-    await make_topics(brokers, f"{name}-sales-changelog", config=config)
+    await make_topics(brokers, f"{name}--sales-changelog", config=config)
     worker = WorkerProcess(MODULE, brokers, tmp_path / "one", APP_NAME=name)
     workers.append(worker.start())
-    command = f"--alter --topic {name}-sales-changelog --add-config {mended}".replace("\\", "")
+    command = f"--alter --topic {name}--sales-changelog --add-config {mended}".replace("\\", "")
     await eventually(lambda: command in worker.log(), what=worker.log)
     await eventually(lambda: not worker.is_running(), what=worker.log)
 

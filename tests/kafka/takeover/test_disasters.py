@@ -71,7 +71,7 @@ class Operator:
 
     @property
     def changelog(self) -> str:
-        return f"{self.name}-{STORE}-changelog"
+        return f"{self.name}--{STORE}-changelog"
 
     async def make(self, *kinds: str) -> None:
         await make_topics(self.brokers, *(f"{self.name}-{kind}" for kind in kinds or ("in", "out")))

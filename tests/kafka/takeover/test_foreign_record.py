@@ -27,7 +27,7 @@ async def validated(brokers: str, changelog: str, folder: Path) -> tuple[int, di
 async def test_a_record_behind_the_last_commit_is_found_and_refused(brokers: str, tmp_path: Path) -> None:
     name, folder = unique("foreign"), tmp_path / "data"
     await make_topics(brokers, f"{name}-in", f"{name}-plain", f"{name}-out", partitions=1)
-    changelog = f"{name}-kept-changelog"
+    changelog = f"{name}--kept-changelog"
     worker = WorkerProcess(MODULE, brokers, folder, APP_NAME=name).start()
     await eventually(lambda: "actor keep owns" in worker.log(), deadline_s=60, what=worker.log)
     await send(brokers, f"{name}-in", [(b"key-%d" % number, b'"%d"' % number) for number in range(4)], partitions=1)

@@ -31,7 +31,6 @@ def settings_of(group: str) -> GroupSettings:
         session_timeout_ms=6000,
         heartbeat_interval_ms=300,
         rebalance_timeout_ms=10_000,
-        isolation_level="read_committed",
         fetch_bytes=1_000_000,
         max_poll_records=None,
     )

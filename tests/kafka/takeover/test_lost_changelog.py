@@ -54,7 +54,7 @@ async def test_what_a_changelog_lost_is_in_the_store_until_somebody_chooses(tmp_
     with Cluster.up(tmp_path / "kafka") as cluster:
         brokers, name = cluster.bootstrap, unique("lost")
         await make_topics(brokers, f"{name}-in", f"{name}-plain", f"{name}-out", partitions=1)
-        changelog, folder = f"{name}-kept-changelog", tmp_path / "data"
+        changelog, folder = f"{name}--kept-changelog", tmp_path / "data"
         worker = WorkerProcess(MODULE, brokers, folder, APP_NAME=name).start()
         await eventually(lambda: "actor keep owns" in worker.log(), deadline_s=60, what=worker.log)
         for number in range(4):

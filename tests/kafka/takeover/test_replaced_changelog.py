@@ -85,7 +85,7 @@ class Keys:
 async def new_app(brokers: str) -> tuple[Keys, str]:
     name = unique("once")
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=PARTITIONS)
-    return Keys(brokers, name), f"{name}-seen-changelog"
+    return Keys(brokers, name), f"{name}--seen-changelog"
 
 
 async def says(worker: WorkerProcess, *texts: str, times: int = 1) -> None:

@@ -21,16 +21,16 @@ async def begin(brokers: str) -> str:
     """An app with so many records in its changelog."""
     name = unique("progress")
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=1)
-    await make_topics(brokers, f"{name}-counts-changelog", partitions=1, config={"cleanup.policy": "compact"})
+    await make_topics(brokers, f"{name}--counts-changelog", partitions=1, config={"cleanup.policy": "compact"})
     async with producing(brokers, max_batch_size=900_000) as producer:
         batch, sent = producer.create_batch(), []
         for number in range(RECORDS):
             record = {"key": b"k%d" % number, "value": b"1", "timestamp": None}
             if batch.append(**record) is None:
-                sent.append(await producer.send_batch(batch, f"{name}-counts-changelog", partition=0))
+                sent.append(await producer.send_batch(batch, f"{name}--counts-changelog", partition=0))
                 batch = producer.create_batch()
                 batch.append(**record)
-        sent.append(await producer.send_batch(batch, f"{name}-counts-changelog", partition=0))
+        sent.append(await producer.send_batch(batch, f"{name}--counts-changelog", partition=0))
         await asyncio.gather(*sent)
     return name
 
@@ -43,7 +43,7 @@ async def open_transaction(brokers: str, *names: str) -> AsyncIterator[None]:
     try:
         async with producer.transaction():
             for name in names:
-                await producer.send_and_wait(f"{name}-counts-changelog", b"2", b"k0", partition=0)
+                await producer.send_and_wait(f"{name}--counts-changelog", b"2", b"k0", partition=0)
             yield
     finally:
         await producer.stop()

@@ -228,7 +228,7 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
                 await witness.put_until_answered(
                     test.session, test.urls[:1], Question("key", f"/actors/counts/{key}", (key,))
                 )
-    changelog = changelog_of(await read_all(farm.brokers, f"{farm.name}-counts-changelog"))
+    changelog = changelog_of(await read_all(farm.brokers, f"{farm.name}--counts-changelog"))
     wrong = witness.wrong + [text for answer in witness.answers for text in changelog.contradictions(answer)]
     print(f"right {witness.right}, refused {witness.refused}, unreached {witness.unreached}", sorted(witness.reasons))
     print(dict(witness.kinds), f"sent {sum(witness.sent.values())}")

@@ -13,7 +13,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.produce import writer
 from actors._kafka.produce.failures import PartsFailedError, ProducerOverError
-from actors._kafka.produce.writer import BatchWriter, TransactionWriter
+from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.transaction_requests import OffsetsRequest
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TopicPartition
@@ -83,12 +83,12 @@ def records_before_offsets(patch: Patch, world: World) -> None:
 
 def requests_sent_again(patch: Patch, world: World) -> None:
     """A transactional request is sent again after a transport error, with the same epoch."""
-    ask = BatchWriter._ask
+    ask = TransactionWriter._ask
 
-    async def again(self: BatchWriter, place: Any, request: Any, code_of: Any, **_: bool) -> Any:
+    async def again(self: TransactionWriter, place: Any, request: Any, code_of: Any, **_: bool) -> Any:
         return await ask(self, place, request, code_of, may_repeat=True)
 
-    patch.setattr(BatchWriter, "_ask", again)
+    patch.setattr(TransactionWriter, "_ask", again)
 
 
 Write = Callable[[TransactionWriter, Identity, Sequence[CommitBatch]], Awaitable[Sequence[CommitReceipt]]]
@@ -215,11 +215,6 @@ def open_claims_unawaited(patch: Patch, world: World) -> None:
         """Look at no claim."""
 
     patch.setattr(former_owners, "settle_claims", nothing)
-
-
-def earlier_release_unfenced(patch: Patch, world: World) -> None:
-    """The transactional id that a task had in earlier releases isn't fenced."""
-    world.former_id = None
 
 
 def doubt_left_to_tasks(patch: Patch, world: World) -> None:

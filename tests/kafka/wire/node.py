@@ -37,7 +37,6 @@ class Node:
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=300,
             rebalance_timeout_ms=rebalance_ms,
-            isolation_level="read_committed",
             fetch_bytes=1_000_000,
             max_poll_records=None,
         )

@@ -7,14 +7,13 @@ again, and finds out what was committed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 
 import pytest
 
 from actors._kafka.produce import writer
-from tests.kafka.helpers import eventually, read_all
+from tests.kafka.helpers import eventually
 from tests.kafka.wire.proxy import TRANSACTIONAL, TRANSACTIONAL_1, Action, Api, refused, swallow_request
-from tests.kafka.wire.world import KEYS, World
+from tests.kafka.wire.world import World
 
 NOT_LEADER = 6
 NOT_COORDINATOR = 16
@@ -135,77 +134,3 @@ async def said(caplog: pytest.LogCaptureFixture, *parts: str) -> str:
 
     await eventually(lambda: bool(found()), what=lambda: f"{parts} in {caplog.messages}")
     return found()[0]
-
-
-LEADER_WAITS = {
-    3: "UNKNOWN_TOPIC_OR_PARTITION",
-    5: "LEADER_NOT_AVAILABLE",
-    6: "NOT_LEADER_OR_FOLLOWER",
-    7: "REQUEST_TIMED_OUT",
-    19: "NOT_ENOUGH_REPLICAS",
-    20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    56: "KAFKA_STORAGE_ERROR",
-    89: "THROTTLING_QUOTA_EXCEEDED",
-}
-PRODUCER_LOST = {
-    45: "OUT_OF_ORDER_SEQUENCE_NUMBER",
-    47: "INVALID_PRODUCER_EPOCH",
-    59: "UNKNOWN_PRODUCER_ID",
-}
-COORDINATOR_WAITS = {code: ASKS_FOR_TIME[code] for code in OF_COORDINATORS_ONLY}
-OFFSETS_REFUSED = {
-    3: "UNKNOWN_TOPIC_OR_PARTITION",
-    ILLEGAL_GENERATION: "ILLEGAL_GENERATION",
-    25: "UNKNOWN_MEMBER_ID",
-    27: "REBALANCE_IN_PROGRESS",
-    29: "TOPIC_AUTHORIZATION_FAILED",
-    30: "GROUP_AUTHORIZATION_FAILED",
-}
-
-
-@pytest.mark.parametrize(
-    ("api", "ask_for_time", "ask_for_a_takeover"),
-    [
-        (Api.PRODUCE, LEADER_WAITS, PRODUCER_LOST),
-        (Api.OFFSET_COMMIT, COORDINATOR_WAITS, OFFSETS_REFUSED),
-        # A broker that gets no block of producer ids from the controller.
-        (Api.INIT_PRODUCER_ID, (), (14, 15)),
-    ],
-    ids=lambda one: getattr(one, "name", None),
-)
-async def test_an_answer_at_a_step_of_an_at_least_once_commit(
-    world: World, api: Api, ask_for_time: Collection[int], ask_for_a_takeover: Collection[int]
-) -> None:
-    """Only answers that a request without a transaction may get. What was appended before the fault is repeated."""
-    world.is_exactly_once = False
-    owner = await world.sole_owner(1)
-    owner.feed.allow(None)
-    await owner.did(1)
-    for code in (*ask_for_time, *ask_for_a_takeover):
-        epoch, rule = owner.running.epoch, world.proxy.on(api, refused(code), client=owner.producer)
-        if api is Api.INIT_PRODUCER_ID:
-            world.proxy.on(Api.OFFSET_COMMIT, refused(ILLEGAL_GENERATION), client=owner.producer)
-        await world.add_inputs(1)
-        owner.feed.allow(None)
-        await owner.did(len(world.inputs))
-        assert (rule.hits, owner.running.epoch > epoch) == (1, code in ask_for_a_takeover), f"code {code}"
-        assert owner.running.halted_by is None
-    assert await lost(world) == []
-
-
-async def lost(world: World) -> list[str]:
-    """What is wrong at least once: inputs without an echo, or whose state the changelog lacks."""
-    echoes = await read_all(world.brokers, world.out)
-    state = {record.key: record.value.decode() for record in await read_all(world.brokers, world.changelog)}
-    found = []
-    for key in KEYS:
-        wanted = {record.offset for record in world.inputs if record.key == key}
-        echoed = {offset for record in echoes if record.key == key for offset in _offsets(record.value.decode())}
-        stored = _offsets(state.get(key, ""))
-        if not (wanted == echoed == stored):
-            found.append(f"key {key!r}: inputs {wanted}, echoes of {echoed}, state of {stored}")
-    return found
-
-
-def _offsets(chain: str) -> set[int]:
-    return {int(link.rstrip("abcdefghijklmnopqrstuvwxyz")) for link in chain.split()}

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from aiokafka.errors import ProducerFenced
-from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.task.lifecycle import State
-from actors._kafka.admin.owners import write_owners
-from actors._kafka.connection import Connection
 from tests.kafka.helpers import eventually, producing, read_all
 from tests.kafka.wire import damage
 from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without
 from tests.kafka.wire.proxy import Api, Exchange, Gate, Hold, answered, forward, lose_request, swallow_request
-from tests.kafka.wire.world import ACTOR, PROGRESS_S, World
+from tests.kafka.wire.world import PROGRESS_S, World
 
 COORDINATOR_LOAD_IN_PROGRESS = 14
 COORDINATOR_NOT_AVAILABLE = 15
@@ -255,38 +250,6 @@ async def test_an_owner_that_died_before_its_claim_is_found(
     world.proxy.on(None, lose_request, client="c-", times=None)
     await short.leave()
     await assert_quick_takeover(world, removed)
-
-
-@with_and_without(damage.earlier_release_unfenced)
-async def test_an_owner_of_an_earlier_release_is_fenced(
-    world: World, monkeypatch: Patch, removed: Damage | None
-) -> None:
-    """It had a transactional id for each task, and committed offsets as nobody: no coordinator would refuse them."""
-    remove(removed, monkeypatch, world)
-    first = await world.sole_owner(2)
-    first.feed.allow(None)
-    await first.did(2)
-    record = first.running.context.claimed
-    assert record is not None
-    await first.stop()
-    connection = Connection((world.brokers,), client_id="earlier")
-    await write_owners(connection, world.registry, [replace(record, transactional_id="", member_id="")])
-    await world.add_inputs(2)
-    async with producing(world.brokers, transactional_id=f"{world.name}:{ACTOR}:0") as zombie:
-        owner = await world.owner("b", (await world.member()).identity).start(limit=0)
-        await owner.runs()
-        await zombie.begin_transaction()
-        found = ["the former owner committed"]
-        try:
-            await zombie.send_and_wait(world.out, b"0z", b"a", partition=0)
-            await zombie.send_offsets_to_transaction({KafkaPartition(world.input, 0): 3}, world.group)
-            await zombie.commit_transaction()
-        except ProducerFenced:
-            found = []
-    assert_damage(found, removed)
-    if removed is None:
-        owner.feed.allow(None)
-        assert await world.damage(owner) == []
 
 
 @with_and_without(damage.end_of_the_living)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from aiokafka.protocol.admin import ApiVersionResponse_v0, ApiVersionResponse_v1
 
-from actors._faust.doctor.examine import examine
-from actors._faust.doctor.report import Level
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import UPGRADE, ControlPlane
 from actors._kafka.connection import Connection
+from actors.cli.doctor.examine import examine
+from actors.cli.doctor.report import Level
 from actors.errors import ConfigurationError
 from tests.kafka.apps import needs_app
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique

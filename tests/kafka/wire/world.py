@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
@@ -27,8 +27,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.ordered import OrderedWriter
-from actors._kafka.produce.writer import BatchWriter, TransactionWriter
+from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.committer import Committer, Membership
@@ -241,13 +240,11 @@ class World:
         self.name = unique("wire")
         self.group = f"{self.name}-actors"
         self.input, self.out = f"{self.name}-in", f"{self.name}-out"
-        self.changelog, self.registry = f"{self.name}-{STORE}-changelog", f"{self.name}-actors-owners"
+        self.changelog, self.registry = f"{self.name}--{STORE}-changelog", f"{self.name}-actors-owners"
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
-        self.is_exactly_once = True
         self.transactional_id: str | None = None
-        self.former_id: Callable[[str, int], str] | None = lambda actor, partition: f"{self.name}:{actor}:{partition}"
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self.transaction_timeout_ms = int(COMMIT_DEADLINE_S * 1000) + 10_000
         self._changelog_id = ""
@@ -309,21 +306,16 @@ class World:
         """The transactional id of an owner: its own, unless all have one."""
         return self.transactional_id or f"{self.name}:worker:w-{owner}"
 
-    def writer(self, connection: Connection) -> BatchWriter:
-        common: dict[str, Any] = {
-            "connection": connection,
-            "group": self.group,
-            "batch_bytes": lambda topic: MAX_RECORD_BYTES,
-            "compression": None,
-            "commit_deadline_s": self.commit_deadline_s,
-        }
-        if not self.is_exactly_once:
-            return OrderedWriter(**common)
+    def writer(self, connection: Connection) -> TransactionWriter:
         return TransactionWriter(
+            connection=connection,
+            group=self.group,
             transactional_id=self.id_of(connection.client_id),
             transaction_timeout_ms=self.transaction_timeout_ms,
+            batch_bytes=lambda topic: MAX_RECORD_BYTES,
+            compression=None,
+            commit_deadline_s=self.commit_deadline_s,
             if_shared=if_copied("/data/copy"),
-            **common,
         )
 
     def services(self, connection: Connection, control: ControlPlane, stores: Any, sink: Any) -> TaskServices:
@@ -339,7 +331,6 @@ class World:
             clock=clock,
             resolve_output=lambda topic: OutputTopic(topic, str.encode, str.encode, MAX_RECORD_BYTES),
             encode_owner=lambda record: encode_owner(self.registry, record),
-            former_id=self.former_id if self.is_exactly_once else None,
         )
 
     def settings(self, worker: str) -> TaskSettings:
@@ -348,16 +339,11 @@ class World:
             address="",
             # Each record is a transaction of its own.
             policy=CommitPolicy(interval_s=0.0, max_bytes=1 << 30),
-            rules=StartRules(
-                ResetPolicy.EARLIEST,
-                exactly_once=self.is_exactly_once,
-                allow_reprocessing=False,
-                allow_lost_input=False,
-            ),
+            rules=StartRules(ResetPolicy.EARLIEST, allow_reprocessing=False, allow_lost_input=False),
             backoff=Backoff(),
             queue_records=1000,
             checkpoint_refresh_s=3600.0,
-            transactional_id=self.id_of(worker) if self.is_exactly_once else "",
+            transactional_id=self.id_of(worker),
         )
 
     def spec(self, owner: str) -> ActorSpec:

@@ -74,7 +74,6 @@ class Group(GroupOffsets):
         generation: goes up with every rebalance.
         is_moving: refuses everything while it is true, as a coordinator does that loads its state.
         on_change: called with ("joins", "returns", "leaves" or "expires", the client) of each member.
-        on_commit: called with every offset that a member commits outside of a transaction.
     """
 
     def __init__(self, name: str, *, rebalance_s: float, appended: Callable[[], int]) -> None:
@@ -83,7 +82,6 @@ class Group(GroupOffsets):
         self.generation = 0
         self.is_moving = False
         self.on_change: list[Callable[[str, str], None]] = []
-        self.on_commit: list[Callable[[TopicPartition, Committed], None]] = []
         self._rebalance_s = rebalance_s
         self._members: dict[str, _Member] = {}
         self._leader = ""
@@ -203,15 +201,6 @@ class Group(GroupOffsets):
         """Return the committed offset; one of a transaction without its marker is not."""
         self._check_available()
         return super().committed(source)
-
-    def commit(self, member_id: str, generation: int, source: TopicPartition, committed: Committed) -> None:
-        """Commit an offset outside of a transaction, as a member."""
-        self._touch(self._checked(member_id, generation))
-        if self.state is GroupState.COMPLETING:
-            raise RebalanceInProgressError(self.name)
-        super().commit(member_id, generation, source, committed)
-        for observe in self.on_commit:
-            observe(source, committed)
 
     def set_offset(self, source: TopicPartition, offset: int) -> None:
         """Commit an offset as an operator's tool does.

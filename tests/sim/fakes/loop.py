@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from actors.replay.virtual_time import complete
+from actors.runtime.virtual_time import complete
 from actors.testing.fakes import processes
 from actors.testing.fakes.processes import ProcessLoop
 

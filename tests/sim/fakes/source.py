@@ -44,7 +44,6 @@ class FakeGroupSettings:
 
     client: str
     instance_id: str | None = None
-    reads_committed: bool = True
     keeps: bool = True
     transactional_id: str | None = None
     session_s: float = 6.0
@@ -151,7 +150,7 @@ class FakeSource:
         try:
             settings = self._settings
             ids = {source: self._topic_ids.get(source, "") for source in asked}
-            function = partial(self._cluster.poll, committed=settings.reads_committed, ids=ids)
+            function = partial(self._cluster.poll, ids=ids)
             found = await self._network.ask(POLL, function, asked, settings.max_poll_records, timeout_s)
         except OffsetOutOfRangeError as error:
             self._events.lost(error.partition, f"the input doesn't have offset {error.offset} any more")
@@ -211,8 +210,7 @@ class FakeSource:
 
     def stable_offset(self, source: TopicPartition) -> int | None:
         """See `actors.ports.TaskSink.stable_offset`."""
-        log = self._cluster.log(source)
-        return log.last_stable if self._settings.reads_committed else log.end
+        return self._cluster.log(source).last_stable
 
     def check(self) -> None:
         """See `actors.ports.Source.check`."""

@@ -297,3 +297,8 @@ def count_side_by_side_after_the_commit(patch: Patch) -> None:
             self.time._finished = finished
 
     patch.setattr(TaskProcessor, "_freeze", freeze)
+
+
+def commit_with_each_look(patch: Patch) -> None:
+    """What a look says is committed, whether or not a time moved."""
+    patch.setattr(TaskTime, "is_dirty", property(lambda self: self._told))

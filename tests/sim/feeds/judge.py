@@ -24,7 +24,6 @@ from tests.sim.feeds.program import (
     RESULTS,
     Event,
     Found,
-    Shape,
     Total,
     entry,
 )
@@ -36,16 +35,21 @@ class Judge:
 
     Attributes:
         last_id, last_ms: of the record that ends all windows but its own.
+        commits: how many transactions have ended, and offsets were committed outside of one: with nothing in them, too.
     """
 
     def __init__(self, world: FeedWorld, counted: Counter[str]) -> None:
         self.world, self.notes, self.counted = world, world.audit, counted
-        self.last_id, self.last_ms = -1, 10**15
+        self.last_id, self.last_ms, self.commits = -1, 10**15, 0
         self._reached: list[tuple[float, int]] = []
         self._offsets: dict[TopicPartition, Committed] = {}
         group = world.cluster.group
         group.complete = self._completing(group.complete)  # type: ignore[method-assign]
-        group.on_commit.append(self._committed)
+        group.on_commit.append(self._count)
+        world.cluster.transactions.on_decision.append(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.commits += 1
 
     @property
     def sources(self) -> list[TopicPartition]:
@@ -107,9 +111,6 @@ class Judge:
         written_s = {tuple(source): self.world.cluster.log(source).written_s for source in self.sources}
         clock_s = None if shape.idle_ms is None else self._clock_s
         promise = Promise(reads, written_s, self._reached, clock_s=clock_s)  # type: ignore[arg-type]
-        if not shape.is_exactly_once:
-            yield from self._doubled_differences(promise, reads)
-            return
         by_id = {read.id: read for read in reads}
         late = self._late(reads)
         second_late = [msgspec.json.decode(record.value, type=Found | Event) for record in self._records(LATE_SECOND)]
@@ -149,34 +150,6 @@ class Judge:
             self.counted["waited in vain"] += 1
         elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):
             yield f"late: {read}, which no earlier record and no silence of its source allows"
-
-    def _doubled_differences(self, promise: Promise, reads: list[Read]) -> Iterator[str]:
-        """Say what is missing at least once: what is handled again may be late, and is sent again."""
-        shape, by_id = self.world.shape, {read.id: read for read in reads}
-        results = [msgspec.json.decode(record.value, type=Found) for record in self._records(FIRST)]
-        sent = {(one.user, one.from_ms, one.to_ms, tuple(_once(one.ids, shape))) for one in results}
-        handled = {number for one in results for number in one.ids}
-        late = {msgspec.json.decode(record.value, type=Event).id for record in self._records(LATE)} - handled
-        firsts = [read for read in reads if read.topic != NOTES and read.id not in late]
-        for read in reads:
-            yield from self._wrongly_late(promise, read, reads, is_late=read.id in late)
-        for user, wanted in first_stage(shape, firsts).items():
-            own = [read for read in promise.records if read.user == user and read.topic != NOTES]
-            if any(promise.allows(read, read.at_ms + shape.grace_ms) for read in own if read.id != self.last_id):
-                self.counted["users left out"] += 1
-                continue
-            for result in wanted.keys() - sent:
-                if self._is_over(result):
-                    yield f"first stage lacks {result}"
-            self.counted["results"] += len(wanted)
-        totals = [msgspec.json.decode(record.value, type=Total) for record in self._records(RESULTS)]
-        counted = {tuple(one) for total in totals for one in total.entries}
-        for one in results:
-            is_last = one.to_ms + 2 * shape.second_ms + 2 * shape.span_ms > self.last_ms or self.last_id in one.ids
-            # A timer of a record that came after a silence may be due before it was set.
-            is_allowed = shape.kind == "timers" and promise.allows(by_id[one.ids[0]], one.from_ms)
-            if tuple(entry(one)) not in counted and not is_last and not is_allowed:
-                yield f"second stage lacks {one}"
 
     def _late(self, reads: list[Read]) -> set[int]:
         """Return which records were late for the first stage."""
@@ -274,8 +247,3 @@ class Judge:
 def _is_readable(record: Any) -> bool:
     transaction: Transaction | None = record.transaction
     return bool(record.is_committed and (transaction is None or not transaction.unmarked))
-
-
-def _once(ids: list[int], shape: Shape) -> list[int]:
-    """Return ids without those of records that were handled again; pairs and histories have an order."""
-    return ids if shape.kind in ("join", ONE_MANY, "history") else sorted(set(ids))

@@ -20,7 +20,7 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.driving import SimTopics
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOrderedWriter, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import CompactedLog, SimKafka
 from tests.sim.fakes.disk import Disk
@@ -90,8 +90,6 @@ class FeedWorld:
     commit_deadline_s: float = 5.0
     session_s: float = 6.0
     features: frozenset[str] = frozenset()
-    is_exactly_once: bool = True
-    has_zombies: bool = True
     is_failing: bool = False
 
     def fails(self, number: int) -> bool:
@@ -160,7 +158,7 @@ class Machine(Node):
             policy=CommitPolicy(interval_s=world.commit_interval_s, max_bytes=1_000_000),
             queue_records=world.queue_records,
             checkpoint_refresh_s=1_000.0,
-            transactional_id=self.disk.transactional_id if world.is_exactly_once else "",
+            transactional_id=self.disk.transactional_id,
         )
 
         def failed(error: BaseException) -> None:
@@ -216,14 +214,12 @@ class Machine(Node):
         is_forwarder = bool(spec.feeds and not spec.feeds.upstream)
         return replace(spec, handler=handle, concurrency=self._feeds.shape.concurrency if is_forwarder else 1)
 
-    def _committing(self) -> FakeWriter | FakeOrderedWriter:
-        world, name = self._feeds, self.disk.transactional_id
-        if not world.is_exactly_once:
-            return FakeOrderedWriter(world.cluster, world.network, name=name, commit_deadline_s=world.commit_deadline_s)
+    def _committing(self) -> FakeWriter:
+        world = self._feeds
         return FakeWriter(
             world.cluster,
             world.network,
-            transactional_id=name,
+            transactional_id=self.disk.transactional_id,
             transaction_timeout_s=world.commit_deadline_s + 7.0,
             commit_deadline_s=world.commit_deadline_s,
         )
@@ -237,8 +233,7 @@ class Machine(Node):
                 self.name,
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
-                transactional_id=self.disk.transactional_id if world.is_exactly_once else "",
-                reads_committed=world.is_exactly_once,
+                transactional_id=self.disk.transactional_id,
                 max_poll_records=world.max_poll_records,
             ),
             actors=world.topics,

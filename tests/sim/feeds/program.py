@@ -62,7 +62,6 @@ class Shape:
         idle_ms: how far behind the clock the first stage closes what is idle; None if it doesn't.
         late: what becomes of what is late for the first stage: "topic", or a word.
         then: what the first stage does with a message that fails: "retry", or "stop" until somebody acts.
-        is_exactly_once: whether all is done exactly once, or at least once.
         across: how the second stage has the windows of the first, across users: "" if it has windows of its own, else
             how it takes a value out, "remove" or "again".
     """
@@ -79,7 +78,6 @@ class Shape:
     idle_ms: int | None = None
     late: str = "topic"
     then: str = "stop"
-    is_exactly_once: bool = True
     across: str = ""
 
     @classmethod
@@ -98,8 +96,9 @@ class Shape:
         )
 
     def with_features(self, features: frozenset[str], random: Random) -> Shape:
-        """Return a program that has the features: ordered, idle, wall, warned, stopped, failing, doubled."""
-        kind, has_direct = self.kind, self.has_direct
+        """Return one that has the features: a kind, ordered, idle, wall, warned, stopped, failing."""
+        kind = next((one for one in (*KINDS, ONE_MANY) if one in features), self.kind)
+        has_direct = self.has_direct or kind in ("join", ONE_MANY)
         if "ordered" in features:
             kind = random.choice(("history", "history", "timers", "tumbling", "session", "emit"))
         if "wall" in features:
@@ -114,7 +113,6 @@ class Shape:
             idle_ms=random.choice((2_000, 5_000)) if "idle" in features else None,
             late="stop" if "stopped" in features else "warn" if "warned" in features else "topic",
             then=random.choice(("retry", "stop")) if "failing" in features else "stop",
-            is_exactly_once="doubled" not in features,
         )
 
     def across_users(self, random: Random) -> Shape:
@@ -170,8 +168,7 @@ def make_app(shape: Shape, fails: Callable[[int], bool] = lambda _: False) -> Ap
 
     `fails` returns whether the first stage raises, now, for a record or for what it has led to.
     """
-    guarantee = "exactly_once" if shape.is_exactly_once else "at_least_once"
-    app = App("shop", broker="kafka://127.0.0.1:1", processing_guarantee=guarantee)
+    app = App("shop", broker="kafka://127.0.0.1:1")
     clicks = app.topic(CLICKS, key_type=str, value_type=Event)
     direct = app.topic(DIRECT, key_type=str, value_type=Event) if shape.has_direct else None
     first = app.topic(FIRST, key_type=str, value_type=Found, writers=["stage"])

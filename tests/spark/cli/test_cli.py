@@ -136,7 +136,7 @@ def test_no_manifest(spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 
 
 def test_no_broker(tmp_path: Path):
-    rest = ["--changelog", "a-b-changelog", "--to", tmp_path / "to"]
+    rest = ["--changelog", "a--b-changelog", "--to", tmp_path / "to"]
     assert "no broker answers (127.0.0.1:1: " in one_error(run("rebuild", "--brokers", "127.0.0.1:1", *rest))
     assert "not 'nonsense'" in one_error(run("rebuild", "--brokers", "nonsense", *rest))
 
@@ -146,9 +146,9 @@ def test_something_that_is_no_broker(spark: SparkSession, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         started = time.monotonic()
-        rest = ["--changelog", "a-b-changelog", "--to", tmp_path / "to"]
+        rest = ["--changelog", "a--b-changelog", "--to", tmp_path / "to"]
         rest += ["--kafka-option", "default.api.timeout.ms=2000"]
-        assert "did not describe topic a-b-changelog" in one_error(run("rebuild", "--brokers", address, *rest))
+        assert "did not describe topic a--b-changelog" in one_error(run("rebuild", "--brokers", address, *rest))
         assert time.monotonic() - started < 8
 
 

@@ -87,7 +87,7 @@ def test_unknown_keys_are_told(spark: SparkSession, brokers: str, tmp_path: Path
 
 def test_values_decoded_by_the_app(spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     app = unique("decoding")
-    log = Log(f"{app}-state-changelog", [])
+    log = Log(f"{app}--state-changelog", [])
     asyncio.run(make_topics(brokers, log.topic, partitions=PARTITIONS))
     asyncio.run(append(brokers, log, [Transaction((put("a", '{"command": "ls"}'), put("b", "junk")))]))
     module = app.replace("-", "_")

@@ -97,7 +97,7 @@ def test_each_damage_of_a_live_database_has_its_cause(world: World, worker: Work
 @pytest.mark.nightly
 def test_each_damage_of_an_export_has_its_cause(world: World, tmp_path: Path):
     export = Export.of(world.log, positions=world.positions)
-    export.app = world.log.topic.removesuffix("-store-changelog")
+    export.app = world.log.topic.removesuffix("--store-changelog")
     for damage in world.damages:
         planted(export, damage.partition, damage.key.encode(), damage.plant)
     planted(export, home(b"ahead"), b"ahead", AHEAD[1])

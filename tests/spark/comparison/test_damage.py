@@ -118,7 +118,7 @@ def test_a_file_that_a_rebuild_has_lost(spark: SparkSession, brokers: str, tmp_p
 def test_a_state_is_not_published_when_deletes_may_have_escaped_the_read(spark: SparkSession, brokers: str):
     log = write_log(brokers, random_transactions(35, count=5, keys=40), config={"delete.retention.ms": "0"})
     with pytest.raises(ReadError, match=r"took longer than its delete\.retention\.ms=0"):
-        publish_state(kafka(spark, brokers, log.topic), kafka(spark, brokers, unique("app-new-changelog")))
+        publish_state(kafka(spark, brokers, log.topic), kafka(spark, brokers, unique("app--new-changelog")))
 
 
 @pytest.mark.nightly

@@ -131,7 +131,7 @@ def test_a_check_on_the_command_line(brokers: str, spark: SparkSession, clusters
     ],
 )
 def test_options_that_do_not_go_together(options: list[str]):
-    done = run("validate", "--brokers", "127.0.0.1:1", "--changelog", "a-b-changelog", *options)
+    done = run("validate", "--brokers", "127.0.0.1:1", "--changelog", "a--b-changelog", *options)
     assert done.exit_code == 2
     assert "Usage:" in done.stderr
 

@@ -201,7 +201,7 @@ def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_pa
 
 def test_two_logs_and_two_points_are_compared(world: World) -> None:
     log = world.log("pairs")
-    copy = kafka(world.spark, world.brokers, f"{world.name}-copy-changelog")
+    copy = kafka(world.spark, world.brokers, f"{world.name}--copy-changelog")
     publish_state(log, copy)
     report = validate_states(log, copy)
     assert report.is_clean, report.as_json

@@ -54,7 +54,7 @@ def test_workers_answer_what_their_changelogs_say(
     spark: SparkSession, brokers: str, running: tuple[str, list[str]], store: str, placement: str, keys: int
 ):
     name, urls = running
-    source, workers = kafka(spark, brokers, f"{name}-{store}-changelog"), Workers(urls)
+    source, workers = kafka(spark, brokers, f"{name}--{store}-changelog"), Workers(urls)
 
     def all_is_handled() -> bool:
         report = validate_live(source, workers, store=store, placement=placement)

@@ -384,12 +384,10 @@ def two_inputs(brokers: str) -> Log:
     return write_log(brokers, [Transaction(tuple(writes))])
 
 
-@pytest.mark.parametrize("has_input", [True, False], ids=["now", "of an earlier release"])
 def test_an_export_of_an_actor_with_two_inputs_is_equal(
-    spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path, has_input: bool
+    spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path
 ):
     export = Export.of(two_inputs)
-    export.has_input = has_input
     report = validate_exports(kafka(spark, brokers, two_inputs.topic), against=export.write(tmp_path / "exports"))
     assert (report.mismatches, report.counts["equal"]) == (0, 40)
 
@@ -399,7 +397,6 @@ def test_the_same_offset_of_another_input_is_another_write(
     spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path
 ):
     export = Export.of(two_inputs)
-    export.has_input = True
     export.replace(b"key-8", input=1)
     report = validate_exports(kafka(spark, brokers, two_inputs.topic), against=export.write(tmp_path / "exports"))
     [example] = report.examples["different"]

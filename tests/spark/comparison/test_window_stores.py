@@ -102,7 +102,7 @@ class World:
         return module
 
     def log(self, store: str) -> KafkaSource:
-        return kafka(self.spark, self.brokers, f"{self.name}-{store}-changelog")
+        return kafka(self.spark, self.brokers, f"{self.name}--{store}-changelog")
 
     @property
     def data(self) -> Path:
@@ -310,14 +310,14 @@ def test_an_archive_knows_that_the_log_is_of_windows(world: World, tmp_path: Pat
 def test_two_points_and_two_logs_are_compared(world: World):
     log = world.log("visits")
     assert validate_states(log, log).is_clean
-    copy = kafka(world.spark, world.brokers, f"{world.name}-copy-changelog")
+    copy = kafka(world.spark, world.brokers, f"{world.name}--copy-changelog")
     publish_state(log, copy)
     with copy.asking() as admin:
         assert sorted(admin.settings(copy.topic).effective["cleanup.policy"].split(",")) == ["compact", "delete"]
     report = validate_states(log, copy)
     assert report.is_clean
     assert report.counts["equal"] > 10
-    few = kafka(world.spark, world.brokers, f"{world.name}-few-changelog")
+    few = kafka(world.spark, world.brokers, f"{world.name}--few-changelog")
     with pytest.raises(PlacementError, match="is the changelog of a window store or a join: it has one"):
         publish_state(log, few, partitions=3)
 

@@ -37,7 +37,7 @@ class World:
 
     @property
     def app(self) -> str:
-        return self.log.topic.removesuffix("-store-changelog")
+        return self.log.topic.removesuffix("--store-changelog")
 
     def export(self, folder: Path, *, transaction: int = 3) -> Path:
         export = Export.of(self.log, epoch=NEW)
@@ -77,7 +77,7 @@ class World:
         finally:
             await consumer.stop()
 
-    async def register(self, transactional_id: str) -> None:
+    async def register(self) -> None:
         await make_topics(self.brokers, f"{self.app}-input", partitions=PARTITIONS)
         await make_topics(self.brokers, f"{self.app}-actors-owners", partitions=1)
         async with producing(self.brokers) as producer:
@@ -87,17 +87,17 @@ class World:
                     "partition": number,
                     "epoch": NEW,
                     "topic": f"{self.app}-input",
-                    "transactional_id": transactional_id,
+                    "transactional_id": "app-0",
                     "changelog_ids": {"store": self.source.describe().topic_id},
                 }
                 key, value = f"actor/{number}".encode(), json.dumps(record).encode()
                 await producer.send_and_wait(f"{self.app}-actors-owners", value, key)
 
 
-def world_of(spark: SparkSession, brokers: str, transactional_id: str = "app-0") -> World:
+def world_of(spark: SparkSession, brokers: str) -> World:
     log = named_log(brokers)
     world = World(brokers, log, kafka(spark, brokers, log.topic))
-    asyncio.run(world.register(transactional_id))
+    asyncio.run(world.register())
     world.mark(3)
     world.commit(*(by(NEW, number, key, "1") for number, key in enumerate(KEYS)))
     return world
@@ -166,18 +166,6 @@ def test_foreign_records_behind_a_worker_that_went_on(world: World, tmp_path: Pa
         f"is of epoch {NEW} and of input {COMMITTED}, which the group hasn't committed",
         f"is of epoch {NEW - 1}, behind the position of a store of epoch {NEW}",
     ]
-
-
-@pytest.mark.nightly
-def test_an_owner_without_transactions(spark: SparkSession, brokers: str, tmp_path: Path):
-    """A commit's records go before its offset, so that neither tells anything; an unknown epoch does."""
-    world = world_of(spark, brokers, transactional_id="")
-    exports = world.export(tmp_path)
-    world.plant(by(NEW, COMMITTED, "key-3", "x"))
-    report = validate_exports(world.source, against=exports)
-    assert (report.is_clean, report.counts["behind_position"]) == (True, 1)
-    world.plant(by(NEW + 1, 5, "key-3", "x"))
-    assert violations(validate_exports(world.source, against=exports)) == {"writers": 1}
 
 
 def test_without_a_registry_a_note_says_what_is_unknown(spark: SparkSession, brokers: str, tmp_path: Path):

@@ -198,7 +198,7 @@ def test_an_archive_knows_what_was_at_the_end_of_a_batch(
 @pytest.mark.nightly
 def test_a_point_before_the_log_begins(spark: SparkSession, brokers: str, tmp_path: Path):
     names = ("one", "two", "three", "four")
-    topic = unique("app-store-changelog")
+    topic = unique("app--store-changelog")
     asyncio.run(make_topics(brokers, topic, partitions=PARTITIONS, config=KEPT))
     log = Log(topic, [])
     # all in one partition, at one second after the other

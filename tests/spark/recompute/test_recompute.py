@@ -113,7 +113,7 @@ class World:
         return module
 
     def changelog(self, store: str = "counts") -> str:
-        return f"{self.name}-{store}-changelog"
+        return f"{self.name}--{store}-changelog"
 
     async def make(self) -> None:
         await make_topics(
@@ -153,7 +153,7 @@ async def live(world: World) -> int:
         await world.put(("k3", "forget"))
         await world.put(*batches[3])
         await world.handled(600)
-        monitor = f"{world.name}-Monitor-changelog"
+        monitor = f"{world.name}--Monitor-changelog"
 
         async def beaten() -> bool:
             records = await read_all(world.brokers, monitor)

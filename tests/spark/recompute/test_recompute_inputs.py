@@ -253,7 +253,7 @@ REKEYED = """
 
 async def handled_and_deleted(brokers: str, name: str, actor: str, store: str, place: int | None) -> None:
     """Leave what workers leave: a state of 5 payments read by another key, of whose records they deleted 3."""
-    topic, changelog = f"{name}-{actor}-{name}-payments-repartition", f"{name}-{store}-changelog"
+    topic, changelog = f"{name}--{actor}-{name}-payments-repartition", f"{name}--{store}-changelog"
     await make_topics(brokers, topic, changelog, partitions=1)
     await send(brokers, topic, [(b"o", b"{}")] * 5, partitions=1)
     async with producing(brokers) as producer:
@@ -281,14 +281,14 @@ def test_what_is_said_of_inputs_by_another_key_whose_records_workers_have_delete
     with pytest.raises(InputError, match=f"{gone}.*Actors with several inputs can't begin with a state"):
         plan_recompute(spark, brokers, module, actor="join")
     # Each remedy, as printed.
-    write_rebuild(kafka(spark, brokers, f"{name}-sums-changelog"), to=tmp_path / "sums")
+    write_rebuild(kafka(spark, brokers, f"{name}--sums-changelog"), to=tmp_path / "sums")
     assert starts(plan_recompute(spark, brokers, module, actor="add_up", from_state=tmp_path)) == [5]
     assert starts(plan_recompute(spark, brokers, module, actor="add_up", accept_missing_input=True)) == [3]
     assert starts(plan_recompute(spark, brokers, module, actor="join", accept_missing_input=True)) == [0, 3]
     with pytest.raises(TargetError, match="Leave it out"):
         plan_recompute(spark, brokers, module, actor="join", from_state=tmp_path)
     # Of the records behind the state some are deleted, and they may have written nothing.
-    topic = f"{name}-add_up-{name}-payments-repartition"
+    topic = f"{name}--add_up-{name}-payments-repartition"
     asyncio.run(send(brokers, topic, [(b"o", b"{}")] * 3, partitions=1))
     asyncio.run(cut_log(brokers, topic, {0: 7}))
     with pytest.raises(LogTooShortError, match=r"begins at offset 7, after the state's 5.*--accept-missing-input"):

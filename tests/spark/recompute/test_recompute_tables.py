@@ -184,7 +184,7 @@ def pq_rows(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("store", STORES)
 def test_two_logs_are_compared(world: Tables, store: str) -> None:
     log = world.log(store)
-    copy = kafka(world.spark, world.brokers, f"{world.name}-{store}-copy-changelog")
+    copy = kafka(world.spark, world.brokers, f"{world.name}--{store}-copy-changelog")
     publish_state(log, copy)
     report = validate_states(log, copy)
     assert report.is_clean, report.as_json

@@ -9,8 +9,8 @@ from spark_replay.report.html import Made, render_report
 NOW_MS = 1_760_000_000_000
 NASTY = "<script>alert('$x^2$')</script>&amp;{{ 7*7 }}\"><img src=http://127.0.0.1:1/x onerror=alert(1)>"
 MADE = Made(
-    command="python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog",
-    source="topic shop-spent-changelog of 127.0.0.1:9092",
+    command="python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog",
+    source="topic shop--spent-changelog of 127.0.0.1:9092",
     at_ms=NOW_MS,
     version="0.1.0",
 )
@@ -36,7 +36,7 @@ def make_report(
     held = {**log, "epoch": 5}
     del held["offset"]
     return Report(
-        changelog="shop-spent-changelog",
+        changelog="shop--spent-changelog",
         app="shop",
         store="spent",
         counts=counts,

@@ -43,7 +43,7 @@ DAY_MS = 86_400_000
 
 
 def changelog(app: str) -> str:
-    return f"{unique(f'{app}-store')}-changelog"
+    return f"{unique(f'{app}--store')}-changelog"
 
 
 def owners(seed: int, *, count: int, epoch: int = 1, inputs: Sequence[int] = (1,)) -> list[Transaction]:
@@ -237,7 +237,7 @@ def test_a_folder_of_something_else_is_kept(spark: SparkSession, brokers: str, l
 def test_a_topic_of_another_app(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     with pytest.raises(WrongTopicError, match="isn't a changelog of the app 'other'"):
         write_snapshot(source_of(spark, brokers, log.topic), app="other", to=tmp_path)
-    for topic in ("app-changelog", "app--changelog", "apps-store-changelog", "app-store"):
+    for topic in ("app-changelog", "app--changelog", "apps--store-changelog", "app-store"):
         with pytest.raises(WrongTopicError):
             require_store(topic, "app")
 
@@ -445,6 +445,6 @@ def test_the_command_publishes(spark: SparkSession, brokers: str, tmp_path: Path
 
 
 def test_an_unknown_topic(spark: SparkSession, brokers: str, tmp_path: Path):
-    rest = ["--brokers", brokers, "--changelog", "app-none-changelog", "--to", tmp_path, "--app", "app"]
-    assert "has no topic app-none-changelog" in one_error(run(*rest))
+    rest = ["--brokers", brokers, "--changelog", "app--none-changelog", "--to", tmp_path, "--app", "app"]
+    assert "has no topic app--none-changelog" in one_error(run(*rest))
     assert list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ class App:
 
     @property
     def changelog(self) -> str:
-        return f"{self.name}-counts-changelog"
+        return f"{self.name}--counts-changelog"
 
     def make(self) -> App:
         asyncio.run(make_topics(self.brokers, *self.topics, f"{self.name}-out", partitions=self.partitions))

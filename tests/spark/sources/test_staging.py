@@ -88,7 +88,7 @@ def test_folders_and_uris():
 @pytest.mark.parametrize("command", ["archive", "rebuild", "snapshot"])
 def test_uris_are_refused_before_spark_starts(command: str):
     options = ["--brokers", "127.0.0.1:1"]
-    options += ["--topic", "t", "--once"] if command == "archive" else ["--changelog", "app-store-changelog"]
+    options += ["--topic", "t", "--once"] if command == "archive" else ["--changelog", "app--store-changelog"]
     options += ["--app", "app"] if command == "snapshot" else []
     result = CliRunner().invoke(main, [command, *options, "--to", "s3a://bucket/to"])
     assert result.exit_code == 2
@@ -105,7 +105,7 @@ def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):
     session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     for give in (kafka, archive):
         with pytest.raises(ReplayError, match="Spark Connect, which has no JVM"):
-            give(session, "127.0.0.1:1", "app-store-changelog")
+            give(session, "127.0.0.1:1", "app--store-changelog")
 
 
 def test_help_and_progress_say_what_they_mean():

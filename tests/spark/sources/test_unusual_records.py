@@ -75,7 +75,7 @@ def keys(frame: DataFrame) -> set[str]:
 def test_every_compression_and_any_header_name_can_be_read(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    topic = unique("app-store-changelog")
+    topic = unique("app--store-changelog")
     asyncio.run(make_topics(brokers, topic, partitions=2))
     wanted = {*written(spark, brokers, topic), "bad-header"}
     with monkeypatch.context() as patch:

@@ -15,7 +15,8 @@ from actors._core.task.feed_times import TimeMark
 from actors._core.task.pauses import Release
 from actors._faust.setup import Setup
 from actors.admin import pausing
-from actors.admin.pausing import release_feed
+from actors.admin.operation import Caller
+from actors.admin.pausing import ReleaseFeed
 from actors.errors import ConfigurationError
 from actors.ports import Committed, TopicPartition
 
@@ -67,6 +68,12 @@ def setup_of() -> Setup:
     return Setup(app)
 
 
+async def released(actor: str, topic: str, partition: int) -> Any:
+    """Release a feed; return its time as programs get it."""
+    operation = ReleaseFeed(actor=actor, topic=topic, partition=partition)
+    return (await operation.run(setup_of(), Caller("ann"))).content["time_ms"]
+
+
 @pytest.mark.parametrize(
     ("metadata", "time_ms"),
     [(MARK.encode(), 30), ("3;7;ab", -1), ("of another program", -1), (None, -1)],
@@ -75,7 +82,7 @@ async def test_a_release_has_the_feeds_committed_time(
     monkeypatch: pytest.MonkeyPatch, metadata: str | None, time_ms: int
 ) -> None:
     broker = Broker(monkeypatch, metadata)
-    assert await release_feed(setup_of(), "count", TopicPartition("clicks", 2), by="ann") == time_ms
+    assert await released("count", "clicks", 2) == (None if time_ms < 0 else time_ms)
     (release,) = broker.written
     assert (release.actor, release.topic, release.partition, release.by) == ("count", "clicks", 2, "ann")
     assert release.time_ms == time_ms
@@ -83,11 +90,11 @@ async def test_a_release_has_the_feeds_committed_time(
 
 async def test_a_source_of_the_actors_own_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     Broker(monkeypatch, MARK.encode())
-    assert await release_feed(setup_of(), "forward", TopicPartition("clicks", 0), by="ann") == 20
+    assert await released("forward", "clicks", 0) == 20
 
 
 @pytest.mark.parametrize(("actor", "feed", "text"), [
-    ("counter", ("clicks", 0), "there is no actor 'counter'"),
+    ("counter", ("clicks", 0), "has no actor 'counter'"),
     ("count", ("moved", 0), "there is no feed 'moved'. Those of count: clicks"),
     ("count", ("clicks", 3), "actor count has no partition 3"),
     ("lone", ("lone", 0), "actor lone has one input, and its event time is that of its own records"),
@@ -97,5 +104,5 @@ async def test_what_is_no_feed_is_refused(
 ) -> None:
     broker = Broker(monkeypatch, None)
     with pytest.raises(ConfigurationError, match=text):
-        await release_feed(setup_of(), actor, TopicPartition(*feed), by="ann")
+        await released(actor, *feed)
     assert broker.written == []

@@ -67,7 +67,7 @@ def test_what_belongs_together() -> None:
     for name in ("by-id", "keyed-repartition"):
         scope = scope_of(app, [name])
         assert {one.name for one in scope.actors} == {"by-id", "keyed-repartition"}
-        assert (scope.outer, scope.made) == (["keyed"], {"shop-by-id-keyed-repartition"})
+        assert (scope.outer, scope.made) == (["keyed"], {"shop--by-id-keyed-repartition"})
         assert scope.made <= scope.forwarded
     assert len(scope_of(app, []).actors) == 3
     with pytest.raises(ConfigurationError, match="there is no actor 'plane', did you mean plain"):

@@ -11,9 +11,10 @@ from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has 
 
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
-from actors._faust.service import _try_open
+from actors._faust.databases import _try_open
 from actors._faust.setup import Setup
 from actors.cli.run.worker import banner_rows, worker
+from actors.declare.host import changelog_topic, table_changelog
 from stores.errors import StoreUnavailableError
 
 
@@ -59,18 +60,11 @@ def test_a_store_of_another_app() -> None:
         app.actor(app.topic("a"), stores=[store], name="one")(lambda ctx, value: None)
 
 
-def test_a_store_and_a_table_of_one_name() -> None:
+def test_a_store_and_a_faust_table_of_one_name_have_two_changelogs() -> None:
     app = new_app()
     app.store("s")
-    for declare in (app.Table, app.GlobalTable, app.SetTable, app.SetGlobalTable):
-        with pytest.raises(ConfigurationError, match="table s: the app has a store of that name"):
-            declare("s")
-    app.Table("t")
-    with pytest.raises(ConfigurationError, match="store t: the app has a table of that name"):
-        app.store("t")
-    app.GlobalTable("g")
-    with pytest.raises(ConfigurationError, match="store g: the app has a table of that name"):
-        app.store("g")
+    app.Table("s")
+    assert changelog_topic(app, "s") != table_changelog(app, "s") == app.tables["s"].changelog_topic.get_topic_name()
     with pytest.raises(ConfigurationError, match="store s: the app has a store of that name"):
         app.store("s")
 

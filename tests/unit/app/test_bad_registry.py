@@ -11,7 +11,6 @@ import pytest
 from actors._kafka.admin.owners import MAX_NAMED, KafkaOwners, encode_owner
 from actors.errors import BrokerUnavailableError
 from actors.ports import LogBounds, OwnerRecord
-from actors.runtime.observe.history import History
 from actors.testing.fakes.log import StoredRecord
 from actors.web.dashboard.group import Report
 from actors.web.dashboard.waiting import Waiting
@@ -157,7 +156,7 @@ async def test_actors_and_dashboard_and_routing_answer_whatever_the_registry_has
         there.queries.members = members
         there.queries.router.directory._read = owners.all
         there.queries.router.directory.trouble = lambda: owners.trouble
-        there.app._actor_service.copies, there.app._actor_service.history = [], History()
+        there.app._actor_service.copies = []
         base = f"http://127.0.0.1:{there.app.conf.web_port}"
         for _ in range(2):
             async with session.get(f"{base}/actors") as reply:

@@ -278,7 +278,7 @@ def test_a_write_with_a_ttl_that_is_no_timedelta_says_what_to_write() -> None:
         ({"rocksdb_cache_bytes": -1}, "rocksdb_cache_bytes=-1 can't be used: it has to be 0 or more"),
         ({"log_format": "jsn"}, "log_format='jsn' can't be used: write text or json"),
         ({"clock_skew_margin": timedelta(0)}, "clock_skew_margin=0:00:00 has to be more than 0"),
-        ({"processing_guarantee": "twice"}, "can't be used: write at_least_once or exactly_once"),
+        ({"processing_guarantee": "twice"}, "processing_guarantee='twice' can't be used: write exactly_once"),
         ({"datadir": 5}, "datadir=5 can't be used: write a text in quotes"),
     ],
     ids=lambda one: one if isinstance(one, str) else next(iter(one)),

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from actors import App
-from actors._faust.doctor import brokers, machine
-from actors._faust.doctor.examine import _made
-from actors._faust.doctor.report import Level, Result, exit_code, sort
 from actors._faust.setup import Setup
 from actors.cli import cli
+from actors.cli.doctor import brokers, machine
+from actors.cli.doctor.examine import _made
+from actors.cli.doctor.report import Level, Result, exit_code, sort
 from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
 from stores._core.printable import counted
 
@@ -74,8 +74,8 @@ def test_a_full_disk(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        ({"app": "other", "format": 1}, "belongs to the app 'other'"),
-        ({"app": "shop", "format": 9}, "has format 9"),
+        ({"app": "other", "format": 1, "id": "1"}, "belongs to the app 'other'"),
+        ({"app": "shop", "format": 9, "id": "1"}, "has format 9"),
         ({"format": 1}, "doesn't say which app"),
     ],
 )

@@ -1,19 +1,30 @@
-"""A program whose names make those of another app, or which keeps something else in a store than was kept there."""
+"""Names that are one app's alone, and a program which keeps something else in a store than was kept there."""
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from actors import App, ConfigurationError, Context, Every, Session, Tumbling, aggregates
 from actors._faust.setup import Setup
 from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.owners import KafkaOwners
+from actors.declare.host import changelog_topic
+from actors.declare.names import (
+    check_app_id,
+    dead_letter_topic,
+    own_prefix,
+    owners_topic,
+    repartition_topic,
+    reply_topic,
+)
+from spark_replay.sources.changelog import store_of
 from tests.unit.app.test_registry import Brokers, brokers
 
 __all__ = ["brokers"]
@@ -36,48 +47,51 @@ def start_of(brokers: Any, app: App) -> StoreRegistry:
 
 # --- topics that apps make -------------------------------------------------------------------------------------------
 
+NAMES = st.text("ab.-", min_size=1, max_size=8)
 
-def counting(name: str, actor: str) -> App:
-    """Return an app that reads sales by shop."""
-    app = App(name, broker=URL)
-    sales = app.topic("sales", key_type=str, value_type=dict)
-    counts = app.store(f"{name}-counts", value_type=int)
 
-    @app.actor(sales, by="shop", stores=[counts], name=actor)
+def owner_of(topic: str) -> str:
+    """Return the app that a changelog or a repartition topic is of, by its name alone."""
+    return topic.partition("--")[0]
+
+
+@given(app_id=NAMES, name=NAMES, other=NAMES)
+@example(app_id="a", name="-b", other="c")
+@example(app_id="a-b", name="c", other="c")
+def test_the_name_of_a_changelog_or_repartition_topic_has_its_app(app_id: str, name: str, other: str) -> None:
+    try:
+        check_app_id(app_id)
+    except ConfigurationError:
+        return
+    app: Any = SimpleNamespace(
+        conf=SimpleNamespace(id=app_id), actor_options=SimpleNamespace(changelogs={}), renamed_stores={}
+    )
+    changelog = changelog_topic(app, name)
+    assert owner_of(changelog) == owner_of(repartition_topic(app_id, name, other)) == app_id
+    assert store_of(changelog, app_id) == name
+    own = [topic(app_id) for topic in (owners_topic, dead_letter_topic, reply_topic)]
+    assert len({changelog, repartition_topic(app_id, name, other), *own}) == 5
+    assert not any(topic.startswith(own_prefix(app_id)) for topic in own)
+
+
+@pytest.mark.parametrize(
+    ("app_id", "instead"),
+    [("a--b", "a-b"), ("a-", "a"), ("a---b--", "a-b"), ("a-actors", "a"), ("a-actors-", "a"), ("--", "app")],
+)
+def test_an_id_that_could_make_the_names_of_another_app_is_refused(app_id: str, instead: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"App\('{app_id}'\): .* Write App\('{instead}'\)"):
+        App(app_id, broker=URL)
+
+
+def test_two_actors_of_an_app_that_come_to_one_repartition_topic_are_refused() -> None:
+    app = App("shop", broker=URL)
+
     async def count(ctx: Context, sale: dict[str, Any]) -> None:
         """Count nothing."""
 
-    return app
-
-
-def took_over(brokers: Brokers, app: App) -> None:
-    """Write what a takeover of each of the app's tasks leaves in the registry."""
-    for definition in app.actors.values():
-        topic = brokers.topics[definition.topic_name]
-        owner = {"actor": definition.name, "partition": 0, "epoch": 1, "worker": "w", "address": "", "at_ms": 1}
-        record = {**owner, "topic": topic.name, "topic_id": str(topic.topic_id)}
-        brokers.append(f"{app.conf.id}-actors-owners", f"{definition.name}/0".encode(), msgspec.json.encode(record))
-
-
-@pytest.mark.parametrize("order", [("shop", "shop-eu"), ("shop-eu", "shop")])
-async def test_two_apps_do_not_share_a_topic_that_both_make(brokers: Brokers, order: tuple[str, str]) -> None:
-    actors = {"shop": "eu-count", "shop-eu": "count"}
-    first, second = (counting(name, actors[name]) for name in order)
-    shared = "shop-eu-count-sales-repartition"
-    assert all(shared in app.actors[actors[str(app.conf.id)]].topic_names for app in (first, second))
-    await brokers.start(start_of(brokers, first))
-    took_over(brokers, first)
-    before = list(brokers.records[f"{order[1]}-actors-owners"]) if f"{order[1]}-actors-owners" in brokers.topics else []
-    refused = rf"topic {shared} is what actor {actors[order[1]]} of app {order[1]} .* of app {order[0]} too"
-    with pytest.raises(ConfigurationError, match=refused):
-        await brokers.start(start_of(brokers, second))
-    assert brokers.records[f"{order[1]}-actors-owners"] == before, "it claims nothing"
-    # Whose it is starts again, and the other one with another name.
-    await brokers.start(start_of(brokers, first))
-    await brokers.start(start_of(brokers, counting(order[1], "counter")))
-    # A topic that was made again is another one.
-    brokers.topics[shared] = dataclasses.replace(brokers.topics[shared], topic_id=brokers.make("another").topic_id)
-    await brokers.start(start_of(brokers, counting(order[1], actors[order[1]])))
+    app.actor(app.topic("b-c", key_type=str, value_type=dict), by="shop", name="a")(count)
+    with pytest.raises(ConfigurationError, match="topic shop--a-b-c-repartition is the input of actor a"):
+        app.actor(app.topic("c", key_type=str, value_type=dict), by="shop", name="a-b")(count)
 
 
 # --- what stores hold ------------------------------------------------------------------------------------------------
@@ -201,11 +215,6 @@ async def test_rows_are_not_taken_for_what_they_are_not(brokers: Brokers, before
     with pytest.raises(ConfigurationError, match=f"store held: .*{text}"):
         await brokers.start(start_of(brokers, after))
     await brokers.start(start_of(brokers, before))
-    # Records of an earlier release don't say what the rows are.
-    (written,) = [one for one in brokers.records["shop-actors-owners"] if one.key == b"store:held"][-1:]
-    old = {**msgspec.json.decode(written.value), "contents": "", "shapes": []}
-    brokers.append("shop-actors-owners", b"store:held", msgspec.json.encode(old))
-    await brokers.start(start_of(brokers, after))
 
 
 @pytest.mark.parametrize(

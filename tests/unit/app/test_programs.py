@@ -16,9 +16,9 @@ from actors._faust.standbys import ask_if_unheard
 from actors._kafka.consume.assignor import ActorAssignor
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(4)))
-COUNTER = Declared("counter", "in", "murmur2", ("shop-counts-changelog",))
-GROWN = Declared("counter", "in", "murmur2", ("shop-counts-changelog", "shop-names-changelog"))
-RENAMED = Declared("counter", "in", "murmur2", ("shop-numbers-changelog",))
+COUNTER = Declared("counter", "in", "murmur2", ("shop--counts-changelog",))
+GROWN = Declared("counter", "in", "murmur2", ("shop--counts-changelog", "shop--names-changelog"))
+RENAMED = Declared("counter", "in", "murmur2", ("shop--numbers-changelog",))
 COPIER = Declared("copier", "in", "murmur2", ())
 OTHER = Declared("other", "other-in", "murmur2", ())
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import logging
-import os
-import pty
-import select
-from collections.abc import Iterator
-from typing import TextIO
 
 import pytest
 
@@ -31,10 +27,6 @@ from actors.runtime.meters import RestoreMeter
 from actors.runtime.observe.startup_progress import STALLED_S, Restoring, StartupProgress, StartupWatch, why_stalled
 from actors.testing import ActorTestDriver
 from tests.kafka.helpers import eventually
-from tests.terminal import Screen
-
-BELL = b"\a"
-DEADLINE_S = 20.0
 
 
 def restore(partition: int = 0, position: int = 120_000, *, stalled_s: float = 0.0, start: int = 0) -> Restoring:
@@ -179,49 +171,16 @@ async def test_what_takes_long_at_the_start_is_said(caplog: pytest.LogCaptureFix
     assert {text.partition(" (before this one ")[0] for text in caplog.messages} == {"waiting for a view"}
 
 
-# --- on a terminal -------------------------------------------------------------------------------------------------
+# --- of a command --------------------------------------------------------------------------------------------------
 
 
-class Terminal:
-    """A pseudo-terminal: `stream` is the program's side."""
-
-    def __init__(self) -> None:
-        self._master, slave = pty.openpty()
-        self.stream: TextIO = os.fdopen(slave, "w", buffering=1)
-
-    def read(self) -> str:
-        """Give what was written since the last call."""
-        self.stream.flush()
-        # The kernel carries it over in its own time, and in order.
-        os.write(self.stream.fileno(), BELL)
-        found = b""
-        while not found.endswith(BELL):
-            readable, _, _ = select.select([self._master], [], [], DEADLINE_S)
-            assert readable, f"only {found!r} came"
-            found += os.read(self._master, 65_536)
-        return found.removesuffix(BELL).decode()
-
-    def close(self) -> None:
-        self.stream.close()
-        os.close(self._master)
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    held = Terminal()
-    yield held
-    held.close()
-
-
-def test_an_export_has_a_bar_on_a_terminal_only(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
-    for is_smart in (True, False):
-        monkeypatch.setenv("TERM", "xterm" if is_smart else "dumb")
-        with reporting(terminal.stream, [0, 4], quiet=False) as report:
-            report(0, 1_000)
-            report(4, 2_000)
-        shown = Screen(100).feed(terminal.read()).text
-        assert ("partition 4: 2,000 keys, done" in shown) is not is_smart
-        assert ("2/2" in shown) is is_smart
+def test_an_export_has_a_line_for_each_partition():
+    out = io.StringIO()
+    with reporting(out, quiet=False) as report:
+        report(0, 1_000)
+        report(4, 1_000)
+        report(4, 2_000)
+    assert out.getvalue() == "partition 0: 1,000 keys, done\npartition 4: 2,000 keys, done\n"
+    with reporting(out, quiet=True) as report:
+        report(5, 1)
+    assert "partition 5" not in out.getvalue()

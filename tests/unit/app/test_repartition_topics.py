@@ -14,6 +14,7 @@ from actors import App
 from actors._core.task.lifecycle import State
 from actors._faust import inputs
 from actors._kafka.admin.control import TopicInfo
+from actors.coordination import coordination
 from actors.errors import ConfigurationError
 from actors.ports import TopicPartition
 
@@ -82,7 +83,24 @@ def test_all_inputs_of_an_actor_by_new_keys_have_the_partitions_of_one_topic() -
     app.actor(three, five, by={three: "x", five: "x"}, name="both")(lambda ctx, value: None)
     app.actor(five, direct, by={five: "x"}, name="one")(lambda ctx, value: None)
     assert inputs.repartitions(app) == {
-        "shop-both-three-repartition": "three",
-        "shop-both-five-repartition": "three",
-        "shop-one-five-repartition": "direct",
+        "shop--both-three-repartition": "three",
+        "shop--both-five-repartition": "three",
+        "shop--one-five-repartition": "direct",
     }
+
+
+def test_another_version_of_the_app_has_topics_of_its_own() -> None:
+    """They would have the records of the former one too, and its workers would delete what it has handled."""
+    app = App("shop", broker="kafka://127.0.0.1:1", version=2)
+    app.actor(app.topic("orders"), by="x", name="one")(lambda ctx, value: None)
+    coordination(app)
+    made = [*inputs.repartitions(app), *app.made_topics]
+    assert len(made) == 3
+    assert all(topic.startswith(app.conf.id) for topic in made), made
+
+
+def test_a_version_that_comes_after_the_actors_is_refused() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    app.config_from_object({"version": 2})
+    with pytest.raises(ConfigurationError, match=r"version=2 .*: write App\('shop', version=2\)"):
+        _ = app.conf

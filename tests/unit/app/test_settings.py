@@ -11,6 +11,7 @@ from typing import Any
 import faust
 import pytest
 from click.testing import CliRunner
+from faust.types import ProcessingGuarantee
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -218,6 +219,24 @@ def test_a_value_that_faust_does_not_take_is_named_with_its_place(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=said):
         _ = made(**options).conf
+
+
+def test_another_mode_than_exactly_once_is_refused_wherever_it_is_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = r": processing_guarantee=at_least_once can't be used: exactly once is the only mode.*: leave the setting out"
+    with pytest.raises(ConfigurationError, match=r"^App\(…\)" + said):
+        _ = made(processing_guarantee=ProcessingGuarantee.AT_LEAST_ONCE).conf
+    app = made()
+    app.config_from_object({"processing_guarantee": "at_least_once"})
+    with pytest.raises(ConfigurationError, match=r"^app\.config_from_object\(…\)" + said):
+        _ = app.conf
+    write(folder, "processing_guarantee = 'at_least_once'")
+    with pytest.raises(ConfigurationError, match=r"/pyproject\.toml \[tool\.faust-actors\]" + said):
+        _ = made().conf
+    monkeypatch.setenv("PROCESSING_GUARANTEE", "at_least_once")
+    with pytest.raises(ConfigurationError, match="^PROCESSING_GUARANTEE in the environment" + said):
+        _ = made(processing_guarantee="exactly_once").conf
 
 
 def test_a_command_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from click import UsageError
 
 from actors import App, Context
-from actors.cli.stopped import _send
+from actors._faust.settings import secrets
+from actors.admin.operation import Caller
+from actors.admin.parked.operations import DropStopped, RetryStopped
+from actors.errors import UsageError
 from actors.ports import TopicPartition
 from actors.runtime.commands import MAC_HEADER, Command, CommandKey, RefusedCommandError, is_over
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.testing import ActorTestDriver
-from actors.web.access import secret
 from tests.unit.runtime.quarantine.test_parked import World
 
 SECRET = "a-secret-of-the-workers-0123456789"
@@ -26,8 +27,8 @@ SECRET = "a-secret-of-the-workers-0123456789"
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret, "SCRYPT_COST", 2)
-    secret._stretched.cache_clear()
+    monkeypatch.setattr(secrets, "SCRYPT_COST", 2)
+    secrets._stretched.cache_clear()
 
 
 def guarded(**options: Any) -> World:
@@ -289,8 +290,8 @@ def test_a_command_does_not_move_the_stream_time_of_timers() -> None:
         assert fired == ["due"]
 
 
-@pytest.mark.parametrize("command", ["retry", "drop"])
-def test_the_command_line_sends_no_command_to_an_actor_that_obeys_none(command: str) -> None:
-    session: Any = SimpleNamespace(actor=Plain(1).app.definition_of, setup=None)
+@pytest.mark.parametrize("operation", [RetryStopped, DropStopped])
+async def test_no_command_is_sent_to_an_actor_that_obeys_none(operation: type[RetryStopped | DropStopped]) -> None:
+    setup: Any = SimpleNamespace(app=Plain(1).app)
     with pytest.raises(UsageError, match=r"actor plain .*nothing of it stops between messages"):
-        _send(session, "plain", 0, command, "x")  # type: ignore[arg-type]
+        await operation(actor="plain", partition=0, id="x").run(setup, Caller("ann"))

@@ -51,6 +51,23 @@ def test_a_name_that_does_not_exist_is_one_line_and_ends_with_1(words: tuple[str
     assert "Usage:" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("pause", "Account:x"), "'Account:x': 'x' isn't a partition's number"),
+        (("stopped", "drop", "Account", "x", "id"), "'x' is not a valid integer"),
+        (("parked", "list", "--limit", "0"), "0 is not in the range x>=1"),
+        (("parked", "retry", "--what", "timer", "--all"), "'timer' is not one of 'message', 'effect'"),
+        (("parked", "drop", "Account"), "name ACTOR and KEY"),
+        (("parked", "drop", "--all", "--since", "soon"), "'soon' does not match the formats"),
+        (("reset", "--actor", "Account"), "say where they go with --to"),
+    ],
+)
+def test_an_argument_of_another_form_is_wrong_usage(words: tuple[str, ...], error: str) -> None:
+    done = run(*words)
+    assert (done.exit_code, error in done.output) == (2, True), done.output
+
+
 def test_the_version_is_that_of_this_package() -> None:
     done = CliRunner().invoke(cli, ["--version"])
     assert done.output == f"faust-actors {version('faust-actors')}, Faust {version('faust-streaming')}\n"

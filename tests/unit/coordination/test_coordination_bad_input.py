@@ -285,7 +285,7 @@ def test_to_look_or_watch_writes_no_data_anywhere():
     with ActorTestDriver(an_app()) as driver:
         ask(driver, "config", m.Put(data="d" * 64_000))
         seen = ask(driver, "config", m.Look())
-        logs = [f"{APP}-coordination-answers-changelog", f"{APP}-coordination-changelog"]
+        logs = [f"{APP}--coordination-answers-changelog", f"{APP}--coordination-changelog"]
         before = [written(driver, log) for log in logs]
         for _ in range(20):
             assert ask(driver, "config", m.Look()) == seen
@@ -308,10 +308,10 @@ def test_many_watch_much_and_each_fetches_it_by_itself(driver):
         after = (await writer.look("n")).version
         tasks = [asyncio.create_task(watch(who, after)) for who in watchers]
         await asyncio.sleep(100)
-        before = written(driver, f"{APP}-coordination-answers-changelog")
+        before = written(driver, f"{APP}--coordination-answers-changelog")
         await writer.put("n", "d" * 64_000)
         await until(lambda: len(seen) == len(watchers))
-        assert written(driver, f"{APP}-coordination-answers-changelog") - before < 64_000
+        assert written(driver, f"{APP}--coordination-answers-changelog") - before < 64_000
         await writer.put("n", "end")
         await asyncio.gather(*tasks)
 

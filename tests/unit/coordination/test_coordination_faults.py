@@ -53,7 +53,7 @@ async def believes_alone(second: Any, third: Sharing, ttl: float) -> None:
 def committed(driver: ActorTestDriver, name: str) -> list[dict[str, Any]]:
     """The states of a name, from the first on, as the changelog has them."""
     raw = name.encode()
-    logs = driver._cluster.topic(f"{APP}-{ACTOR}-changelog").partitions
+    logs = driver._cluster.topic(f"{APP}--{ACTOR}-changelog").partitions
     found = [record for log in logs for record in log.history if record.key == raw and record.is_committed]
     return [msgspec.json.decode(record.value) for record in found if record.value]
 

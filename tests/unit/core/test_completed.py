@@ -47,10 +47,10 @@ def test_the_finished_ones_go_through_the_metadata(base: int, steps: set[int]):
 
 
 def test_none_leave_the_mark_as_it_was():
-    assert CommitMark(3, 7, "nonce", encode_finished(5, ())).encode() == "3;7;nonce"
+    assert CommitMark(3, 7, "nonce", encode_finished(5, ())).encode() == "3;7;nonce~,0"
 
 
-@pytest.mark.parametrize("metadata", ["1;2;n;%%%", "1;2;n;AAA", "1;2", "1;2;n;AA==;x"])
+@pytest.mark.parametrize("metadata", ["1;2;n~,0;%%%", "1;2;n~,0;AAA", "1;2", "1;2;n~,0;AA==;x"])
 def test_a_damaged_mark_is_none(metadata: str):
     assert parse_mark(metadata) is None
 

@@ -12,7 +12,6 @@ from actors._core.keys import line_bounds
 from actors._core.task.topic_ids import show_id
 from actors.ports import TopicPartition
 from actors.runtime.quarantine.entries import ParkedMessage, summary_of
-from actors.runtime.requests.requests import ASK, REPLY_TO
 from actors.testing import ActorTestDriver
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.logs import Record
@@ -102,22 +101,6 @@ def test_effects_and_unnamed_timers_keep_their_ids_in_whatever_order_they_are_ca
         assert len({id for ids in seen[0].values() for id in ids}) == 6
 
 
-@pytest.mark.parametrize("has_older", [True, False])
-def test_a_question_that_an_earlier_release_asked_is_known_by_its_older_id(has_older: bool) -> None:
-    way: dict[str, Any] = {"branches": [], "then_s": 0.0}
-    app, _, booked = booking(way)
-    inbox = app.definition_of("book").topic
-    older = {ASK: b"orders-0-0-1-12345678", REPLY_TO: b"ids-replies/0/me"}
-    newer = {ASK: b"orders-0-0-abc-1", REPLY_TO: b"ids-replies/0/me"}
-    if has_older:
-        newer |= {ASK: older[ASK], "fa-ask-id": newer[ASK]}
-    with ActorTestDriver(app, partitions=1) as driver:
-        driver.send(inbox, key="sum", value=5, headers=older)
-        for _ in range(2):
-            driver.send(inbox, key="sum", value=5, headers=newer)
-        assert booked == ([5] if has_older else [5, 5])
-
-
 def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
     standing, ids = Standing(), []
     for tag in ("", "former", "now"):
@@ -142,7 +125,7 @@ class MovedDriver(ActorTestDriver):
     async def _restart(self, *, settle: bool = True) -> None:
         # As `spark_replay` metadata it: no owner, no input.
         headers = [(METADATA_HEADER, encode_metadata(0, -1))]
-        self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
+        self._cluster.produce(TopicPartition("ids--seen-changelog", 0), [(b'"old"', b"1", headers)])
         await super()._restart(settle=settle)
 
 

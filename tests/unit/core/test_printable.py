@@ -22,10 +22,9 @@ from rich.console import Console
 from actors import App, Context, OnError
 from actors._core import logs
 from actors._core.logs import escape, escaping
+from actors.admin.parked import operations as parked
 from actors.admin.parked.reader import Entry, ParkedQueue, chosen
 from actors.cli.output import print_table
-from actors.cli.parked import list as parked_list
-from actors.cli.parked.show import _say
 from actors.cli.session import Session, one_line_errors
 from actors.errors import ActorsError, ConfigurationError, HandlerFailedError, RecordError
 from actors.testing import ActorTestDriver
@@ -231,18 +230,19 @@ def a_line() -> ParkedQueue:
 
 def test_parked_messages_are_shown_escaped_and_found_by_what_is_shown() -> None:
     line, out = a_line(), io.StringIO()
-    print_table(out, "Parked", parked_list._COLUMNS, [parked_list._as_row(line)])
+    print_table(out, "Parked", parked._COLUMNS, [parked.line_row(line)])
     shown = [word for word in out.getvalue().splitlines() if "forged" in word]
     assert len(shown) == 1
     entry = {
-        **parked_list._as_json(line),
+        **parked.line_json(line),
         "id": HOSTILE,
         "timestamp_ms": 2**63,
         "value": {"a": HOSTILE},
         "timer": HOSTILE,
         "is_shown": True,
     }
-    _say(session(out), {**entry, "headers": [[HOSTILE, HOSTILE]]})
+    for text in parked.entry_lines({**entry, "headers": [[HOSTILE, HOSTILE]]}):
+        session(out).say(text)
     assert is_sound(out.getvalue())
     definition: Any = SimpleNamespace(name="a", topic=App("shop").topic("in", key_type=str))
     assert chosen(definition, [line], printable(line.shown_key)) == [line]

@@ -13,10 +13,15 @@ from actors._core.task.takeover import (
     InputFacts,
     LastKnown,
     LogBounds,
+    LostChangelog,
     ResetPolicy,
     Restore,
+    RestoreFacts,
+    RestoreStep,
+    Retention,
     Start,
     StartRules,
+    decide_restore,
     decide_start,
     missed_tombstones,
     next_epoch,
@@ -41,7 +46,6 @@ def position(changelog_offset=50, wall_time_ms=0, changelog_id="a"):
 def rules(**changes):
     defaults = {
         "reset": ResetPolicy.EARLIEST,
-        "exactly_once": True,
         "allow_reprocessing": False,
         "allow_lost_input": False,
     }
@@ -96,6 +100,36 @@ def test_a_store_of_a_changelog_that_the_owner_has_left_is_wiped():
     assert "gone on with the topic with the id a" in plan.wipe
 
 
+STOP, REBUILD, RESTORE, OLDER = LostChangelog
+
+
+@pytest.mark.parametrize(
+    ("known", "steps"),
+    [
+        ({"position": None}, "read read read read"),
+        ({"position": position(50)}, "read read read read"),
+        ({"position": position(50), "claimed_id": "a"}, "read read read read"),
+        ({"position": position(50), "bounds": LogBounds(60, 90)}, "rebuild rebuild rebuild rebuild"),
+        ({"position": position(50, changelog_id="b"), "claimed_id": "a"}, "rebuild rebuild rebuild rebuild"),
+        ({"position": position(50), "missed": "too old"}, "rebuild rebuild rebuild rebuild"),
+        ({"position": position(91)}, "ask_operator rebuild write_back write_back"),
+        ({"position": position(50), "doubt": "a commit"}, "ask_operator rebuild write_back write_back"),
+        ({"position": None, "doubt": "a commit"}, "read read read read"),
+        ({"position": position(50), "rewritten": "offset 49"}, "ask_operator rebuild write_back write_back"),
+        ({"position": position(50, changelog_id="b")}, "ask_operator rebuild write_back write_back"),
+        ({"position": position(50), "claimed_id": "b"}, "ask_for_copy rebuild ask_for_copy ask_for_copy"),
+        ({"position": None, "claimed_id": "b"}, "ask_for_copy rebuild ask_for_copy ask_for_copy"),
+    ],
+)
+def test_a_restore_reads_rebuilds_or_asks_by_its_facts_and_the_operators_choice(known, steps):
+    facts = RestoreFacts(**{"bounds": LogBounds(0, 90), "topic_id": "a", **known})
+    for policy, step in zip((STOP, REBUILD, RESTORE, OLDER), steps.split(), strict=True):
+        decided, plan = decide_restore(facts, policy)
+        assert decided is RestoreStep[step.upper()]
+        assert (plan.wipe is not None) is (decided is RestoreStep.REBUILD)
+        assert plan.lost is not None or decided in (RestoreStep.READ, RestoreStep.REBUILD)
+
+
 @pytest.mark.parametrize(
     ("age_ms", "tail", "missed"),
     [
@@ -110,7 +144,7 @@ def test_an_old_checkpoint_with_a_tail_may_have_missed_deletes(age_ms, tail, mis
     plan = Restore(50, 50 + tail, None)
     for since_ms, now_ms in ((0, age_ms), (age_ms, 0)):
         # One from the future has no known age.
-        found = missed_tombstones(plan, since_ms=since_ms, now_ms=now_ms, delete_retention_ms=DAY_MS, margin_ms=100)
+        found = missed_tombstones(plan, Retention("", DAY_MS, 100), since_ms=since_ms, now_ms=now_ms)
         assert found is missed
 
 
@@ -148,10 +182,6 @@ def test_contradictions_stop_with_reason_and_remedy(case, word):
 def test_settings_allow_what_an_operator_wants():
     assert decide_start(facts(committed=41, state=42), rules(allow_reprocessing=True)) == Start(41, is_anew=True)
     assert decide_start(facts(committed=2, start=3), rules(allow_lost_input=True)) == Start(3)
-
-
-def test_at_least_once_may_commit_offsets_after_the_state():
-    assert decide_start(facts(committed=41, state=42), rules(exactly_once=False)) == Start(41)
 
 
 def test_an_epoch_is_above_all_known_ones():
@@ -243,7 +273,7 @@ def lost(state=None, offset=40):
 
 def test_a_start_without_the_offset_that_the_group_had_is_refused_with_or_without_state():
     for case in (lost(), lost(state=0)):
-        for held in (rules(), rules(reset=ResetPolicy.LATEST), rules(exactly_once=False)):
+        for held in (rules(), rules(reset=ResetPolicy.LATEST)):
             decision = decide_start(case, held)
             assert isinstance(decision, Contradiction)
             assert (
@@ -255,10 +285,10 @@ def test_a_start_without_the_offset_that_the_group_had_is_refused_with_or_withou
 
 
 def test_state_names_the_last_position_where_the_registry_does_not():
-    decision = decide_start(facts(committed=None, state=42), rules(exactly_once=False))
+    decision = decide_start(facts(committed=None, state=42), rules(reset=ResetPolicy.LATEST, allow_reprocessing=True))
     assert isinstance(decision, Contradiction)
     assert "--to-offset 42" in decision.remedy
-    assert "--to-offset 43" in decide_start(lost(state=43), rules(exactly_once=False)).remedy
+    assert "--to-offset 43" in decide_start(lost(state=43), rules()).remedy
 
 
 def test_a_missing_offset_is_where_the_operator_says():
@@ -293,7 +323,7 @@ def recreated(committed=10, state=None, **changes):
 @pytest.mark.parametrize("case", [recreated(), recreated(None), recreated(state=42), recreated(committed=500)])
 def test_a_re_created_input_is_refused_with_both_ids_and_what_each_choice_does(case):
     known = LastKnown(40, "worker-1", 7, 1_700_000_000_000)
-    for held in (rules(), rules(allow_reprocessing=True), rules(exactly_once=False), rules(accept_moved=True)):
+    for held in (rules(), rules(allow_reprocessing=True), rules(accept_moved=True)):
         decision = decide_start(replace(case, last_known=known), held)
         assert isinstance(decision, Contradiction)
         assert "re-created" in decision.reason
@@ -337,7 +367,7 @@ def moved(committed=10, state=None, offset=40):
     ],
 )
 def test_an_offset_without_a_mark_is_refused_with_the_numbers(case, words):
-    for held in (rules(), rules(exactly_once=False), rules(missing_offset=ResetPolicy.EARLIEST)):
+    for held in (rules(), rules(missing_offset=ResetPolicy.EARLIEST)):
         decision = decide_start(case, held)
         assert isinstance(decision, Contradiction)
         assert f"the group's committed offset {case.committed} was set by hand" in decision.reason

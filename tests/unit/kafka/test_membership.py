@@ -102,7 +102,7 @@ class World:
             subscription=lambda: {"in"},
             assignment=self.subscription.assigned_partitions,
         )
-        settings = GroupSettings("g", instance_id, 6000, 2000, 10_000, "read_committed", 1000, None)
+        settings = GroupSettings("g", instance_id, 6000, 2000, 10_000, 1000, None)
         self.source = KafkaSource(consumer, settings, self.assignor, self._events())
         self.assignor.joins = self.source._joins
         self.assignor.generation = lambda: self.coordinator.generation

@@ -41,10 +41,12 @@ class Leaders:
 
 
 async def appended(leaders: Leaders, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-    packer = Packer(lambda topic: 1000, 0, is_transactional=True)
+    packer = Packer(lambda topic: 1000, 0)
     packed = {part: packer.pack(part.topic, [(b"k", b"v", [], 1)]) for part in partitions}
     client: Any = leaders
-    return await append(client, Sequences(1, 0), packed, transactional_id="id")
+    return await append(
+        client, Sequences(1, 0), packed, transactional_id="id", is_version_2=True, tell=lambda codes: None
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What a writer does when it is to have a producer id, and brokers are away or don't give one."""
+"""What a writer does when brokers are away, or refuse it a producer id or a commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from aiokafka.errors import (
 from actors._kafka.connection import Connection
 from actors._kafka.produce import writer as writer_module
 from actors._kafka.produce.failures import PartsFailedError
-from actors._kafka.produce.ordered import OrderedWriter
 from actors._kafka.produce.sending import Sequences
 from actors._kafka.produce.writer import TransactionWriter
 from actors._kafka.transaction_requests import TxnOffsetCommitRequest
@@ -41,31 +40,7 @@ class Brokers:
         """Answer if it is there."""
         if node <= self.away:
             raise NodeNotReadyError
-        return SimpleNamespace(error_code=self.code, producer_id=5, producer_epoch=0)
-
-
-def writer(brokers: Brokers) -> OrderedWriter:
-    made = OrderedWriter(
-        connection=Connection(("127.0.0.1:1",)),
-        group="g",
-        batch_bytes=lambda topic: 1000,
-        compression=None,
-        commit_deadline_s=1.0,
-    )
-    client: Any = brokers
-    made._client = client
-    return made
-
-
-async def test_another_broker_is_asked() -> None:
-    brokers = Brokers(away=2)
-    assert await writer(brokers)._init(None) == (5, 0)
-    assert brokers.asked == 3
-
-
-async def test_a_refusal_is_not_asked_for_again() -> None:
-    with pytest.raises(ClusterAuthorizationFailedError):
-        await writer(Brokers(away=0, code=31))._init(None)
+        return SimpleNamespace(error_code=self.code, producer_id=5, producer_epoch=0, tags={})
 
 
 class Coordinator(Brokers):
@@ -92,6 +67,17 @@ def transactions(client: Any) -> TransactionWriter:
     )
     made._client = client
     return made
+
+
+async def test_another_broker_is_asked() -> None:
+    brokers = Brokers(away=2)
+    assert await transactions(brokers)._features() == {}
+    assert brokers.asked == 3
+
+
+async def test_a_refusal_is_not_asked_for_again() -> None:
+    with pytest.raises(ClusterAuthorizationFailedError):
+        await transactions(Brokers(away=0, code=31))._features()
 
 
 @pytest.mark.parametrize(("code", "word"), [(51, "ConcurrentTransactions"), (16, "NotCoordinator")])

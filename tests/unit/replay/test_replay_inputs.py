@@ -11,7 +11,7 @@ import msgspec
 
 from actors import App, Context
 from actors.ports import InputRecord, TopicPartition
-from actors.replay.replay import STATE, UNKNOWN, Replayed
+from actors.replay.replay import STATE, UNKNOWN, Replayed, Replayer
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.testing import ActorTestDriver
 
@@ -52,7 +52,7 @@ class World:
 
     def replayed(self, driver: ActorTestDriver, **options: Any) -> list[Replayed]:
         logs = [driver._cluster.fetch(TopicPartition(name, 0), 0, 1 << 30)[0] for name in ("orders", "payments")]
-        return list(self.app.replayer("join").run(0, merged(logs), partition_count=1, **options))
+        return list(Replayer.of(self.app, "join").run(0, merged(logs), partition_count=1, **options))
 
     def items(self, rows: list[Replayed]) -> dict[str, Any]:
         decode = self.state.decode_value
@@ -124,6 +124,6 @@ def test_what_is_unknown_names_its_input_and_records_before_the_starts_are_skipp
         rows = world.replayed(driver, starts=[1, 1])
         assert [number for number, _ in world.items(rows)["a"]] == [-2]
     bad = InternalRecord(0, 1_000, b"a", msgspec.json.encode(Payment(13)), [])
-    rows = list(world.app.replayer("join").run(0, [(1, bad)], partition_count=1))
+    rows = list(Replayer.of(world.app, "join").run(0, [(1, bad)], partition_count=1))
     (unknown,) = [row for row in rows if row.kind == UNKNOWN]
     assert unknown.value.startswith(b"payments: ")

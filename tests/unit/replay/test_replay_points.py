@@ -25,7 +25,7 @@ from tests.examples import examples
 
 MINUTE_MS = 60_000
 TOPIC_ID = "00000000-0000-0000-0000-000000000007"
-EMPTY = Ledger(topic="t", topic_id="id", batch=-1, asked_ms=0, starts=(), spans=())
+EMPTY = Ledger(topic="t", topic_id="id", batch=-1, asked_ms=0, starts=(), spans=(), deletes=False)
 
 
 @dataclass

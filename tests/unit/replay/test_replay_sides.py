@@ -62,9 +62,9 @@ def test_a_log_that_has_everything():
 
 
 def test_the_store_of_a_changelog():
-    assert store_of("shop-spent-changelog", "shop") == "spent"
-    assert store_of("shop-Chores-timers-changelog", "shop") == "Chores-timers"
-    assert store_of("shop-spent-changelog", "sho") is None
+    assert store_of("shop--spent-changelog", "shop") == "spent"
+    assert store_of("shop--Chores-timers-changelog", "shop") == "Chores-timers"
+    assert store_of("shop--spent-changelog", "sho") is None
     assert store_of("shop-changelog", "shop") is None
     assert store_of("shop-spent", "shop") is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from actors import App, Context, EffectCall, OnError
 from actors._core.task.pauses import Pause, pause_key
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
-from actors.runtime.observe.status import StatusInputs, TaskStatus, worker_status
+from actors.runtime.observe.status import TaskStatus, measured
 from actors.runtime.pauses import END_LOOK_S, LOOK_S, follow_pauses
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeLogs, FakeOwners
@@ -92,16 +93,8 @@ class World:
         worker = driver._worker
         assert worker is not None
         source: Any = worker._source
-        sight = StatusInputs(
-            app="paused",
-            worker="w",
-            address="",
-            now_ms=0,
-            partitions={},
-            end_offset=lambda _: None,
-            position=source.position,
-        )
-        (task,) = worker_status(worker.meters, self.tasks(driver), sight).tasks
+        ends = SimpleNamespace(end_offset=lambda _: None, position=source.position)
+        (task,) = measured(worker.meters, self.tasks(driver), ends)["tasks"]
         return task
 
     def post(self, driver: ActorTestDriver, *texts: str) -> None:

@@ -47,7 +47,7 @@ def raw(value: bytes, offset: int, expires_at_ms: int = 0, place: int | None = N
 def export(folder: Path, to: Path, store: str = "seen", **others):
     told = {
         "app": "dispatcher",
-        "changelog": "dispatcher-seen-changelog",
+        "changelog": "dispatcher--seen-changelog",
         "placement": "key",
         "partition_count": 4,
         "worker": "w1",
@@ -109,7 +109,7 @@ def test_files_and_manifest_hold_what_the_store_holds(folder, tmp_path, monkeypa
         "format": 1,
         "app": "dispatcher",
         "store": "seen",
-        "changelog": "dispatcher-seen-changelog",
+        "changelog": "dispatcher--seen-changelog",
         "placement": "key",
         "worker": "w1",
         "exported_at_ms": 1_760_000_000_000,

@@ -91,7 +91,7 @@ def test_a_folder_of_another_app_is_refused_and_left_free(folder):
 
 def test_a_folder_of_a_newer_release_is_refused(folder):
     folder.close()
-    (folder.path / "worker.json").write_text('{"app": "dispatcher", "format": 2}')
+    (folder.path / "worker.json").write_text('{"app": "dispatcher", "format": 2, "id": "1"}')
     with pytest.raises(StoreFormatError, match="format 2"):
         DataFolder.open(folder.path, app="dispatcher")
     with pytest.raises(StoreFormatError, match="format 2"):

@@ -10,7 +10,7 @@ from stores._core.record import Position
 MANIFEST = Manifest(
     app="dispatcher",
     store="seen",
-    changelog="dispatcher-seen-changelog",
+    changelog="dispatcher--seen-changelog",
     placement="task",
     worker="w-1",
     exported_at_ms=1_760_000_000_000,

@@ -16,7 +16,7 @@ from actors import Actor, ActorsError, App, Context, EffectCall, OnError, UsageE
 from actors._core.task.commit import CommitMark
 from actors._core.task.topic_ids import TopicIds
 from actors.ports import TopicPartition
-from actors.replay.replay import DONE, STATE, UNKNOWN, Kept, Replayed
+from actors.replay.replay import DONE, STATE, UNKNOWN, Kept, Replayed, Replayer
 from actors.testing import ActorTestDriver
 
 START_MS = 1_760_000_000_000
@@ -32,7 +32,7 @@ def record(offset: int, value: bytes | None, *, key: bytes | None = b"a", at_ms:
 
 
 def replay(app: App, actor: object, records: Iterable[object], **options: object) -> list[Replayed]:
-    return list(app.replayer(actor).run(0, of_first(records), **{"partition_count": 1, **options}))
+    return list(Replayer.of(app, actor).run(0, of_first(records), **{"partition_count": 1, **options}))
 
 
 def of_first(records: Iterable[object]) -> list[tuple[int, object]]:
@@ -49,7 +49,7 @@ def unknowns(rows: Iterable[Replayed]) -> list[tuple[bytes | None, int, str]]:
 
 def replayed_items(driver: ActorTestDriver, app: App, actor: object, *stores: str) -> dict[str, dict]:
     """Replay what the driver's input holds, and give the state as `driver.items` does."""
-    replayer, found = app.replayer(actor), {name: {} for name in stores}
+    replayer, found = Replayer.of(app, actor), {name: {} for name in stores}
     until_ms = driver._clock.wall_ms()
     for number in range(PARTITIONS):
         log, _ = driver._cluster.fetch(TopicPartition(replayer.topics[0], number), 0, 1 << 30)
@@ -258,7 +258,7 @@ def test_answers_and_parked_messages():
         expected = {"Account": driver.items(Account), "Account-answers": driver.items(app.stores["Account-answers"])}
         assert expected["Account"] == {"a": Told(touched=5)}
         assert replayed_items(driver, app, Account, *stores) == expected
-        assert set(app.replayer(Account).others) == {"Account-answers", "Account-parked"}
+        assert set(Replayer.of(app, Account).others) == {"Account-answers", "Account-parked"}
 
 
 def test_a_message_that_asks_is_taken_back_even_if_its_handler_goes_on():
@@ -400,7 +400,7 @@ def test_a_handler_that_sleeps_takes_no_time_and_one_that_waits_for_ever_is_an_e
 
 def test_an_actor_that_is_not_there():
     with pytest.raises(UsageError, match="'nobody' is no actor of this app"):
-        make_app().replayer("nobody")
+        Replayer.of(make_app(), "nobody")
 
 
 @pytest.mark.parametrize("has_secret", [True, False])
@@ -431,7 +431,7 @@ def test_a_command_that_the_workers_refuse_is_refused_where_the_secret_is(has_se
         topic_id, items = driver._cluster.topic("in").topic_id, driver.items(app.stores["handled"])
         assert items == {"b": "ok"}
     other, _ = make("s" * 32 if has_secret else None)
-    rows = other.replayer("work").run(0, of_first(records), partition_count=1, topic_ids=[topic_id])
+    rows = Replayer.of(other, "work").run(0, of_first(records), partition_count=1, topic_ids=[topic_id])
     store = other.stores["handled"]
     found = {store.decode_key(row.key): store.decode_value(row.value) for row in rows if row.kind == STATE}
     assert found == (items if has_secret else {"a": "ok", "b": "ok"})

@@ -94,7 +94,8 @@ class Served:
             worker="w",
             address="",
         )
-        service: Any = SimpleNamespace(queries=self.queries, meters=WorkerMeters())
+        service: Any = SimpleNamespace(meters=WorkerMeters())
+        self.app.extensions["web"].queries = self.queries
         self.app._actor_service = service
         self.server = self.app.web
 

@@ -10,6 +10,7 @@ import pytest
 
 from actors import Actor, App, ConfigurationError, Context, UndecodableRecordError, receive
 from actors.ports import TopicPartition
+from actors.replay.replay import Replayer
 from actors.testing import ActorTestDriver
 
 
@@ -201,7 +202,7 @@ def test_a_replay_handles_tombstones() -> None:
             driver.send(topic, key=key, value=value, partition=0)
         assert driver.items(store) == {"b": 2}
         records, _ = driver._cluster.fetch(TopicPartition("in", 0), 0, 100)
-    rows = app.replayer(handle).run(0, [(0, record) for record in records], partition_count=1)
+    rows = Replayer.of(app, handle).run(0, [(0, record) for record in records], partition_count=1)
     assert [(row.store, row.key, row.value) for row in rows][:-1] == [("held", b"b", b"2")]
 
 

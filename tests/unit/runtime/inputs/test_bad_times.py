@@ -142,7 +142,7 @@ def test_an_upstream_with_a_thousand_partitions() -> None:
     upstream._times = Untouched(upstream.times)
     times = FeedTimes({0: SourceTime(1.0, NOON_MS - 5)}, upstream)
     for at_ms in range(NOON_MS - 4, NOON_MS + 3):
-        times.sources[0].handled(at_ms)
+        times.sources[0].time_ms = at_ms
         times.advance()
     assert (times.stream_ms, times.holder) == (NOON_MS + 1, ("clicks", 1))
 
@@ -164,7 +164,7 @@ def test_a_mark_of_another_topic_of_that_name_has_no_time() -> None:
     assert marked(CommitMark(1, 1, "nonce", topics=other, times=TimeMark(7, 8)).encode()) == NO_TIMES
 
 
-@pytest.mark.parametrize("metadata", ["", "of another program", "1;2", '{"time": 1}', "1;1;n.5.9.9", "é;1;x"])
+@pytest.mark.parametrize("metadata", ["", "of another program", "1;2", '{"time": 1}', "1;1;n~,0.5.9.9", "é;1;x"])
 def test_metadata_of_another_program_has_no_time(metadata: str) -> None:
     assert marked(metadata) in (None, NO_TIMES)
 

@@ -17,8 +17,8 @@ NAMES = ("orders", "payments", "refunds")
 class Version:
     """A version of the app: it sums up what comes from some of the topics, and echoes each sum with its input."""
 
-    def __init__(self, *inputs: str, guarantee: str = "exactly_once") -> None:
-        self.app = app = App("shop", store="memory://", processing_guarantee=guarantee)
+    def __init__(self, *inputs: str) -> None:
+        self.app = app = App("shop", store="memory://")
         self.topics = {name: app.topic(name, key_type=str, value_type=int) for name in NAMES}
         self.out = app.topic("out", key_type=str, value_type=str)
         self.state = app.store("state", key_type=str, value_type=int)

@@ -23,6 +23,7 @@ from actors import (
 )
 from actors._core.event_time import NoTimeError
 from actors.ports import TopicPartition
+from actors.replay.replay import Replayer
 from actors.runtime.inputs.inbox import Inbox
 from actors.testing import ActorTestDriver
 
@@ -236,7 +237,7 @@ def test_a_replay_hands_out_the_same_times() -> None:
     with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.orders, key="a", value=Order(1, NOON_MS), timestamp_ms=5)
         log = driver._cluster.fetch(TopicPartition("orders", 0), 0, 10)[0]
-    replayer = world.app.replayer(world.note)
+    replayer = Replayer.of(world.app, world.note)
     rows = list(replayer.run(0, [(0, record) for record in log], partition_count=1))
     assert world.seen == [(1, NOON_MS)] * 2
     assert [row.value for row in rows if row.store == "amounts"] == [b"[1]"]

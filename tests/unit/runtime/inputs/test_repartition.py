@@ -12,6 +12,7 @@ from actors import App, ConfigurationError, Context, HandlerFailedError, OnError
 from actors._core.partitioner import MURMUR2
 from actors._core.task.policy import Then
 from actors.ports import TopicPartition
+from actors.replay.replay import Replayer
 from actors.testing import ActorTestDriver
 
 
@@ -114,7 +115,7 @@ def test_what_was_forwarded_before_the_actor_began_is_read_whatever_the_reset_po
         """Has a record in each topic before the tasks begin."""
 
         def _start(self) -> None:
-            for cents, topic in enumerate(("payments", "shop-add_up-payments-repartition"), 1):
+            for cents, topic in enumerate(("payments", "shop--add_up-payments-repartition"), 1):
                 value = msgspec.json.encode(Payment("o1", cents))
                 self._cluster.produce(TopicPartition(topic, MURMUR2.home(b"o1", 3)), [(b"o1", value, [], 1)])
             super()._start()
@@ -129,7 +130,7 @@ def test_state_is_recomputed_from_the_records_by_their_new_key() -> None:
     with ActorTestDriver(world.app, partitions=1) as driver:
         for order in ("o1", "o2", "o1"):
             driver.send(world.payments, key="ada", value=Payment(order, 5))
-        replayer = world.app.replayer("add_up")
+        replayer = Replayer.of(world.app, "add_up")
         log, _ = driver._cluster.fetch(TopicPartition(replayer.topics[0], 0), 0, 1 << 30)
     rows = list(replayer.run(0, [(0, record) for record in log], partition_count=1))
     assert [(row.key, row.value) for row in rows if row.store == "sums"] == [(b"o1", b"10"), (b"o2", b"5")]

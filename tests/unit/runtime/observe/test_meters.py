@@ -1,4 +1,4 @@
-"""What a worker counts, and the worker_status of it, on the test driver."""
+"""What a worker counts, and the status of it, on the test driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actors.errors import FencedError, MigratedError, OutcomeUnknownError, Resto
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, TaskMeters
 from actors.runtime.observe import status
-from actors.runtime.observe.status import StatusInputs, TaskStatus, WorkerStatus, worker_status
+from actors.runtime.observe.status import TaskStatus, WorkerStatus, measured
 from actors.runtime.state.restore import Restorer
 from actors.testing import ActorTestDriver
 from actors.testing.driving import DiskStore
@@ -50,21 +50,13 @@ class World:
 
 
 def seen(driver: ActorTestDriver) -> WorkerStatus:
-    """Give the worker_status of the driver's worker."""
+    """Return the status of the driver's worker."""
     worker = driver._worker
     assert worker is not None
     late = worker._source
     tasks = sorted(worker.tasks, key=lambda task: (task.spec.name, task.partition))
-    sight = StatusInputs(
-        app="shop",
-        worker="w",
-        address="",
-        now_ms=1,
-        partitions=worker.partitions,
-        end_offset=late.end_offset,
-        position=late.position,
-    )
-    return worker_status(worker.meters, tasks, sight)
+    fields = measured(worker.meters, tasks, late)
+    return WorkerStatus(app="shop", worker="w", address="", at_ms=1, partitions=worker.partitions, **fields)
 
 
 @pytest.fixture(params=[1, 3])

@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from actors import App, Context, OnError, Rejected
 from actors._faust.tracing import trace_headers
-from actors.replay.replay import DONE
+from actors.replay.replay import DONE, Replayer
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.outbox.calls import EffectRecord
 from actors.testing import ActorTestDriver
@@ -246,7 +246,7 @@ def test_a_damaged_context_begins_a_trace_of_its_own(spans: InMemorySpanExporter
 def test_a_replay_is_not_traced(spans: InMemorySpanExporter):
     world = World()
     record = InternalRecord(0, 1_000, b"a", b"hello", [("traceparent", TRACEPARENT)])
-    rows = list(world.app.replayer("first").run(0, [(0, record)], partition_count=1))
+    rows = list(Replayer.of(world.app, "first").run(0, [(0, record)], partition_count=1))
     assert rows[-1].kind == DONE
     assert names(spans) == []
 

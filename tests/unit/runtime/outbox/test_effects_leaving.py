@@ -1,19 +1,23 @@
-"""Effects where a worker leaves: a call that has ended isn't made again, and its result is handled once."""
+"""Effects where a task leaves or takes over again: no call that has ended is made again, and its result is handled."""
 
 import asyncio
+import json
 from collections import Counter
 
 import pytest
 
 from actors import App, HandlerFailedError, OnError
+from actors.errors import BatchesRefusedError, CommitRefusedError, OutcomeUnknownError
 from actors.ports import TopicPartition
 from actors.runtime.outbox import effects
 from actors.testing import ActorTestDriver
+from actors.testing.fakes.ports import FakeWriter
 from tests.unit.runtime.leaving import leave
 from tests.unit.runtime.outbox.effect_bench import Log, bench, play
 
 KEYS = 60
 CALL_S, HANDLER_S = 0.05, 0.02
+TORN = "torn"
 
 
 def test_a_result_that_is_not_handled_is_kept_for_the_next_owner_who_makes_no_call():
@@ -103,7 +107,8 @@ class Shop:
         self.orders = app.topic("orders", key_type=str, value_type=str)
         self.done = app.topic("done", key_type=str, value_type=str)
         self.begun, self.ended, self.begun_late = Counter(), Counter(), []
-        self.is_leaving = self.fails = False
+        self.is_leaving = self.fails = self.refuses = self.cancels = False
+        self.sold = set()
 
         @app.effect()
         async def charge(call, order: str):
@@ -118,17 +123,28 @@ class Shop:
         async def order(ctx, value):
             if not value.startswith("charged"):
                 ctx.effect(charge, value)
+                if ctx.key == TORN:
+                    await self.sell(value)
                 return
             await asyncio.sleep(handler_s)
+            if self.is_leaving and self.cancels:
+                raise asyncio.CancelledError
             if self.fails:
                 raise ValueError("not now")
             ctx.send(self.done, key=ctx.key, value=value)
 
         self.options = {"partitions": 1, "effects": {charge: charge}}
 
-    def fill(self, driver):
+    async def sell(self, value):
+        if self.refuses:
+            raise ValueError(f"{value} can't be sold")
+        await asyncio.sleep(CALL_S)
+        self.sold.add(value)
+
+    def fill(self, driver, key=None):
+        """Post orders, each of a key of its own or all of one."""
         for number in range(KEYS):
-            driver.post(self.orders, key=f"{number:02}", value="hat")
+            driver.post(self.orders, key=key or f"{number:02}", value="hat" if key is None else f"{key} {number}")
 
     def leave(self, driver, **options):
         self.is_leaving = True
@@ -137,9 +153,10 @@ class Shop:
     def _start(self):
         self.is_leaving = False
 
-    def check(self, driver):
+    def check(self, driver, key=None):
+        """Check that each order of a key of its own had its result once, and as many of the one key if there is one."""
         finals = sorted(one.key for one in driver.outputs(self.done))
-        assert finals == [f"{number:02}" for number in range(KEYS)]
+        assert finals == [f"{number:02}" for number in range(KEYS)] + [key] * (KEYS if key else 0)
         assert self.begun_late == [], "calls began while the worker was leaving"
         assert max(self.ended.values()) == 1, "calls were repeated that had ended"
 
@@ -182,6 +199,38 @@ def test_a_result_whose_handler_waits_to_be_tried_again_is_kept():
         shop.check(driver)
 
 
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_call_that_has_ended_is_made_again_where_what_a_handler_waits_for_ends_with_the_worker(concurrency):
+    shop = Shop(concurrency=concurrency)
+    shop.cancels = True
+    with ActorTestDriver(shop.app, **shop.options) as driver:
+        shop.fill(driver)
+        driver.advance(0.3, settle=False)
+        shop.leave(driver, settle=False)
+        driver.settle()
+        shop.check(driver)
+
+
+@pytest.mark.parametrize("keep_disk", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_call_that_has_ended_is_made_again_where_a_retry_of_parked_messages_is_cut_off(concurrency, keep_disk):
+    shop = Shop(concurrency=concurrency, on_error="park")
+    retry = json.dumps({"actor": "order", "what": "message", "command": "retry"}).encode()
+    with ActorTestDriver(shop.app, **shop.options) as driver:
+        shop.refuses = True
+        shop.fill(driver, TORN)
+        driver.settle()
+        shop.refuses = False
+        shop.fill(driver)
+        driver.advance(0.3, settle=False)
+        driver.post(shop.orders, key=TORN, value="", headers={"fa-control": retry})
+        while len(shop.sold) < 3:
+            driver.advance(CALL_S, settle=False)
+        shop.leave(driver, keep_disk=keep_disk, settle=False)
+        driver.settle()
+        shop.check(driver, TORN)
+
+
 def test_calls_do_not_run_far_ahead_of_what_handles_their_results():
     shop = Shop()
     with ActorTestDriver(shop.app, **shop.options) as driver:
@@ -194,3 +243,29 @@ def test_calls_do_not_run_far_ahead_of_what_handles_their_results():
         driver.settle()
         shop.check(driver)
     assert 0 < most <= effects.MOST_ENDED
+
+
+@pytest.mark.parametrize(
+    "error", [OutcomeUnknownError("no answer"), BatchesRefusedError({0: CommitRefusedError("no")})]
+)
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_call_that_has_ended_is_made_again_where_a_commit_fails_and_the_partition_stays(
+    monkeypatch, concurrency, error
+):
+    shop, in_order = Shop(concurrency=concurrency), FakeWriter._in_order
+    errors = []
+
+    async def fail_or_write(writer, producer, identity, batches):
+        if errors and any(batch.offsets for batch in batches):
+            raise errors.pop()
+        return await in_order(writer, producer, identity, batches)
+
+    monkeypatch.setattr(FakeWriter, "_in_order", fail_or_write)
+    with ActorTestDriver(shop.app, **shop.options) as driver:
+        shop.fill(driver)
+        for _ in range(3):
+            driver.advance(0.18, settle=False)
+            errors.append(error)
+        driver.settle()
+        assert not errors
+        shop.check(driver)

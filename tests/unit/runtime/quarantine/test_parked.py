@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from actors import App, Context, HandlerFailedError, OnError, Rejected, Undecoda
 from actors._core.keys import line_bounds, place_of
 from actors.errors import RecordError, RefusedRecordError
 from actors.ports import TopicPartition
+from actors.runtime.cancellation import GivenBack
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
@@ -26,6 +28,7 @@ from actors.runtime.task.context import PoisonTracking
 from actors.runtime.task.handling import Handling
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
+from stores.errors import StoreError
 from stores.memory import MemoryStore
 
 ON_ERROR = OnError(then="park")
@@ -549,17 +552,34 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(waits
     assert standing.scope.undo == []
 
 
-async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
+@pytest.mark.parametrize("handled", [0, 2])
+@pytest.mark.parametrize("error", [GivenBack, StoreError])
+async def test_a_retry_that_is_not_carried_out_to_its_end_leaves_nothing(error: type[BaseException], handled: int):
     standing = Standing()
-    standing.fail(b"a", 0)
+    for offset in range(3):
+        standing.fail(b"a", offset)
+    state = standing.state
+    state.outputs, writes = ["of another message"], dict(state.overlays[standing.store].writes)
     told = b'{"actor":"work","what":"message","command":"retry"}'
 
-    handling = Handling(standing.spec, standing.parked, PoisonTracking(), lambda: True, asyncio.sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await standing.parked.intercept(
-            standing.state, InternalRecord(1, 0, b"a", b"1", [("fa-control", told)]), handling
-        )
-    assert standing.sequences(b"a") == [0]
+    def is_over() -> bool:
+        return len(state.outputs) > handled
+
+    async def send(ctx: Context, value: bytes) -> None:
+        if error is StoreError and is_over():
+            raise error
+        state.outputs.append(value)
+
+    spec = replace(standing.spec, handler=send)
+    handling = Handling(
+        spec, standing.parked, PoisonTracking(), lambda: error is GivenBack and is_over(), asyncio.sleep
+    )
+    with pytest.raises(error):
+        await standing.parked.intercept(state, InternalRecord(9, 0, b"a", b"1", [("fa-control", told)]), handling)
+    assert standing.sequences(b"a") == [0, 1, 2]
+    assert state.overlays[standing.store].writes == writes, "a commit has nothing of a command whose offset it lacks"
+    assert state.outputs == ["of another message"]
+    assert not standing.scope.undo
 
 
 async def test_a_turn_that_is_too_large_to_wait_isnt_settled():

@@ -87,7 +87,7 @@ def test_messages_with_a_key_too_long_for_the_changelog_wait_in_one_line_in_orde
 def test_a_record_whose_parking_the_broker_refuses_stops_the_partition(concurrency: int):
     world = World(concurrency=concurrency)
     with ActorTestDriver(world.app, partitions=1) as driver:
-        driver._cluster.limit_records("shop-work-parked-changelog", 200)
+        driver._cluster.limit_records("shop--work-parked-changelog", 200)
         driver.post(world.topic, key="b", value="1")
         with pytest.raises(RefusedRecordError, match=r"in\[0\] offset 1 key 'a'.*refuses that its on_error policy"):
             driver.send(world.topic, key="a", value="bad")
@@ -116,7 +116,7 @@ def test_a_message_that_does_not_fit_in_any_way_stops_the_partition_and_leaves_n
     assert standing.scope.undo == []
 
 
-def test_small_messages_are_stored_as_earlier_releases_do():
+def test_small_messages_are_one_entry():
     standing = Standing()
     standing.fail(b"a", 0, b"x" * 1_000)
     ((_, raw),) = entries(standing, b"a")
@@ -124,7 +124,7 @@ def test_small_messages_are_stored_as_earlier_releases_do():
     assert not raw.startswith(b'{"v"')
 
 
-def test_an_entry_of_an_earlier_release_that_fills_its_record_is_read_and_can_fail_again():
+def test_an_entry_that_fills_its_record_is_read_and_can_fail_again():
     standing = Standing()
     standing.fail(b"a", 0)
     ((_, raw),) = entries(standing, b"a")
@@ -136,15 +136,6 @@ def test_an_entry_of_an_earlier_release_that_fills_its_record_is_read_and_can_fa
     assert parked_entries.write_failure(standing.store, standing.state, b"a", 0, raw, "because " * 200) == 2
     ((_, again),) = entries(standing, b"a")
     assert read_entry(overlay.get, b"a", 0, again) == msgspec.structs.replace(large, error="because " * 200, attempts=2)
-
-
-def test_a_head_shows_earlier_releases_a_message_without_its_content_and_tells_them_to_keep_off():
-    standing = Standing()
-    standing.fail(b"a", 0, b"x" * 100_000)
-    ((_, raw),) = entries(standing, b"a")
-    assert raw.startswith(b'{"v":2,')
-    seen = msgspec.json.decode(raw, type=ParkedMessage)
-    assert (seen.message_id, seen.value, seen.key, seen.attempts) == ("in-0-0", None, b"", 1)
 
 
 def test_a_summary_has_no_content():
@@ -181,7 +172,7 @@ def test_a_retry_of_a_message_whose_slice_is_gone_does_not_stop_the_partition():
     with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, f"a bad{LARGE}", "a 2")
         slice_key = slices(driver.items(world.store))[0]
-        driver._produce("shop-work-parked-changelog", slice_key, None, (), 0, None)
+        driver._produce("shop--work-parked-changelog", slice_key, None, (), 0, None)
         driver.crash(keep_disk=False)
         world.is_mended = True
         driver.retry_parked("work", "a")
@@ -193,18 +184,6 @@ def test_a_retry_of_a_message_whose_slice_is_gone_does_not_stop_the_partition():
         world.tell(driver, "a", "retry")
         assert world.handled(driver) == ["a 2 1"]
         assert driver.items(world.store) == {}
-
-
-async def test_slices_that_an_earlier_release_left_are_removed_with_the_line():
-    standing = Standing()
-    standing.fail(b"a", 0, b"x" * 100_000)
-    standing.drop(b"a")
-    standing.fail(b"a", 1)
-    told = b'{"actor":"work","what":"message","command":"drop"}'
-    internal_record: Any = InternalRecord(2, 0, b"a", told, [("fa-control", told)])
-    handling: Any = None
-    assert await standing.parked.intercept(standing.state, internal_record, handling)
-    assert list(standing.state.overlays[standing.store].items()) == []
 
 
 def test_nothing_is_decoded_to_know_the_lines(monkeypatch: pytest.MonkeyPatch):

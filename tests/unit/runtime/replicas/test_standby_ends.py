@@ -118,3 +118,28 @@ def test_what_many_copies_lack_is_known_between_looks() -> None:
 
     world.run(test())
     world.loop.close()
+
+
+def test_an_answer_that_the_copy_has_overtaken_is_no_loss(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bounds = FakeTopicLogs.bounds
+
+    async def late(logs: FakeTopicLogs, partition: TopicPartition) -> LogBounds:
+        answer = await bounds(logs, partition)
+        await asyncio.sleep(2)
+        return answer
+
+    monkeypatch.setattr(FakeTopicLogs, "bounds", late)
+
+    async def test() -> None:
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.copies.lags().get(ZERO) == 0)
+        for number in range(100):
+            world.put(f"k{number}", "1")
+            await asyncio.sleep(0.2)
+        await world.until(lambda: world.position() == world.end())
+        assert world.follows == 1
+
+    world.run(test())
+    assert caplog.text == ""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +11,13 @@ from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds
 from actors.ports import TopicPartition
 from actors.runtime.replicas import standbys as module
+from actors.runtime.replicas.standbys import Standbys, StandbyStore
 from actors.testing.fakes.views import FakeTopicLogs
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.memory import MemoryStore
-from tests.unit.runtime.replicas.test_standbys import ONE, ZERO, World, standby
+from tests.unit.runtime.replicas.test_standbys import LOG, ONE, ZERO, World, standby
+
+LOG_0 = TopicPartition(LOG, 0)
 
 
 class Disk:
@@ -65,8 +68,9 @@ def failing(name: str, failures: list[int]) -> type[MemoryStore]:
 
 def build_anew(world: World) -> None:
     """Make a copy one that was behind for too long."""
-    held = world.copies._held[ZERO].stores[0]
+    held = world.copies._follower.held[LOG_0]
     held.position = replace(held.position, wall_time_ms=0)
+    held.store.apply((), held.position)
     world.fill(10)
 
 
@@ -123,7 +127,7 @@ def test_a_damaged_store_is_deleted_and_built_anew(world: World) -> None:
 
     class Damaged(MemoryStore):
         def apply(self, writes: object, position: object) -> None:
-            raise StoreCorruptedError(Path("counts-0"), "bad block")
+            raise StoreCorruptedError(self.path, "bad block")
 
     disk.kind = Damaged
 
@@ -148,7 +152,9 @@ def test_what_an_owner_made_anew_isnt_deleted(world: World) -> None:
 
     async def test() -> None:
         world.fill(120)
-        world.copies._suspect["counts", 0] = True
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.position() == world.end())
+        world.copies._follower.fail(LOG_0, StoreCorruptedError(world.disk["counts", 0].path, "bad block"))
         await world.copies.release("count", 0)
         world.copies.assign(standby(ZERO))
         await world.until(lambda: world.position() == world.end())
@@ -249,3 +255,36 @@ def test_an_idle_copy_whose_store_fails_is_opened_anew(
 
     world.run(test())
     assert "copies can't be" not in caplog.text, "that would stop all"
+
+
+def test_a_copy_that_was_released_while_it_was_opened_isnt_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is wanted again by then: its owner may have written to it, and may still."""
+    opening, go_on = asyncio.Event(), asyncio.Event()
+    original = Standbys.open_store
+
+    async def slow(self: Standbys, *args: Any) -> StandbyStore:
+        copy = await original(self, *args)
+        opening.set()
+        await go_on.wait()
+        return copy
+
+    async def test() -> None:
+        world.fill(10)
+        monkeypatch.setattr(Standbys, "open_store", slow)
+        world.copies.assign(standby(ZERO))
+        await opening.wait()
+        releasing = asyncio.create_task(world.copies.release("count", 0))
+        await asyncio.sleep(0)
+        world.owned.add(0)
+        world.copies.assign(standby(ZERO))
+        go_on.set()
+        await releasing
+        await asyncio.sleep(5)
+        assert world.copies.copies == []
+        assert world.position() == -1
+        world.owned.clear()
+        await world.until(lambda: world.position() == 10)
+
+    world.run(test())

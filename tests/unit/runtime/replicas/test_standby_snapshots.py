@@ -67,10 +67,10 @@ def test_an_empty_copy_begins_from_a_snapshot(world: World, is_fit: bool, caplog
         world.disk.clear()
         world.copies = world.start(snapshot)
         world.copies.start()
-        apply = world.copies._apply
-        world.copies._apply = lambda copy, one, records, end: (  # type: ignore[method-assign]
-            read.append(len(records)) if one.source.partition == 0 else None,
-            apply(copy, one, records, end),
+        apply = world.copies._follower._apply
+        world.copies._follower._apply = lambda store, records, end: (  # type: ignore[method-assign]
+            read.append(len(records)) if store.source.partition == 0 else None,
+            apply(store, records, end),
         )[1]
         world.copies.assign(standby(ZERO, ONE))
         await world.until(lambda: world.position() == 202 and world.position(1) == 10)

@@ -13,9 +13,11 @@ from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Snapshots, TopicPartition
+from actors.runtime.replicas import follower
 from actors.runtime.replicas import standbys as module
-from actors.runtime.replicas.standby_state import Role, StandbyStore
-from actors.runtime.replicas.standbys import Standbys, Surroundings
+from actors.runtime.replicas.standby_state import Role
+from actors.runtime.replicas.standbys import Standbys, StandbyStore, Surroundings
+from actors.runtime.state import restore
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
@@ -28,7 +30,7 @@ from tests.sim.fakes.loop import VirtualLoop
 from tests.sim.fakes.network import Conditions, Network
 
 HOUR_MS = 3600 * 1000
-LOG = "app-counts-changelog"
+LOG = "app--counts-changelog"
 ZERO, ONE = TaskId("count", 0), TaskId("count", 1)
 
 
@@ -57,7 +59,6 @@ class World:
         self.disk: dict[tuple[str, int], MemoryStore] = {}
         self.cache = StoreCache(self.open, lambda store, partition: None)
         self.owned: set[int] = set()
-        self.restoring = False
         self.asked: list[float] = []
         self.follows = 0
         self.copies = self.start()
@@ -85,6 +86,7 @@ class World:
 
         logs = Logs(self.cluster, self.network, chunk_records=50)
         restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, snapshots=snapshots, lost=lost)
+        self.restorer = restorer
         changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, len(topic.partitions))
         return Standbys(
             [Spec(changelog)],  # type: ignore[list-item]
@@ -96,9 +98,7 @@ class World:
             surroundings=Surroundings(
                 is_free=lambda task: task.partition not in self.owned,
                 is_working=lambda: False,
-                is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
-                begin_from_snapshot=restorer.begin_from_snapshot,
                 checks=StandbyChecks(FakeGroupView(self.cluster, self.network), restorer),
             ),
         )
@@ -342,11 +342,11 @@ def test_copies_that_remain_are_followed_through_a_rebalance(world: World) -> No
 def test_restores_go_first(world: World) -> None:
     async def test() -> None:
         world.fill(500)
-        world.restoring = True
+        world.restorer._reading = 1
         world.copies.assign(standby(ZERO))
         await asyncio.sleep(5)
         assert world.position() <= 0
-        world.restoring = False
+        world.restorer._reading = 0
         await world.until(lambda: world.position() == 500)
 
     world.run(test())
@@ -506,7 +506,8 @@ def test_lost_requests_lose_nothing(world: World) -> None:
 
 
 def test_the_tests_see_a_copy_that_doesnt_look_at_its_age(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "why_not_followed", lambda *args, **kwargs: None)
+    for place in (restore, follower):
+        monkeypatch.setattr(place, "why_not_followed", lambda *args, **kwargs: None)
     monkeypatch.setattr(StandbyStore, "is_too_old", lambda *_: False)
 
     async def test() -> None:

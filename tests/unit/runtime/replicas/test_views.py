@@ -481,7 +481,7 @@ def test_an_unexpected_error_ends_the_view_and_is_said(world: World, monkeypatch
             def broken(*_: Any) -> Any:
                 raise RuntimeError("broken on purpose")
 
-            monkeypatch.setattr("actors.runtime.replicas.view_replica.stored_writes", broken)
+            monkeypatch.setattr("actors.runtime.replicas.follower.stored_writes", broken)
             world.put("a", "1")
             with pytest.raises(ViewFailedError, match="broken on purpose"):
                 await view.wait_for("a", timeout=10 * SECOND)

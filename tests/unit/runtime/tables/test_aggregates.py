@@ -53,7 +53,7 @@ class Shop:
         self.app = app = App("shop", broker="kafka://127.0.0.1:1")
         self.orders = app.topic("orders", key_type=str, value_type=value_type)
         self.out = app.topic("out", key_type=str)
-        self.changes = app.topic("shop-countries-orders-repartition", key_type=str, value_type=bytes)
+        self.changes = app.topic("shop--countries-orders-repartition", key_type=str, value_type=bytes)
         self.table: Table[str, Order] = app.table(self.orders, history=history)
         self.seen: list[tuple[str, Any, int]] = []
         of_own = {"add": add, "remove": remove, "initial": {"orders": 0, "cents": 0}, "value_type": dict[str, int]}
@@ -265,7 +265,7 @@ def test_what_is_no_change_is_undecodable(raw: bytes) -> None:
     shop = Shop()
     with ActorTestDriver(shop.app, partitions=1) as driver:
         driver.send(shop.orders, key="a", value=Order("de", 5))
-        with pytest.raises(UndecodableRecordError, match=r"shop-countries-orders-repartition\[0\] offset \d"):
+        with pytest.raises(UndecodableRecordError, match=r"shop--countries-orders-repartition\[0\] offset \d"):
             driver.send(shop.changes, key="de", value=raw)
 
 

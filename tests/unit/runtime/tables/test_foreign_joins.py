@@ -29,8 +29,8 @@ class Shop:
         self.app = app = App("shop", broker="kafka://127.0.0.1:1")
         self.orders: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=rows))
         self.customers: Table[int, int] = app.table(app.topic("customers", key_type=int, value_type=int))
-        self.subscriptions = app.topic("shop-joined-orders-repartition", key_type=int, value_type=bytes)
-        self.answers = app.topic("shop-joined-customers-repartition", key_type=str, value_type=bytes)
+        self.subscriptions = app.topic("shop--joined-orders-repartition", key_type=int, value_type=bytes)
+        self.answers = app.topic("shop--joined-customers-repartition", key_type=str, value_type=bytes)
         self.out = app.topic("out", key_type=str)
 
         @app.join(self.orders, self.customers, how=how, **{"on": "customer", **options})
@@ -256,7 +256,7 @@ def test_what_is_no_answer_is_undecodable(raw: bytes) -> None:
     shop = Shop()
     with (
         ActorTestDriver(shop.app, partitions=1) as driver,
-        pytest.raises(UndecodableRecordError, match=r"shop-joined-customers-repartition\[0\] offset 0"),
+        pytest.raises(UndecodableRecordError, match=r"shop--joined-customers-repartition\[0\] offset 0"),
     ):
         driver.send(shop.answers, key="a", value=raw)
 
@@ -266,7 +266,7 @@ def test_what_is_no_subscription_is_undecodable(raw: bytes) -> None:
     shop = Shop()
     with (
         ActorTestDriver(shop.app, partitions=1) as driver,
-        pytest.raises(UndecodableRecordError, match=r"shop-joined-orders-repartition\[0\] offset 0"),
+        pytest.raises(UndecodableRecordError, match=r"shop--joined-orders-repartition\[0\] offset 0"),
     ):
         driver.send(shop.subscriptions, key=1, value=raw)
 

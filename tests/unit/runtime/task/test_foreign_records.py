@@ -19,7 +19,7 @@ from stores.memory import MemoryStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
 TOPIC_ID = "0199c0de-0000-7000-8000-000000000001"
-CHANGELOG = Changelog("store", "app-store-changelog", TOPIC_ID, 86_400_000, 1_000_000, 4)
+CHANGELOG = Changelog("store", "app--store-changelog", TOPIC_ID, 86_400_000, 1_000_000, 4)
 TOPICS = TopicIds.of("", {"store": TOPIC_ID})
 OWNER = OwnerRecord("actor", 1, 5, "worker", "", NOW_MS, transactional_id="app-0", changelog_ids={"store": TOPIC_ID})
 AT = Position(10, 2, NOW_MS - 1000, 5, TOPIC_ID, transaction=7)
@@ -52,12 +52,9 @@ def restore(
     *,
     commit: LastCommit | None = None,
     lost: LostChangelog = LostChangelog.STOP,
-    are_owners_fenced: bool = True,
 ) -> tuple[Restored, MemoryStore]:
     store = store_at(position)
-    restorer = Restorer(
-        Log([*OWN, *records]), Clock(), clock_skew_margin_ms=1000, lost=lost, are_owners_fenced=are_owners_fenced
-    )
+    restorer = Restorer(Log([*OWN, *records]), Clock(), clock_skew_margin_ms=1000, lost=lost)
     return asyncio.run(restorer.restore(store, CHANGELOG, 1, last=commit or last())), store
 
 
@@ -79,7 +76,7 @@ def test_a_record_that_no_owner_can_have_written_is_refused(
         restore([record], position, commit=last(transaction), lost=lost)
     text = str(refused.value)
     assert text.startswith(
-        f"app-store-changelog[1] offset 3, key 'k': {why}. No owner of the partition can have written"
+        f"app--store-changelog[1] offset 3, key 'k': {why}. No owner of the partition can have written"
     )
     assert 'lost_changelog="rebuild"' in text
 
@@ -118,8 +115,7 @@ def test_an_operator_takes_the_record_as_state() -> None:
         ([put(3, 5)], None, last()),
         ([put(3, 5)], replace(AT, transaction=0), last()),
         ([UNSIGNED], replace(AT, transaction=0), last()),
-        # An owner without transactions, and one that wrote to another topic, or isn't in the registry.
-        ([put(3, 6)], AT, last(owner=replace(OWNER, transactional_id=""))),
+        # An owner that isn't in the registry, or wrote to another topic.
         ([put(3, 6)], AT, last(owner=None)),
         ([put(3, 6)], None, last(topics=TopicIds.of("", {}))),
         # The registry has a newer owner than the mark, which an operator set back.
@@ -131,11 +127,6 @@ def test_what_an_owner_may_have_written_is_restored(
     records: list[Record], position: Position | None, commit: LastCommit
 ) -> None:
     found, _ = restore(records, position, commit=commit)
-    assert found.position.changelog_offset == 4
-
-
-def test_without_fencing_a_former_owner_may_have_written() -> None:
-    found, _ = restore([put(3, 4)], are_owners_fenced=False)
     assert found.position.changelog_offset == 4
 
 

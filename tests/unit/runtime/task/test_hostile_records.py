@@ -14,12 +14,12 @@ from actors.coordination import coordination
 from actors.runtime.message.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER
 from actors.runtime.quarantine.quarantine import CONTROL_HEADER
 from actors.runtime.requests.replies import MAX_HEADER_BYTES
-from actors.runtime.requests.requests import ASK, ASK_ID, CHAIN, DEADLINE, REPLY_TO, STATUS
+from actors.runtime.requests.requests import ASK, CHAIN, DEADLINE, REPLY_TO, STATUS
 from actors.testing import ActorTestDriver
 from stores._core.record import METADATA_HEADER
 
 HEADERS = (
-    CONTROL_HEADER, ASK, ASK_ID, REPLY_TO, CHAIN, DEADLINE, STATUS, METADATA_HEADER, "id", "traceparent", "tracestate",
+    CONTROL_HEADER, ASK, REPLY_TO, CHAIN, DEADLINE, STATUS, METADATA_HEADER, "id", "traceparent", "tracestate",
     ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER, "", "\x00", "x" * 10_000, "\u202e", "%s%n",
 )  # fmt: skip
 DIGITS = b"9" * 5_000
@@ -186,7 +186,7 @@ def test_headers_hurt_at_most_their_own_record(world: World) -> None:
     with ActorTestDriver(world.app, partitions=2) as driver:
         for topic, (value, headers) in world.sound.items():
             for number, (name, payload) in enumerate((name, raw) for name in HEADERS for raw in PAYLOADS.values()):
-                if name in (ASK, ASK_ID) and len(payload or b"") > MAX_HEADER_BYTES and world.on_error.then == "stop":
+                if name == ASK and len(payload or b"") > MAX_HEADER_BYTES and world.on_error.then == "stop":
                     # A question that can't be answered is a record that can't be read.
                     continue
                 question = [(ASK, b"q%d" % number), (REPLY_TO, b"shop-replies/0/me")] if number % 2 else []

@@ -151,10 +151,10 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
         owners=world,
         clock=clock,
         release=None,
-        former_id=None,
+        command_id=None,
     )
     services.encode_owner = world.encode_owner
-    rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)
+    rules = StartRules(ResetPolicy.EARLIEST, allow_reprocessing=False, allow_lost_input=False)
     settings: Any = SimpleNamespace(queue_records=1, group="app-actors", rules=rules, transactional_id="")
     task = Task(of, 0, member=Membership(Identity("m", 1)), log=world, services=services, settings=settings)
     with pytest.raises(RestoreError, match="one of the topics input, log was deleted or re-created while"):
@@ -246,7 +246,6 @@ def found_input(mark: CommitMark | None, owner: OwnerRecord | None, topics: Topi
         committed=Committed(5, "" if mark is None else mark.encode()),
         owner=owner,
         bounds=LogBounds(0, 100),
-        exactly_once=True,
     )
 
 

@@ -35,7 +35,7 @@ from stores.rocks import RocksStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
 DAY_MS = 86_400_000
-CHANGELOG = Changelog("store", "app-store-changelog", "id", DAY_MS, 1_000_000, 4)
+CHANGELOG = Changelog("store", "app--store-changelog", "id", DAY_MS, 1_000_000, 4)
 SOURCE = TopicPartition(CHANGELOG.topic, 1)
 Write = tuple[bytes, bytes | None]
 
@@ -165,19 +165,6 @@ def test_a_log_that_others_wrote_to_since_stops_the_partition() -> None:
     with pytest.raises(LostChangelogError, match="rewritten before the checkpoint at 8 of epoch 1: offset 4 is of"):
         world.restore(store, LostChangelog.STOP)
     assert content(store) == KEPT
-
-
-def test_where_owners_are_not_fenced_a_store_that_missed_records_is_rebuilt() -> None:
-    """An owner that lost its partition wrote behind its successor, whose records it never saw."""
-    world, successor = World(), MemoryStore()
-    store = world.take_over(epoch=1)
-    world.commit(store, [(b"a", b"1")], epoch=1)
-    world.take_over(epoch=2, store=successor)
-    world.commit(successor, [(b"a", b"2")], epoch=2)
-    world.commit(store, [(b"b", b"1")], epoch=1)
-    restorer = Restorer(world.log, Clock(), clock_skew_margin_ms=1000, lost=LostChangelog.STOP, are_owners_fenced=False)
-    asyncio.run(restorer.restore(store, CHANGELOG, 1))
-    assert content(store) == world.folded() == {b"a": b"2", b"b": b"1"}
 
 
 def test_a_log_that_has_grown_to_the_very_same_end_stops_the_partition() -> None:
@@ -429,12 +416,16 @@ def test_a_copy_that_is_older_in_one_input_is_older() -> None:
     assert position is not None
     store.apply([], replace(position, more_offsets=(4,)))
     world.recreate()
-    mark, changelog = CommitMark(1, 1, "n").encode(), replace(world.changelog, former_id=world.claimed_id)
+    mark = CommitMark(1, 1, "n").encode()
+
+    def last() -> LastCommit:
+        return replace(last_commit(world.changelog, found), changelog_id=world.claimed_id)
+
     found = [Committed(world.input, mark), Committed(5, mark)]
     with pytest.raises(LostChangelogError, match=r"ends at input offset 3, 4, and inputs before 3, 5 .*restore_older"):
-        world.restore(store, LostChangelog.RESTORE, last=last_commit(changelog, found))
+        world.restore(store, LostChangelog.RESTORE, last=last())
     found[1] = Committed(4, mark)
-    assert world.restore(store, LostChangelog.RESTORE, last=last_commit(changelog, found)).is_ahead
+    assert world.restore(store, LostChangelog.RESTORE, last=last()).is_ahead
 
 
 def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None:
@@ -467,27 +458,22 @@ def test_without_the_commit_the_registry_names_the_changelog() -> None:
     gone_on = last_commit(world.changelog, [None], replace(owner, changelog_ids={"store": world.changelog.topic_id}))
     restored = world.restore(store, LostChangelog.RESTORE, last=gone_on)
     assert content(restored.store) == world.folded()
-    # Earlier releases wrote no ids.
-    assert last_commit(former, [None], replace(owner, changelog_ids={})).changelog_id == ""
     renamed = replace(former, store="new", other_names=("store",))
     assert last_commit(renamed, [None], owner).changelog_id == former.topic_id
 
 
 def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
-    changelog = replace(CHANGELOG, former_id="id before")
     known, at = str(uuid.UUID(int=7)), {"epoch": 3, "transaction": 1, "nonce": "n"}
     marks = (
         (CommitMark(**at, topics=TopicIds.of("", {"store": known})), known),
-        # A release that writes no ids made it: before an operator let the changelog be replaced.
-        (CommitMark(**at), "id before"),
         # The store is new.
         (CommitMark(**at, topics=TopicIds.of("", {"other": known})), ""),
     )
     for mark, expected in marks:
-        assert last_commit(changelog, [Committed(9, mark.encode())]) == LastCommit(3, expected, (9,))
+        assert last_commit(CHANGELOG, [Committed(9, mark.encode())]) == LastCommit(3, expected, (9,))
     finished = encode_finished(9, {11})
-    assert last_commit(changelog, [Committed(9, CommitMark(**at, finished=finished).encode())]).reached == (12,)
-    assert last_commit(changelog, [Committed(9, "set by hand")]) == last_commit(changelog, [None]) == NO_COMMIT
+    assert last_commit(CHANGELOG, [Committed(9, CommitMark(**at, finished=finished).encode())]).reached == (12,)
+    assert last_commit(CHANGELOG, [Committed(9, "set by hand")]) == last_commit(CHANGELOG, [None]) == NO_COMMIT
 
 
 def test_the_last_commit_of_a_program_that_had_the_store_under_another_name_counts() -> None:
@@ -496,16 +482,6 @@ def test_the_last_commit_of_a_program_that_had_the_store_under_another_name_coun
     for store, expected in (("new", known), ("newer", known), ("old", known), ("other", "")):
         mark = CommitMark(3, 1, "n", topics=TopicIds.of("", {store: known}))
         assert last_commit(renamed, [Committed(9, mark.encode())]).changelog_id == expected
-
-
-def test_a_changelog_whose_records_were_copied_is_the_same() -> None:
-    world, store = owned()
-    world.recreate()
-    world.changelog = replace(world.changelog, copied_id=CHANGELOG.topic_id)
-    for claimed in (CHANGELOG.topic_id, ""):
-        world.claimed_id = claimed
-        assert content(world.restore(MemoryStore(), LostChangelog.STOP).store) == world.folded()  # type: ignore[arg-type]
-    assert content(world.restore(store, LostChangelog.STOP).store) == world.folded()  # type: ignore[arg-type]
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -567,7 +543,7 @@ def test_a_write_back_that_dies_leaves_the_mark_with_the_lost_topic(monkeypatch:
     with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="a", value=1)
         driver._kill()
-        driver._cluster.make_topic("w-held-changelog", 1, is_compacted=True)
+        driver._cluster.make_topic("w--held-changelog", 1, is_compacted=True)
         with monkeypatch.context() as patch:
             patch.setattr("actors.runtime.task.lost_changelog.write_back", never_ends)
             driver._run(driver._restart(settle=False))

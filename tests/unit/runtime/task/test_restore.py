@@ -21,7 +21,7 @@ from stores.memory import MemoryStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
 DAY_MS = 86_400_000
-CHANGELOG = Changelog("store", "app-store-changelog", "id", DAY_MS, 1_000_000, 4)
+CHANGELOG = Changelog("store", "app--store-changelog", "id", DAY_MS, 1_000_000, 4)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def test_a_snapshot_that_does_not_fit_costs_one_line(
     with caplog.at_level(logging.WARNING):
         found = restore(Log(RECORDS, **log), snapshot)
     [line] = caplog.messages
-    assert line.startswith("app-store-changelog[1]: the snapshot isn't used, the changelog has everything: ")
+    assert line.startswith("app--store-changelog[1]: the snapshot isn't used, the changelog has everything: ")
     assert text in line
     expected = restore(Log(RECORDS, **log), None)
     assert (list(found.store.scan()), found.position) == (list(expected.store.scan()), expected.position)

@@ -44,9 +44,10 @@ def test_time_does_not_go_back_on_a_worker_whose_clock_is_behind(
     assert told[-1] - told[0] > 60_000
 
 
-def test_a_mark_carries_the_time_where_earlier_releases_read_a_nonce() -> None:
+def test_a_mark_carries_the_time() -> None:
     mark = CommitMark(3, 14, "abc", "AQ==", now_ms=1_700_000_000_000)
-    assert mark.encode() == "3;14;abc.1700000000000;AQ=="
+    assert mark.encode() == "3;14;abc~,0.1700000000000;AQ=="
     assert parse_mark(mark.encode()) == mark
-    assert parse_mark("3;14;abc;AQ==") == CommitMark(3, 14, "abc", "AQ==")
-    assert parse_mark("3;14;abc.x") == CommitMark(3, 14, "abc")
+    assert parse_mark("3;14;abc~,0;AQ==") == CommitMark(3, 14, "abc", "AQ==")
+    assert parse_mark("3;14;abc~,0.x") == CommitMark(3, 14, "abc")
+    assert parse_mark("3;14;abc") is None

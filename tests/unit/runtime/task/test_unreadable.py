@@ -144,7 +144,7 @@ def test_a_changelog_that_cannot_be_read_stops_its_partition_only(monkeypatch: p
     world, read = World(monkeypatch), FakeLogs.read
 
     async def damaged(logs: FakeLogs, partition: TopicPartition, start: int, end: int, topic_id: str = "") -> Any:
-        if partition == ("shop-counts-changelog", 0):
+        if partition == ("shop--counts-changelog", 0):
             raise unreadable_log(partition)
         async for chunk in read(logs, partition, start, end, topic_id):
             yield chunk
@@ -157,7 +157,7 @@ def test_a_changelog_that_cannot_be_read_stops_its_partition_only(monkeypatch: p
         driver.advance(60, settle=False)
         tasks = {task.partition: task for task in driver._worker.tasks}
         assert tasks[0].state is State.REFUSED
-        assert "shop-counts-changelog[0]: the records are damaged" in str(tasks[0].halted_by)
+        assert "shop--counts-changelog[0]: the records are damaged" in str(tasks[0].halted_by)
         assert tasks[1].state is State.RUNNING
 
 

@@ -1,12 +1,14 @@
 """Tasks and workers that end: whose the stores are then, what is said of them, and what comes first."""
 
 import asyncio
+import functools
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from actors import App
 from actors._core.group.members import TaskId
 from actors._core.task.lifecycle import State
 from actors._faust.service import ActorService
@@ -111,28 +113,45 @@ def test_an_owner_that_restores_anew_doesnt_say_that_it_has_everything(state: St
     assert lags(specs, worker, copies).get(TaskId("count", 0)) == said
 
 
-def test_the_group_is_left_before_the_copies_are_stopped() -> None:
-    done: list[str] = []
+class Parts:
+    """What a worker closes, in the order of its end; closing `hangs` takes for ever."""
 
-    def part(name: str) -> Any:
-        async def end() -> None:
-            done.append(name)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, hangs: str = "") -> None:
+        self.done: list[str] = []
+        self.hangs = hangs
+        announcer = SimpleNamespace(start=lambda: None, stop=lambda: None)
+        monkeypatch.setattr("actors._faust.service.Announcer", lambda *_, **__: announcer)
+        self.service = service = ActorService(App("ends", broker="kafka://127.0.0.1:1"))
+        setup = SimpleNamespace(connection=SimpleNamespace(outages=None), group="")
+        worker = SimpleNamespace(stop=lambda _: self.end("tasks"))
+        parts: Any = SimpleNamespace(setup=setup, worker=worker, standbys=SimpleNamespace(stop=self.part("copies")))
+        committer: Any = SimpleNamespace(settle=self.part("settled"))
+        source: Any = SimpleNamespace(close=self.part("group"))
+        watch: Any = SimpleNamespace(stop=lambda: None)
+        service._source = source
+        service._at_end(lambda: self.done.append("stores"))
+        service._note_end(parts, committer, watch)
 
-        return SimpleNamespace(close=end, stop=end)
+    async def end(self, name: str) -> None:
+        self.done.append(name)
+        if name == self.hangs:
+            await asyncio.Event().wait()
 
-    service: Any = SimpleNamespace(
-        app=SimpleNamespace(close_asks=part("asks").close),
-        _cache=SimpleNamespace(close=lambda: done.append("stores")),
-        _collector=SimpleNamespace(hide=lambda: None),
-        _committer=part("commits"),
-        _control=None,
-        _dispatcher=None,
-        _folder=None,
-        _loop_watch=None,
-        _watches=[],
-        _source=part("group"),
-        _standbys=part("copies"),
-        _views=[],
-    )
-    asyncio.run(ActorService._close_parts(service))
-    assert done == ["group", "copies", "asks", "commits", "stores"]
+    def part(self, name: str) -> Any:
+        return functools.partial(self.end, name)
+
+
+async def test_the_group_is_left_before_the_copies_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts(monkeypatch)
+    await parts.service.on_stop()
+    assert parts.done == ["tasks", "settled", "group", "copies", "stores"]
+
+
+async def test_nothing_more_is_closed_once_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("actors._faust.service.STOP_S", 0.01)
+    parts = Parts(monkeypatch, hangs="group")
+    await parts.service.on_stop()
+    assert parts.done == ["tasks", "settled", "group"]
+    assert "stopping took longer than 0.01 s" in caplog.text

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from actors import App, Context
@@ -71,15 +70,3 @@ def test_a_timer_that_replaces_one_that_is_in_hand_fires_once_as_itself() -> Non
     internal.handled()
     [new] = task.take()
     assert (new.record.value, new.record.id != internal.record.id) == (b"new", True)
-
-
-def test_an_entry_of_an_earlier_release_fires_with_the_id_that_it_had_there() -> None:
-    task = Task()
-    task.schedule(name="t", after=SECOND)
-    [[key, raw]] = [row for row in task.overlay.items() if row[0].startswith(b"n")]
-    entry = msgspec.json.decode(raw)
-    entry.pop("id", None)
-    task.overlay.set(key, msgspec.json.encode(entry))
-    task.scope.release()
-    [internal] = task.take(after=SECOND)
-    assert internal.record.id == "in-0-timer-35d61b4812a9c139"

@@ -331,7 +331,7 @@ REFUSED = {
     "an async key": (
         lambda: Tumbling(seconds=1),
         {"key": "async"},
-        "key= of topic shop-far-sales-repartition is async",
+        "key= of topic shop--far-sales-repartition is async",
     ),
     "a key of two": (lambda: Tumbling(seconds=1), {"key": lambda one, two: one}, "can't be called with one argument"),
     "an async value": (lambda: Tumbling(seconds=1), {"of": "async"}, "across far: of= is async"),
@@ -382,7 +382,7 @@ def test_the_topics_between_are_like_the_first_input() -> None:
     auctions = Auctions(Tumbling(seconds=10))
     auctions.hottest.across("further", key=lambda kind: "all", aggregate=aggregates.count())
     made = ["count-bids", "hottest-counts", "sums-counts", "further-hottest"]
-    assert repartitions(auctions.app) == {f"auctions-{name}-repartition": "bids" for name in made}
+    assert repartitions(auctions.app) == {f"auctions--{name}-repartition": "bids" for name in made}
 
 
 def test_only_the_first_stage_writes_between() -> None:
@@ -401,7 +401,7 @@ def test_only_the_first_stage_writes_between() -> None:
 def test_what_is_no_change_of_a_window_is_an_error() -> None:
     staged = Staged()
     with ActorTestDriver(staged.app) as driver, pytest.raises(UndecodableRecordError, match="not a change"):
-        driver.send("staged-countries-minutes-repartition", key="de", value=b"\xc1")
+        driver.send("staged--countries-minutes-repartition", key="de", value=b"\xc1")
 
 
 def test_a_stage_that_is_added_gets_the_windows_that_arent_closed() -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from actors import App, Session, Tumbling, aggregates
-from actors.replay.virtual_time import VirtualTime
 from actors.runtime.message.internal_messages import DueMessages
+from actors.runtime.virtual_time import VirtualTime
 from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
 

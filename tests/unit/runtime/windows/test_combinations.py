@@ -86,9 +86,8 @@ def test_records_that_are_read_by_another_key_have_their_event_times() -> None:
         assert [one.value for one in driver.outputs(sums)] == [[0, 10, 3], [10, 20, 4], [30, 40, 16]]
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_keys_side_by_side_count_each_message(guarantee: str) -> None:
-    app = App("shop", broker=URL, processing_guarantee=guarantee)
+def test_keys_side_by_side_count_each_message() -> None:
+    app = App("shop", broker=URL)
     clicks = app.topic("clicks", key_type=str, value_type=int)
     tens = app.window_store("tens", Tumbling(seconds=10), grace=60 * SECOND, aggregate=aggregates.count())
     visits = app.window_store("visits", Session(5 * SECOND), grace=60 * SECOND, aggregate=aggregates.count())

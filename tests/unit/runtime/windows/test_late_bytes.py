@@ -127,7 +127,7 @@ def test_a_record_that_is_read_by_another_key_keeps_its_value_and_headers() -> N
 
     with ActorTestDriver(app) as driver:
         send(driver, sales, NOW_MS, KEY)
-        assert sent(driver, "shop-by_cents-sales-repartition") == [(b"5", VALUE, HEADERS, NOW_MS)]
+        assert sent(driver, "shop--by_cents-sales-repartition") == [(b"5", VALUE, HEADERS, NOW_MS)]
 
 
 def test_a_late_record_of_an_input_that_is_read_by_another_key() -> None:

@@ -12,14 +12,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from actors import App, ConfigurationError
+from actors._faust.settings.secrets import Level, Secrets, Token, Tokens, worker_keys
 from actors.errors import NotReadyError
 from actors.web.access import guard
-from actors.web.access.levels import Level
-from actors.web.access.secret import worker_keys
-from actors.web.access.settings import check_access, tokens_of
+from actors.web.access.settings import check_access
 from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
-from actors.web.access.tokens import Token, Tokens
 from actors.web.workers import WorkerClient
 from tests.certificates import Authority
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, hop, make_app, raw, served
@@ -274,21 +272,21 @@ def test_settings_that_cant_work_are_refused(options: dict[str, Any], said: str)
 def test_tokens_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"{READ}\n\n{OLD_READ}\n")
-    found = tokens_of(App("files", query_tokens=file))
+    found = Secrets(App("files", query_tokens=file)).tokens
     assert [found.find(token) is not None for token in (READ, OLD_READ, ADMIN)] == [True, True, False]
     monkeypatch.setenv("QUERY_TOKENS", f"{ADMIN}, {OLD_READ}")
-    found = tokens_of(App("environment", query_tokens=file))
+    found = Secrets(App("environment", query_tokens=file)).tokens
     assert [found.find(token) is not None for token in (READ, OLD_READ, ADMIN)] == [False, True, True]
     monkeypatch.setenv("ADMIN_TOKENS_FILE", str(file))
     monkeypatch.delenv("QUERY_TOKENS")
-    found = tokens_of(App("environment"))
+    found = Secrets(App("environment")).tokens
     assert len(found) == 2
 
 
 async def test_no_token_is_ever_shown(caplog: pytest.LogCaptureFixture) -> None:
     app = App("shown", **TOKENS)
-    tokens = tokens_of(app)
-    hops = app.access_files.hops()
+    tokens = Secrets(app).tokens
+    hops = app.extensions["web"].files.hops()
     keys = [key.hex() for key in worker_keys(app, b"hop")]
     caplog.set_level(logging.DEBUG)
     async with served(**TOKENS) as server, aiohttp.ClientSession() as session:
@@ -342,7 +340,7 @@ def test_all_tokens_are_compared_whichever_fits() -> None:
 
 async def test_workers_that_dont_know_each_others_tokens_say_so() -> None:
     stranger = App("stranger", query_tokens=["another-0123456789"])
-    workers = WorkerClient(stranger.access_files.hops())
+    workers = WorkerClient(stranger.extensions["web"].files.hops())
     async with served(**TOKENS) as server:
         try:
             with pytest.raises(NotReadyError, match=r"refuses what this worker passes on \(401\)"):

@@ -122,25 +122,26 @@ async def test_files_that_cant_be_used_leave_the_old_tokens_and_say_so_once(
 def test_a_file_that_is_being_written_isnt_read_yet(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"{READ}\n{OLD_READ}")
-    read = App("written", query_tokens=file).access_files
+    app = App("written", query_tokens=file)
+    read, tokens = app.extensions["web"].files, app.secrets.tokens
     for text in (NEW_READ[:17], NEW_READ, f"{NEW_READ}\n{NEW_ADMIN[:18]}", f"{NEW_READ}\n{NEW_ADMIN}"):
         file.write_text(text)
         read.look()
-        assert (len(read.tokens), read.tokens.find(READ) is not None) == (2, True)
+        assert (len(tokens), tokens.find(READ) is not None) == (2, True)
     read.look()
-    assert [read.tokens.find(token) is not None for token in (READ, NEW_READ, NEW_ADMIN)] == [False, True, True]
+    assert [tokens.find(token) is not None for token in (READ, NEW_READ, NEW_ADMIN)] == [False, True, True]
 
 
 def test_what_a_worker_shows_others_is_of_the_first_token_of_now(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"{READ}\n{OLD_READ}")
-    read = App("hops", query_tokens=file).access_files
+    read = App("hops", query_tokens=file).extensions["web"].files
     keys = read.hops().keys
     before = keys()
     file.write_text(f"{OLD_READ}\n{READ}")
     read.look()
     read.look()
-    assert before[::-1] == keys() == App("hops", query_tokens=[OLD_READ, READ]).access_files.hops().keys()
+    assert before[::-1] == keys() == App("hops", query_tokens=[OLD_READ, READ]).extensions["web"].files.hops().keys()
 
 
 async def test_nothing_is_looked_at_where_no_setting_names_a_file() -> None:
@@ -228,7 +229,7 @@ async def test_a_new_authority_of_clients_is_trusted(tmp_path: Path) -> None:
 
 def test_what_a_worker_asks_others_with_is_renewed_too(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "other")
-    read = App("hops", broker="kafka://127.0.0.1:1", **settings(authority)).access_files
+    read = App("hops", broker="kafka://127.0.0.1:1", **settings(authority)).extensions["web"].files
     tls = read.hops().tls
     assert tls is not None
     before = len(tls.get_ca_certs())

@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from actors import ConfigurationError
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import NotReadyError
-from actors.web.access.secret import worker_key
 from actors.web.access.settings import check_access
 from actors.web.access.signature import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, SignedRequest, sign
 from actors.web.access.tls import Hops
@@ -65,8 +65,7 @@ async def test_a_signature_is_for_one_request_to_one_worker(server: TestServer) 
 
 @pytest.mark.parametrize(("off_s", "status"), [(0, 200), (-50, 200), (50, 200), (-70, 401), (70, 401), (-(10**6), 401)])
 async def test_a_signature_holds_for_a_minute(server: TestServer, off_s: int, status: int) -> None:
-    key = worker_key(make_app(**TOKENS), PURPOSE)
-    assert key is not None
+    key = worker_keys(make_app(**TOKENS), PURPOSE)[0]
     asked = SignedRequest("GET", f"http://127.0.0.1:{server.port}", "/state")
     headers = {HOP: "1", "Authorization": sign(key, asked, None, time.time_ns() // 1_000_000 + off_s * 1000)}
     found, said = await ask(server, headers)
@@ -208,7 +207,7 @@ async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_se
         authority = Authority(tmp_path)
         certificate, key = authority.certificate("worker")
         options |= {"web_certificate": certificate, "web_key": key, "web_client_ca": authority.file}
-    workers = WorkerClient(make_app(**options).access_files.hops())
+    workers = WorkerClient(make_app(**options).extensions["web"].files.hops())
     async with served(**options) as server:
         address = str(server.make_url(""))
         assert address.startswith("https:") == is_secure

@@ -80,7 +80,7 @@ async def test_a_worker_with_a_wrong_certificate_is_asked_nothing(
     authority: Authority, of_it: dict[str, Any], said: str
 ) -> None:
     own = settings(authority, authority.certificate("worker"))
-    workers = WorkerClient(App("hops", query_tokens=[READ], **own).access_files.hops())
+    workers = WorkerClient(App("hops", query_tokens=[READ], **own).extensions["web"].files.hops())
     async with served(**settings(authority, authority.certificate("wrong", **of_it))) as server:
         url = str(server.make_url("")).rstrip("/")
         with pytest.raises(aiohttp.ClientError, match=said):

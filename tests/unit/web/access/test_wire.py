@@ -25,8 +25,8 @@ async def test_a_token_that_is_taken_back_ends_on_connections_that_are_open(tmp_
         connection = await server.connect()
         for token, expected in ((READ, 200), ("reader-after-0123456789", 401)):
             file.write_text(token)
-            server.app.access_files.look()
-            server.app.access_files.look()
+            server.app.extensions["web"].files.look()
+            server.app.extensions["web"].files.look()
             connection.send(get(KEY, f"Authorization: Bearer {READ}"))
             assert (await connection.answer())[0] == expected
             connection.send(get(KEY, f"Authorization: Bearer {READ}"))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from actors import App
+from actors._faust.settings import secrets
+from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
-from actors.web.access import secret
-from actors.web.access.secret import worker_key, worker_keys
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ
 
 SECRET, OTHER = "a-secret-of-the-workers-0123456789", "another-secret-of-workers-0123456789"
@@ -18,8 +18,13 @@ SECRET, OTHER = "a-secret-of-the-workers-0123456789", "another-secret-of-workers
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret, "SCRYPT_COST", 2)
-    secret._stretched.cache_clear()
+    monkeypatch.setattr(secrets, "SCRYPT_COST", 2)
+    secrets._stretched.cache_clear()
+
+
+def worker_key(app: App, purpose: bytes) -> bytes | None:
+    """The key that signs, None if there is none."""
+    return next(iter(worker_keys(app, purpose)), None)
 
 
 def key(name: str = "shop", purpose: bytes = b"control", **options: Any) -> bytes | None:
@@ -51,8 +56,8 @@ def test_the_setting_goes_before_tokens_and_admin_tokens_before_those_of_readers
 def test_tokens_are_stretched_with_the_apps_id_as_salt(monkeypatch: pytest.MonkeyPatch) -> None:
     cheap = key(admin_tokens=[ADMIN])
     monkeypatch.undo()
-    secret._stretched.cache_clear()
-    assert secret.SCRYPT_COST >= 2**14
+    secrets._stretched.cache_clear()
+    assert secrets.SCRYPT_COST >= 2**14
     assert key(admin_tokens=[ADMIN]) != cheap
 
 
@@ -71,13 +76,13 @@ def test_it_comes_from_a_file_or_the_environment_and_a_new_file_is_read(
     app = App("shop", broker="kafka://127.0.0.1:1", worker_secret=file)
     assert worker_key(app, b"control") == key(worker_secret=SECRET)
     file.write_text(f"{OTHER}\n{SECRET}\n")
-    app.access_files.look()
-    app.access_files.look()
+    app.extensions["web"].files.look()
+    app.extensions["web"].files.look()
     assert worker_keys(app, b"control") == (key(worker_secret=OTHER), key(worker_secret=SECRET))
     # One that can't be used changes nothing.
     file.write_text("short")
-    app.access_files.look()
-    app.access_files.look()
+    app.extensions["web"].files.look()
+    app.extensions["web"].files.look()
     assert worker_key(app, b"control") == key(worker_secret=OTHER)
     monkeypatch.setenv("WORKER_SECRET", SECRET)
     assert key() == key(worker_secret=SECRET)
@@ -92,8 +97,8 @@ def test_a_key_follows_a_file_with_tokens(tmp_path: Path) -> None:
     app = App("shop", broker="kafka://127.0.0.1:1", query_tokens=file)
     before = worker_key(app, b"control")
     file.write_text(OLD_READ)
-    app.access_files.look()
-    app.access_files.look()
+    app.extensions["web"].files.look()
+    app.extensions["web"].files.look()
     assert before == key(query_tokens=[READ]) != worker_key(app, b"control") == key(query_tokens=[OLD_READ])
 
 

@@ -26,6 +26,7 @@ from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskK
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors.web.dashboard.waiting import TaskWaiting, Waiting
+from actors.web.panels import panels_of
 from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 from tests.browser import statuses
@@ -223,7 +224,7 @@ async def test_actors_that_forward_a_topic_by_another_key_are_listed_with_their_
     found = await Group("shop", report)._look(cast("QueryService", Here()))
     rows = {row.name: (row.running, row.partitions, [one.topic for one in row.inputs]) for row in build(found).actors}
     assert rows == {
-        "add_up": (3, 3, ["shop-add_up-payments-repartition"]),
+        "add_up": (3, 3, ["shop--add_up-payments-repartition"]),
         "payments-repartition": (3, 3, ["payments"]),
     }
     assert {"payments-repartition", "add_up"} <= set(re.findall(r">([\w-]+)</a>", page(found)))
@@ -456,7 +457,7 @@ class World:
     def look(self, driver: ActorTestDriver) -> Waiting:
         """What waits in all partitions."""
         now_ms = driver._clock.wall_ms()
-        return driver._run(waiting._look(self.app.panels, list(driver._worker.tasks), now_ms))
+        return driver._run(waiting._look(panels_of(self.app), list(driver._worker.tasks), now_ms))
 
 
 def test_what_waits_is_found() -> None:
@@ -516,7 +517,7 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
     store.apply(writes, Position(1, 1, 1, 1, ""))
     looked = waiting._Look()
     lines = [line async for line in waiting._lines(looked, store, "message")]
-    assert [(line.key, line.waiting) for line in lines] == [(b"", 5), (b"a", 5), (b"b", 5)]
+    assert [(key, waits) for key, _, waits in lines] == [(b"", 5), (b"a", 5), (b"b", 5)]
     assert looked.is_cut
     monkeypatch.setattr(waiting, "MOST_IN_LINE", 8)
     for most, is_cut in ((3, True), (4, False)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from actors import App, Context
+from actors._faust.setup import Setup
+from actors.admin import pausing
 from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.web.dashboard import pages
 from actors.web.dashboard.group import ClusterStatus
@@ -79,16 +83,24 @@ class World:
         @app.actor(app.topic("in", key_type=str, value_type=str))
         async def talk(ctx: Context, value: str) -> None: ...
 
-        async def set_pause(_: Any, actor: str, partition: int | None, *, is_paused: bool, by: str) -> int:
+        @asynccontextmanager
+        async def connect(*_: Any) -> AsyncIterator[Any]:
             if self.error is not None:
                 raise self.error
-            self.told.append((actor, partition, is_paused, by))
-            return 4
+            yield SimpleNamespace(topics=topics)
+
+        async def topics(names: list[str]) -> dict[str, Any]:
+            return {name: SimpleNamespace(partitions=4) for name in names}
+
+        async def write(_: Any, topic: str, pause: Any) -> None:
+            self.told.append((pause.actor, pause.partition, pause.is_paused, pause.by))
 
         queries = SimpleNamespace(actors={"talk": SimpleNamespace(partition_count=4, name="talk")}, actor=self._actor)
-        service: Any = SimpleNamespace(queries=queries, setup=object())
+        service: Any = SimpleNamespace(setup=Setup(app))
+        app.extensions["web"].queries = queries
         app._actor_service = service
-        monkeypatch.setattr(pages, "set_pause", set_pause)
+        monkeypatch.setattr(pausing, "ControlPlane", SimpleNamespace(connect=connect))
+        monkeypatch.setattr(pausing, "write_pause", write)
         self.web_app = web.Application()
         pages.mount(app, self.web_app)
 
@@ -106,7 +118,7 @@ async def test_an_administrator_pauses_and_resumes(monkeypatch: pytest.MonkeyPat
         assert (reply.status, reply.headers["Location"]) == (303, "/dashboard/actor?name=talk")
         program = {**bearer(ADMIN), "Accept": "application/json"}
         reply = await client.post("/dashboard/resume", data={"actor": "talk", "partition": "3"}, headers=program)
-        assert await reply.json() == {"actor": "talk", "partition": 3, "partitions": 4, "is_paused": False}
+        assert await reply.json() == {"actor": "talk", "partition": 3, "partitions": 1, "is_paused": False}
     assert [told[:3] for told in world.told] == [("talk", None, True), ("talk", 3, False)]
     assert all(told[3].endswith("admin token 1") for told in world.told)
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from actors._core.outside import MALFORMED
-from actors.runtime.observe.history import STEPS, Series
+from actors.web.dashboard.history import STEPS, Series
 from actors.web.dashboard.plots import MAX_PLACES, Plots, draw, read_series
 from actors.web.problems import Problem
 from tests.browser.statuses import picture, samples, seen, task

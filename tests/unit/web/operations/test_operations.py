@@ -25,7 +25,7 @@ from actors.ports import Identity, TopicPartition
 from actors.testing import ActorTestDriver
 from actors.web.health import stopped_partitions, what_is_dead, what_is_missing
 from actors.web.metrics import WorkerCollector
-from actors.web.operations import mount_operations
+from actors.web.server import mount_operations
 
 
 class World:

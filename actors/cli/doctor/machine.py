@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors._faust.doctor.report import Level, Result
 from actors._faust.startup.open_files import why_none_fits
+from actors.cli.doctor.report import Level, Result
 from actors.errors import ActorsError
 from actors.local_kafka.jars import LEAST_JAVA, jars_folder, java_version, kafka_version
 from stores.errors import StoreError

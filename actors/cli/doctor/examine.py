@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from actors._faust.doctor import brokers, machine, offsets
-from actors._faust.doctor.brokers import Brokers
-from actors._faust.doctor.report import Level, Result, sort
 from actors._faust.startup.refusal import REACH
 from actors._kafka.admin.control import ControlPlane
+from actors.cli.doctor import brokers, machine, offsets
+from actors.cli.doctor.brokers import Brokers
+from actors.cli.doctor.report import Level, Result, sort
 from actors.errors import ActorsError, BrokerRefusedError, TaskError
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from actors._faust.doctor.report import Level, Result
 from actors._faust.startup.needs import missing_needs, principal_of, spared_text, topic_needs
 from actors._faust.startup.open_files import why_few_files
 from actors._faust.startup.topic_settings import Finding, command, compare, told
@@ -16,6 +15,7 @@ from actors._kafka.admin.topics import Topics, why_unfit
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors._kafka.permissions import acl_commands
 from actors._kafka.transaction_requests import ApiVersionsRequest, finalized_features
+from actors.cli.doctor.report import Level, Result
 from actors.declare.options import milliseconds
 from actors.runtime.clock import AHEAD_MS, machine_ms
 from stores._core.printable import counted
@@ -44,7 +44,7 @@ async def versions(at: Brokers) -> AsyncIterator[Result]:
         return
     answer = await at.control.ask_any(ApiVersionsRequest("faust-actors", "1", {}))
     level = finalized_features(answer).get(FEATURE, 0)
-    if level >= VERSION_2 or not at.setup.exactly_once:
+    if level >= VERSION_2:
         return
     why = "each transaction takes more requests, and a request of an earlier one may come late into the next (KIP-890)"
     # An answer to this version of the request leaves out the features that the broker could have.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.replay.virtual_time import VirtualTime
+from actors.runtime.virtual_time import VirtualTime
 
 
 def test_time_comes_to_the_end_of_the_shortest_waits() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from actors.ports import TopicPartition
 from actors.runtime.meters import TaskMeters
-from actors.runtime.observe.history import STEP_S, STEPS, History
+from actors.web.dashboard.history import STEP_S, STEPS, History
 
 BEGIN_MS = 1_000_000_000
 

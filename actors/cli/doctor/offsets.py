@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from actors._core.task.takeover import LogBounds
-from actors._faust.doctor.brokers import Brokers
-from actors._faust.doctor.report import Level, Result
 from actors._faust.startup.progress import ranges
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners
 from actors._kafka.consume.logs import KafkaLogs
+from actors.cli.doctor.brokers import Brokers
+from actors.cli.doctor.report import Level, Result
 from actors.ports import TopicPartition
 from actors.runtime.clock import machine_ms
 

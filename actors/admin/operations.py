@@ -1,0 +1,21 @@
+"""The table of operations: what the command line and the dashboard offer."""
+
+from __future__ import annotations
+
+from actors.admin.forget import Forget
+from actors.admin.operation import Operation
+from actors.admin.parked.operations import DropParked, DropStopped, ListParked, RetryParked, RetryStopped, ShowParked
+from actors.admin.pausing import PauseActor, ReleaseFeed, ResumeActor
+
+OPERATIONS: tuple[type[Operation], ...] = (
+    DropParked,
+    DropStopped,
+    Forget,
+    ListParked,
+    PauseActor,
+    ReleaseFeed,
+    ResumeActor,
+    RetryParked,
+    RetryStopped,
+    ShowParked,
+)

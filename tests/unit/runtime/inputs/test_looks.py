@@ -1,0 +1,161 @@
+"""What event time costs: no look where no task follows another one, and no transaction at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from actors import App, Context, Tumbling, aggregates
+from actors._core.group.members import TaskId
+from actors.ports import TopicPartition
+from actors.runtime.inputs.task_time import TaskTime
+from actors.testing import ActorTestDriver
+from actors.testing.fakes.ports import FakeGroupView
+
+NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+KEYS = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many offsets and ends each look asked."""
+    sizes: list[int] = []
+    look = FakeGroupView.look
+
+    async def ask(self: Any, commits: Collection[Any], ends: Collection[Any], topics: Any) -> Any:
+        sizes.append(len(commits) + len(ends))
+        return await look(self, commits, ends, topics)
+
+    monkeypatch.setattr(FakeGroupView, "look", ask)
+    return sizes
+
+
+class Clicks:
+    """An app with a topic of clicks, and windows of 10 s over some input."""
+
+    def __init__(self) -> None:
+        self.app = App("shop", broker="kafka://127.0.0.1:1")
+        self.clicks = self.app.topic("clicks", key_type=str, value_type=str)
+        self.views = self.app.topic("views", key_type=str, value_type=str)
+        self.closed: list[int] = []
+
+    def windows(self, *topics: Any, **options: Any) -> None:
+        tens = self.app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+        @self.app.actor(*topics, stores=[tens], name="count", **options)
+        async def count(ctx: Context, _: str) -> None:
+            tens.add(ctx.key, 1)
+
+        @tens.on_close
+        def close(ctx: Context, window: object, number: int) -> None:
+            self.closed.append(number)
+
+    def send_all(self, driver: ActorTestDriver) -> None:
+        for seconds in range(40):
+            for topic in self.inputs(driver):
+                driver.post(topic, key=KEYS[seconds % 4], value="", timestamp_ms=NOON_MS + seconds * 1_000)
+        driver.settle()
+
+    def inputs(self, driver: ActorTestDriver) -> list[Any]:
+        topics = {topic for spec in driver._specs for topic in spec.topics}
+        return [topic for topic in (self.clicks, self.views) if topic.get_topic_name() in topics]
+
+
+def windows_of_one_input(world: Clicks) -> None:
+    world.windows(world.clicks)
+
+
+def timers(world: Clicks) -> None:
+    @world.app.actor(world.clicks, timers=True)
+    async def remind(ctx: Context, value: str) -> None:
+        if ctx.timer is None:
+            ctx.schedule(value, after=timedelta(seconds=5), stream_time=True)
+
+
+def actors_that_nothing_goes_by(world: Clicks) -> None:
+    @world.app.actor(world.clicks)
+    async def forward(ctx: Context, value: str) -> None:
+        ctx.send(moved, key="all", value=value)
+
+    moved = world.app.topic("moved", key_type=str, value_type=str, writers=[forward])
+
+    @world.app.actor(moved)
+    async def follow(ctx: Context, value: str) -> None: ...
+
+
+@pytest.mark.parametrize("declare", [windows_of_one_input, timers, actors_that_nothing_goes_by])
+def test_nothing_is_asked_where_no_task_follows_another_one(
+    declare: Callable[[Clicks], None], looks: list[int]
+) -> None:
+    world = Clicks()
+    declare(world)
+    with ActorTestDriver(world.app, now=NOON) as driver:
+        world.send_all(driver)
+        driver.advance(60)
+    assert looks == []
+
+
+def test_two_inputs_of_one_task_are_looked_at_while_one_is_behind(looks: list[int]) -> None:
+    world = Clicks()
+    world.windows(world.clicks, world.views)
+    with ActorTestDriver(world.app, now=NOON) as driver:
+        driver.send(world.clicks, key="a", value="", timestamp_ms=NOON_MS + 60_000)
+        assert looks
+        world.send_all(driver)
+        looks.clear()
+        driver.advance(60)
+    assert looks == []
+
+
+def test_topics_with_writers_are_looked_at(looks: list[int]) -> None:
+    world = Clicks()
+    world.windows(world.clicks, by=lambda _: "all")
+    with ActorTestDriver(world.app, now=NOON) as driver:
+        world.send_all(driver)
+    assert world.closed == [10, 10, 10]
+    assert looks
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "time"}], ids=["", "ordered"])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_at_rest_nothing_is_committed(options: dict[str, Any], concurrency: int, looks: list[int]) -> None:
+    world, commits = Clicks(), []
+
+    @world.app.actor(world.clicks, concurrency=concurrency)
+    async def forward(ctx: Context, value: str) -> None:
+        ctx.send(moved, key="all", value=value)
+
+    moved = world.app.topic("moved", key_type=str, value_type=str, writers=[forward])
+    world.windows(moved, world.views, **options)
+    with ActorTestDriver(world.app, now=NOON) as driver:
+        driver._cluster.transactions.on_decision.append(commits.append)
+        world.send_all(driver)
+        # Times that moved with the last look are committed once more.
+        driver.advance(60)
+        assert commits
+        commits.clear()
+        looks.clear()
+        for _ in range(10):
+            driver.advance(60)
+        assert looks
+    assert commits == []
+
+
+def test_a_source_has_the_time_of_its_latest_record() -> None:
+    world = Clicks()
+    world.windows(world.clicks, world.views)
+    with ActorTestDriver(world.app, now=NOON, partitions=1) as driver:
+        for seconds, time_ms in ((5, 5_000), (9, 9_000), (7, 9_000)):
+            driver.post(world.clicks, key="a", value="", timestamp_ms=NOON_MS + seconds * 1_000)
+            driver.settle()
+            assert foremost(driver) == (TopicPartition("clicks", 0), NOON_MS + time_ms)
+
+
+def foremost(driver: ActorTestDriver) -> tuple[TopicPartition | None, int]:
+    task = driver._worker.task_of(TaskId("count", 0))  # type: ignore[union-attr]
+    time: TaskTime = task.time  # type: ignore[assignment, union-attr]
+    return time.foremost
