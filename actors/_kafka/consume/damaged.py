@@ -23,7 +23,7 @@ from actors.errors import UnreadableRecordError
 from actors.ports import RefusedRecord
 
 UNPACKED_BYTES = 128 * 1024 * 1024
-"""What a batch in gzip may unpack to: a producer can send 1 MB that unpacks to 1 GB."""
+"""The limit of a batch in gzip, unpacked: a producer can send 1 MB that unpacks to 1 GB."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
@@ -37,7 +37,7 @@ class Flawed(list[Any]):
 
 
 class FetchedBytes:
-    """What a broker sent of a partition. Its bytes are kept for batches that aiokafka can't read.
+    """The bytes that a broker sent of a partition, kept for batches that aiokafka can't read.
 
     Brokers send the first batch whole. If one doesn't, aiokafka skips a record; here the batch counts as damaged.
     """
@@ -73,7 +73,7 @@ class FetchedBytes:
 
 
 def uncompressible(batch: Any) -> RefusedRecord:
-    """Return what takes the place of a batch whose codec this process lacks."""
+    """Return the stand-in for a batch whose codec this process lacks."""
     codec = CODECS.get(batch.compression_type, f"codec {batch.compression_type}")
     first, last = batch.base_offset, batch.next_offset - 1
     error = _error(
@@ -160,7 +160,7 @@ def dated(record: Any) -> Any:
 
 
 def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> RefusedRecord:
-    """Return what takes the place of damaged records; another fetch may mend a wrong checksum."""
+    """Return the stand-in for damaged records; another fetch may mend a wrong checksum."""
     error = _error(
         last,
         f"{_offsets_of(first, last)} damaged in the log, or aren't what Kafka's format says ({why})",

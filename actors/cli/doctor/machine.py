@@ -101,7 +101,7 @@ def files(setup: Setup) -> Iterator[Result]:
 
 
 def java() -> Iterator[Result]:
-    """Say whether there is a Java for what needs one, and Maven if Kafka's jars aren't there. No worker needs them."""
+    """Check for a Java, and for Maven if Kafka's jars are missing. No worker needs them."""
     folder = jars_folder() / f"kafka-{kafka_version()}"
     if not folder.is_dir() and shutil.which("mvn") is None:
         yield Result(

@@ -1,4 +1,4 @@
-"""What waits for a task, and the order in which its inputs are handled.
+"""The records that wait for a task, and the order in which its inputs are handled.
 
 Each input is in offset order. Between inputs, the record with the lowest timestamp among the heads goes first, and of
 equal ones that of the input that was declared first (KIP-695). Of an input that has nothing here no timestamp is known.
@@ -60,7 +60,7 @@ class InputQueue:
         self.left_at: int | None = None
 
     def records(self) -> Iterator[InputRecord]:
-        """Return all that waits, and leave it there."""
+        """Return the records that wait, and leave them there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
     def first(self) -> Sequence[InputRecord]:
@@ -76,7 +76,7 @@ class InputQueue:
 
 
 class Inbox:
-    """What waits for a task: filled by the worker and by what runs beside the task, emptied by the task.
+    """The records that wait for a task: filled by the worker and by what runs beside the task, emptied by the task.
 
     `say_has_room` is called when a queue was full and has room again.
 
@@ -105,7 +105,7 @@ class Inbox:
         self._wake = asyncio.Event()
 
     def __bool__(self) -> bool:
-        """Tell whether there is something to take now."""
+        """Return whether a record can be taken now."""
         return bool(self.queues[0].batches)
 
     @property
@@ -119,7 +119,7 @@ class Inbox:
         return float("inf")
 
     def has_room(self, index: int) -> bool:
-        """Tell whether records of an input should be fetched for the task."""
+        """Return whether records of an input should be fetched for the task."""
         return self.is_open and not (self.stopping or self.is_paused) and self.queues[index].queued < self._limit
 
     def put(self, index: int, records: Sequence[InputRecord]) -> None:
@@ -213,7 +213,7 @@ class MergedInbox(Inbox):
         super().pause(is_paused)
 
     def __bool__(self) -> bool:
-        """Tell whether there is something to take now."""
+        """Return whether a record can be taken now."""
         return self.wait_s <= 0.0
 
     @property
@@ -236,7 +236,7 @@ class MergedInbox(Inbox):
         return max(0.0, self._idle_since_s + self._max_idle_s - now_s)
 
     def take(self) -> list[tuple[int, Sequence[InputRecord]]]:
-        """See `Inbox.take`: up to the end of what is here of one input, behind which its timestamps aren't known."""
+        """Return records up to the end of one input's queue, behind which its timestamps are unknown."""
         waiting = [(index, queue, queue.first()) for index, queue in enumerate(self.queues) if queue.batches]
         ordered = [(places_of(records), self._turns[index]) for index, _, records in waiting]
         last_ms, last_turn = min((places[-1], turn) for places, turn in ordered)
@@ -305,7 +305,7 @@ class PlacedRecords:
         return [(place, home) for place, home in zip(places, homes, strict=True) if home != here]
 
     def _is_placed(self, record: InputRecord) -> bool:
-        """Whether producers put a record without a key, or with an empty one, into a certain partition."""
+        """Return whether producers put a record without a key, or with an empty one, into a certain partition."""
         return record.key is not None and self._partitioner.places_empty
 
     def _homes(self, keys: Sequence[bytes]) -> Sequence[int | BaseException]:
@@ -335,8 +335,8 @@ class PlacedRecords:
         if isinstance(home, BaseException):
             return f"the topic's partitioner {name} raised {error_text(home)}"
         return (
-            f"it is in partition {self._source.partition}, and its key belongs in partition {home}: there puts it "
-            f"{name}, the topic's partitioner, with {count} partitions. The key would have state in both"
+            f"it is in partition {self._source.partition}, and its key belongs in partition {home} of {count} "
+            f"according to the topic's partitioner, {name}. The key would have state in both"
         )
 
     def _warn(self, record: InputRecord, home: int | BaseException) -> None:
