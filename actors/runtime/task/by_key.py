@@ -97,7 +97,7 @@ class ByKey(Executor):
         self._orders_keyless = bool(processor.spec.stores)
 
     async def advance(self) -> bool:
-        """See `Executor.advance`.
+        """Admit, start and merge what can be, and do what is due; return whether the loop begins again without a wait.
 
         Raises:
             RecordError: a message can't be handled, and all before it is committed.
@@ -164,12 +164,12 @@ class ByKey(Executor):
         return has_committed
 
     async def handle_due(self, took_s: float) -> None:
-        """See `Executor.handle_due`: it is handled as soon as its key's turn comes."""
+        """Admit what is due: it is handled as soon as its key's turn comes."""
         for internal in self._processor.due:
             self._admit(self._processor.at, internal.record, internal)
 
     async def let_pass(self, seconds: float) -> None:
-        """See `Executor.let_pass`."""
+        """Wait before a message is tried again, while others go on; raise GivenBack if the task ends."""
         while not self._ending.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -182,32 +182,32 @@ class ByKey(Executor):
 
     @property
     def has_waiting(self) -> bool:  # type: ignore[override]
-        """See `Executor.has_waiting`."""
+        """Return whether records wait that can't be begun yet."""
         return bool(self._pending or self._inbox)
 
     @property
     def is_working(self) -> bool:  # type: ignore[override]
-        """See `Executor.is_working`."""
+        """Return whether something was begun that isn't merged, or waits."""
         return bool(self._open) or self.has_waiting
 
     @property
     def is_ending(self) -> bool:
-        """See `Executor.is_ending`."""
+        """Return whether handlers are to end."""
         return self._inbox.stopping or self._ending.is_set()
 
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:
-        """See `Executor.in_hand`."""
+        """The oldest input record that was begun and isn't merged, with its offset; None if there is none."""
         begun = ((one.source, one.completed.oldest) for one in self._processor.inputs)
         return next(((source, offset) for source, offset in begun if offset is not None), None)
 
     def left_of(self, one: InputProgress) -> tuple[int, Iterable[InputRecord]]:
-        """See `Executor.left_of`: what is begun is in front of the timers of its key, also while it waits there."""
+        """Count what is admitted as begun: it is in front of the timers of its key, also while it waits there."""
         return self._admitted[one.index], (record for of, record in self._pending if of is one)
 
     @property
     def has_room(self) -> bool:  # type: ignore[override]
-        """Whether another message may be admitted: those behind one of their key that waits don't count.
+        """Return whether another message may be admitted: those behind one of their key that waits don't count.
 
         What they wait for may be behind them. Their number is bounded by `actors._core.task.completed.SPAN`.
         """
@@ -215,7 +215,7 @@ class ByKey(Executor):
 
     @property
     def _failure(self) -> BaseException | None:
-        """What made the first of all unmerged messages fail, or a merge."""
+        """The error of the first of all unmerged messages, or of a merge."""
         first = next(iter(self._open), None)
         return self._error if first is None or first.error is None else first.error
 
@@ -276,7 +276,7 @@ class ByKey(Executor):
             self._running.pop(running, None)
 
     def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
-        """See `Executor.message_in`."""
+        """Return the message that an asyncio task handles; None if it handles none."""
         in_flight = self._running.get(running)
         return None if in_flight is None else identity(in_flight.one.source, in_flight.record)
 
@@ -314,7 +314,7 @@ class ByKey(Executor):
 
     @contextlib.contextmanager
     def sweeping(self) -> Iterator[Callable[[bytes], bool]]:
-        """See `Executor.sweeping`: nothing is merged, as the sweep may take back what it wrote."""
+        """Merge nothing meanwhile, as the sweep may take back what it wrote."""
         self._hold(True)
         try:
             yield self._queues.__contains__
@@ -376,7 +376,7 @@ class ByKey(Executor):
             self._handling.timers.saw(record.timestamp)
 
     async def finish(self) -> None:
-        """See `Executor.finish`: nothing more is started, and nothing waited for that waits for others' answers."""
+        """Start nothing more, and wait for the handlers that run, but not for those that wait for others' answers."""
         await self._processor.commit()
         self._ending.set()
         if not self._inbox.hurries:
@@ -387,7 +387,7 @@ class ByKey(Executor):
         await self._take_care()
 
     async def close(self) -> None:
-        """See `Executor.close`: all that isn't merged is forgotten."""
+        """Cancel all that runs and forget all that isn't merged. May be called twice."""
         self._ending.set()
         self._is_closed = True
         self._open = {}

@@ -18,6 +18,7 @@ from actors.errors import (
     RefusedRecordError,
     Rejected,
     UndecodableRecordError,
+    UnreadableRecordError,
     show_bytes,
 )
 from actors.ports import InputRecord, RefusedRecord, TopicPartition
@@ -118,9 +119,9 @@ class Handling:
         if record.stops or (original is None and self.spec.on_error.then == "park"):
             raise failed
         original = original or record
-        if not self._is_given_up(state, original) and not (
-            self.concerns(original) and await self._is_intercepted(state, original)
-        ):
+        # What is wrong with it is found again when its turn comes, unless the client lost a part of it.
+        may_wait = not isinstance(failed, UnreadableRecordError) and self.concerns(original)
+        if not self._is_given_up(state, original) and not (may_wait and await self._is_intercepted(state, original)):
             await self.recover(state, original, failed, len(state.outputs))
 
     def _is_given_up(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:

@@ -35,7 +35,7 @@ class InOrder(Executor):
         self._saw = time.saw if time else [] if timers is None else [timers.saw] * len(processor.inputs)
 
     async def advance(self) -> bool:
-        """See `Executor.advance`."""
+        """Handle the records that wait, or what is due; return whether there was any."""
         processor = self._processor
         if self._inbox.is_paused:
             return False
@@ -128,14 +128,14 @@ class InOrder(Executor):
 
     @property
     def _is_watched(self) -> bool:
-        """Whether anything has to be asked about each record before its handler is called."""
+        """Return whether anything has to be asked about each record before its handler is called."""
         handling = self._handling
         if handling.poisoned or handling.parked is not None or handling.timers is not None:
             return True
         return any(one.completed.finished for one in self._processor.inputs)
 
     def _is_special(self, record: InputRecord) -> bool:
-        """Whether it may have to wait behind a parked one, is a command, refused by the broker, finished, far ahead."""
+        """Return whether it may wait behind a parked one, or is a command, poisoned, finished or far ahead."""
         at, handling = self._processor.at, self._handling
         if handling.poisoned and identity(at.source, record) in handling.poisoned:
             return True
@@ -189,7 +189,7 @@ class InOrder(Executor):
                 return
 
     async def let_pass(self, seconds: float) -> None:
-        """See `Executor.let_pass`; what is before the message needn't wait for a commit."""
+        """Commit what is before a message, and wait before it is tried again; raise GivenBack if the task ends."""
         processor, inbox = self._processor, self._inbox
         await processor.commit()
         until_s = processor.clock.monotonic() + seconds
@@ -221,12 +221,12 @@ class InOrder(Executor):
 
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:
-        """See `Executor.in_hand`."""
+        """The input record that is being handled, with its offset; None if there is none."""
         at, offset = self._processor.at, self._processor.scope.source_offset
         return (at.source, offset) if offset >= at.next_offset else None
 
     def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
-        """See `Executor.message_in`."""
+        """Return the message that is being handled if the asyncio task is the one that runs `work`."""
         if not is_loop:
             return None
         return self._handling.internal_id if (at := self.in_hand) is None else (at[0].topic, at[1])

@@ -94,7 +94,7 @@ class Executor(ABC):
 
     @property
     def is_ending(self) -> bool:
-        """Whether handlers are to end."""
+        """Return whether handlers are to end."""
         return self._inbox.stopping
 
     def left_of(self, one: InputProgress) -> tuple[int, Iterable[InputRecord]]:
@@ -120,7 +120,7 @@ class TaskProcessor:
     Attributes:
         at: the input of the last message that was handled.
         handled: how many records were handled since the last commit began.
-        oldest_s: when the first of them was begun, by the partition's clock; None before the first.
+        oldest_s: from when the age of the next commit counts, by the partition's clock; None while that has nothing.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class TaskProcessor:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left to commit but what is under way."""
+        """Return whether nothing is left to commit but what is under way."""
         if self.time is not None and self.time.is_dirty:
             return False
         for one in self.inputs:
@@ -263,7 +263,7 @@ class TaskProcessor:
         return self.messages.output_bytes + sum(part.overlay.bytes_held for part in self.stores)
 
     def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
-        """See `Task.message_in`; `is_loop`: it is the one that runs `work`."""
+        """Return the message, or the call, that an asyncio task runs; `is_loop`: it is the one that runs `work`."""
         effects = self.messages.tools.effects
         message = self.executor.message_in(running, is_loop=is_loop)
         return message if message is not None or effects is None else effects.call_in(running)
@@ -275,7 +275,7 @@ class TaskProcessor:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is left to do now, but for a commit that may be under way."""
+        """Return whether nothing is left to do now, but for a commit that may be under way."""
         return not self.executor.is_working and self.is_clean and not (self._is_ended or self.due.is_busy)
 
     def _backlog_ms(self) -> float:
@@ -288,7 +288,7 @@ class TaskProcessor:
     def begin(self) -> None:
         """Note that something begins to be handled, which may be the oldest of the next commit."""
         self.pass_time()
-        if self.is_clean:
+        if self.oldest_s is None or self.is_clean:
             self.oldest_s = self.clock.monotonic()
 
     async def check(self) -> None:
@@ -337,7 +337,7 @@ class TaskProcessor:
 
     @property
     def may_take(self) -> bool:
-        """Whether internal messages can be handled: before the first input a write has no offset to come from."""
+        """Return whether internal messages may begin: a write before the first input has no offset to come from."""
         return self.executor.has_room and self.reached > 0
 
     async def punctuate(self, took_s: float = 0.0) -> bool:
@@ -395,7 +395,7 @@ class TaskProcessor:
         return self.context.settings.policy.at_s(oldest_s, now_s + self.context.log.ready_in_s())
 
     def is_suspect(self, one: InputProgress, offset: int) -> bool:
-        """Whether the broker refused a commit with messages behind this offset of an input."""
+        """Return whether the broker refused a commit with messages behind this offset of an input."""
         return offset < self.context.poison.careful_until.get(one.source.topic, 0)
 
     def pass_time(self) -> None:
@@ -410,7 +410,6 @@ class TaskProcessor:
             await self.commit_alone(record, self.messages.source)
         elif self.is_large() or self.commit_at_s(now_s := self.clock.monotonic()) <= now_s:
             await self.begin_commit()
-            self.oldest_s = self.clock.monotonic()
 
     async def commit_alone(self, record: InputRecord, source: TopicPartition) -> None:
         """Commit what one record of `source` led to; if the broker refuses that again, the record is the reason."""
@@ -427,7 +426,7 @@ class TaskProcessor:
         self.context.poison.poisoned.pop(identity(source, record), None)
 
     def is_large(self) -> bool:
-        """Tell whether so much is held that it has to be committed before the interval is over."""
+        """Return whether so much is held that it has to be committed before the interval is over."""
         return self._new_bytes >= self.context.settings.policy.max_bytes
 
     async def commit(self) -> None:
@@ -439,6 +438,8 @@ class TaskProcessor:
     async def begin_commit(self) -> None:
         """Hand in what was handled, as soon as the commit that is under way has ended."""
         await self._commit_ended()
+        # What follows it may never leave the task clean: its age counts from here.
+        self.oldest_s = self.clock.monotonic()
         self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit of {self._name}")
         self._under_way.add_done_callback(lambda _: self.inbox.wake())
 
@@ -476,7 +477,7 @@ class TaskProcessor:
         batch = context.batch(messages, self.inputs, published=self._published, writes=changelogs, size=size)
         for one in self.inputs:
             one.handed_in_offset = batch.offsets[one.source].offset
-        handled, self.handled, self.oldest_s = self.handled, 0, None
+        handled, self.handled = self.handled, 0
         return batch, frozen, [one.completed.reached for one in self.inputs], handled
 
     async def _carry_out(self, batch: CommitBatch, frozen: list[Writes], offsets: list[int], handled: int) -> None:

@@ -117,6 +117,17 @@ def test_a_record_is_parked_with_its_key(monkeypatch: pytest.MonkeyPatch, concur
 
 
 @CONCURRENCY
+def test_a_record_behind_a_parked_one_of_its_key_is_parked_with_its_own_error(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    world = World(monkeypatch, concurrency=concurrency, on_error="park")
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.post(driver, "header", "2", "header")
+        errors = [message.error for message in driver.parked("work", "a")]
+        assert [error is not None and "it can't be read" in error for error in errors] == [True, False, True]
+
+
+@CONCURRENCY
 @pytest.mark.parametrize(("policy", "what"), [("park", "batch"), ("park", "codec"), ("skip", "codec")])
 def test_what_no_policy_can_pass_over_stops_the_partition(
     monkeypatch: pytest.MonkeyPatch, policy: Any, what: str, concurrency: int
