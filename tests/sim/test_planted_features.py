@@ -75,7 +75,7 @@ def keep_the_first_state_only(patch: Patch) -> None:
 
 def name_firings_by_their_time(patch: Patch) -> None:
     """Two timers of one key and name that are due at one time are one to those who see ids."""
-    edit = ('own = b"" if entry is None or entry.id is None else entry.id.encode()', 'own = b""')
+    edit = ('own = b"" if entry is None else entry.id.encode()', 'own = b""')
     patch.setattr(Timers, "_message", rewritten(Timers._message, edit))
 
 
