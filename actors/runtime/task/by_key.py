@@ -181,12 +181,12 @@ class ByKey(Executor):
             raise GivenBack
 
     @property
-    def has_waiting(self) -> bool:  # type: ignore[override]
+    def has_waiting(self) -> bool:
         """Return whether records wait that can't be begun yet."""
         return bool(self._pending or self._inbox)
 
     @property
-    def is_working(self) -> bool:  # type: ignore[override]
+    def is_working(self) -> bool:
         """Return whether something was begun that isn't merged, or waits."""
         return bool(self._open) or self.has_waiting
 
@@ -206,7 +206,7 @@ class ByKey(Executor):
         return self._admitted[one.index], (record for of, record in self._pending if of is one)
 
     @property
-    def has_room(self) -> bool:  # type: ignore[override]
+    def has_room(self) -> bool:
         """Return whether another message may be admitted: those behind one of their key that waits don't count.
 
         What they wait for may be behind them. Their number is bounded by `actors._core.task.completed.SPAN`.

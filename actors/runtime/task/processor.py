@@ -56,17 +56,7 @@ _ROUNDING_S = 0.001
 
 
 class Executor(ABC):
-    """How messages are handled: one after the other (`in_order`), or those of different keys at once (`by_key`).
-
-    Attributes:
-        has_waiting: records wait that can't be begun yet.
-        has_room: what is due between records may be begun.
-        is_working: something was begun that isn't handled, or waits.
-    """
-
-    has_waiting: bool = False
-    has_room: bool = True
-    is_working: bool = False
+    """How messages are handled: one after the other (`in_order`), or those of different keys at once (`by_key`)."""
 
     def __init__(self, processor: TaskProcessor) -> None:
         self._processor, self._inbox, self._handling = processor, processor.inbox, processor.handling
@@ -91,6 +81,21 @@ class Executor(ABC):
     @abstractmethod
     def message_in(self, running: asyncio.Task[object], *, is_loop: bool) -> MessageId | None:
         """Return the message that an asyncio task handles; `is_loop`: it is the one that runs `work`."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether records wait that can't be begun yet."""
+        return False
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether what is due between records may be begun."""
+        return True
+
+    @property
+    def is_working(self) -> bool:
+        """Return whether something was begun that isn't handled, or waits."""
+        return False
 
     @property
     def is_ending(self) -> bool:
