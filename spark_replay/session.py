@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ReplayError, ToolMissingError
-from spark_replay.jars import ensure_jars, require_java, require_newer_java
+from spark_replay.jars import ensure_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,6 @@ def spark_session(
         try:
             return builder.getOrCreate()
         except Exception as error:
-            require_newer_java()
             where = f"; its log is {log}" if log else ""
             raise ReplayError(f"Spark does not start: {first_line(error)}{where}") from error
 

