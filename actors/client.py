@@ -89,7 +89,7 @@ class Position(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a store has of a key.
+    """A store's value of a key.
 
     Attributes:
         found: whether the key is there; `value` is None if it isn't.
@@ -121,7 +121,7 @@ class _Reply:
 
 @dataclass(frozen=True, slots=True)
 class _Stores:
-    """Who owns what, as a worker said; `routes` is the owner's address by (actor, partition)."""
+    """The owner of each partition according to a worker; `routes` is the owner's address by (actor, partition)."""
 
     stores: Mapping[str, Mapping[str, Any]]
     routes: Mapping[tuple[str, int], str]
@@ -193,7 +193,7 @@ class StateClient:
         return answer.value if answer.found else default
 
     async def lookup(self, store: str, key: Any, *, partition: int | None = None, as_of: int | None = None) -> Answer:
-        """Return what a store has of a key.
+        """Return a store's value of a key.
 
         Args:
             store: its name; a class actor's is the actor's.
@@ -309,14 +309,14 @@ class StateClient:
                 return
 
     async def count(self, store: str, *, prefix: str | bytes | None = None, exact: bool = False) -> int:
-        """Tell how many keys a store has: about, or `exact`, which looks at each; else as `lookup`."""
+        """Return the number of keys of a store, estimated unless `exact`. Options as in `lookup`."""
         begin, encoding = _bound(prefix, is_prefix=True)
         query = _query(exact="true" if exact else None, prefix=begin, encoding=encoding if begin else None)
         reply = await self._ask("GET", f"/actors/{quote(store, safe='')}/_count?{query}", store=store)
         return int(reply.content["count"])
 
     async def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
-        """Return what an actor's query says about a key; its arguments are anything that JSON can say.
+        """Return an actor's answer to a query about a key; the arguments are anything that JSON can say.
 
         Raises:
             StateUnavailableError: no worker could answer in time.
@@ -387,7 +387,7 @@ class StateClient:
         )
 
     def _late(self, store: str | None, said: Mapping[str, Any], asked_s: float) -> str | None:
-        """Tell why an answer is older than one that was there before it was asked for, None if it isn't."""
+        """Return why an answer is older than one that was there before it was asked for, None if it isn't."""
         if store is None or self._read is not None:
             return None
         given = said.get("positions", {}).values() if "position" not in said else [said["position"]]
@@ -448,15 +448,15 @@ class SyncStateClient:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def get(self, store: str, key: Any, default: Any = None) -> Any:
-        """See `StateClient.get`."""
+        """Return a key's value as `StateClient.get` does."""
         return self.run(self.client.get(store, key, default))
 
     def get_many(self, store: str, keys: Iterable[Any]) -> dict[Any, Any]:
-        """See `StateClient.get_many`."""
+        """Return the values of keys as `StateClient.get_many` does."""
         return self.run(self.client.get_many(store, keys))
 
     def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
-        """See `StateClient.ask`."""
+        """Return a query's answer as `StateClient.ask` does."""
         return self.run(self.client.ask(actor, query, key, **arguments))
 
     def close(self) -> None:

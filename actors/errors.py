@@ -97,11 +97,11 @@ class AskError(ActorsError):
 
 
 class AskTimeoutError(AskError):
-    """No answer came in time; whether the other actor handled the message isn't known."""
+    """No answer came in time; whether the other actor handled the message is unknown."""
 
 
 class AskClosedError(AskError):
-    """The client was closed before an answer came; whether the other actor handles the message isn't known."""
+    """The client was closed before an answer came; whether the other actor handles the message is unknown."""
 
 
 class AskRejectedError(AskError):
@@ -129,7 +129,7 @@ class ViewClosedError(ViewError):
 
 
 class ViewTimeoutError(ViewError, TimeoutError):
-    """What was waited for didn't come in time."""
+    """The view didn't reach the state that was waited for in time."""
 
 
 class ViewFailedError(ViewError):
@@ -270,7 +270,7 @@ class HandlerFailedError(RecordError):
 
 
 class TakeoverRefusedError(ActorsError):
-    """What the broker holds for a task contradicts its state: an operator has to choose."""
+    """The broker's offsets and logs of a task contradict its state: an operator has to choose."""
 
 
 class UnreadableLogError(TakeoverRefusedError):

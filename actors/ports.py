@@ -1,4 +1,4 @@
-"""What the runtime needs from the world: `actors._kafka` gives it from a broker, `actors.testing` from memory.
+"""The runtime's ports: `actors._kafka` implements them with a broker, `actors.testing` in memory.
 
 All offsets are "next" offsets: the one after the last record. All times are Unix milliseconds unless the name says
 `_s`.
@@ -110,7 +110,7 @@ ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What one commit of a task makes durable.
+    """The writes of one commit of a task.
 
     Attributes:
         partition: the task's, which its changelogs share.
@@ -127,7 +127,7 @@ class CommitBatch:
     size: int = 0
 
     def __str__(self) -> str:
-        """Return what errors call it."""
+        """Return the commit's name in errors."""
         return "commit of " + ", ".join(f"{source} at {one.offset}" for source, one in self.offsets.items())
 
 
@@ -142,10 +142,10 @@ class TaskLog(Protocol):
     """The writing side of one task. At most one call runs at a time."""
 
     async def fence(self) -> None:
-        """Return when no earlier commit of this worker can have an effect any more that isn't there now.
+        """Return when no earlier commit of this worker can take effect any more.
 
         Raises:
-            BrokerUnavailableError: that isn't known.
+            BrokerUnavailableError: that is unknown.
         """
 
     async def end_transaction_of(self, transactional_id: str) -> None:
@@ -165,7 +165,7 @@ class TaskLog(Protocol):
         """
 
     def ready_in_s(self) -> float:
-        """Return how long to gather records before a commit that isn't due; 0 if it may begin now."""
+        """Return seconds to gather records before a commit that isn't due; 0 if it may begin now."""
 
     def end(self) -> None:
         """Begin no further commit, and drop those that wait: the partition may be another member's."""
@@ -187,7 +187,7 @@ class Writer(Protocol):
         """
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `TaskLog.end_transaction_of`."""
+        """End the open transaction of an id as `TaskLog.end_transaction_of` does."""
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         """Make all batches durable as a whole. `identity` owns their inputs.
@@ -224,7 +224,7 @@ class TopicIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LookAnswer:
-    """What a look at feeds found.
+    """The answer to a look at feeds.
 
     Attributes:
         commits: committed offsets, of a transaction that is open what was committed before; those that there are.
@@ -238,10 +238,10 @@ class LookAnswer:
 
 
 class GroupView(Protocol):
-    """What the cluster says of the group's members and offsets, and of topics."""
+    """The cluster's view of the group's members and offsets, and of topics."""
 
     async def is_member(self, identity: Identity) -> bool:
-        """Tell whether the group still knows this member in this generation."""
+        """Return whether the group still knows this member in this generation."""
 
     async def committed(self, source: TopicPartition) -> Committed | None:
         """Return the group's committed offset, None only where there provably is none."""
@@ -254,7 +254,7 @@ class GroupView(Protocol):
         """
 
     async def knows(self, member_id: str) -> bool:
-        """Tell whether the group has this member, in whatever generation."""
+        """Return whether the group has this member, in whatever generation."""
 
     async def left_open(self, own_id: str) -> Collection[str]:
         """Return transactional ids of workers that have a transaction open, and aren't in the group any more.
@@ -331,7 +331,7 @@ class Snapshots(Protocol):
     """Where snapshots of an app's stores lie."""
 
     def find(self, store: str, partition: int) -> Snapshot | None:
-        """Give a partition's snapshot, None if there is none. Blocks.
+        """Return a partition's snapshot, None if there is none. Blocks.
 
         Raises:
             SnapshotError: it can't be read, or is of another app or store.
@@ -366,7 +366,7 @@ class Following(Protocol):
 
 
 class TopicLogs(Logs, Protocol):
-    """What followers need of the brokers."""
+    """The followers' reads from the brokers."""
 
     async def facts(self, topic: str) -> TopicFacts | None:
         """Return a topic's facts, None where there provably is no such topic."""
@@ -385,7 +385,7 @@ class TopicLogs(Logs, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnerInput:
-    """What `OwnerRecord` says of one input."""
+    """One input of an `OwnerRecord`."""
 
     topic: str
     topic_id: str
@@ -423,12 +423,12 @@ class OwnerRecord:
 
     @property
     def inputs(self) -> tuple[OwnerInput, ...]:
-        """What it says of each input, in the order of the actor's declaration."""
+        """The inputs, in the order of the actor's declaration."""
         first = OwnerInput(self.topic, self.topic_id, self.input_offset, self.since, self.is_recreated)
         return (first, *self.more_inputs)
 
     def is_of_another(self, topics: Sequence[str]) -> bool:
-        """Tell whether the task had one input, and the one that it has now is another topic."""
+        """Return whether the task had one input, and the one that it has now is another topic."""
         return len(topics) == len(self.inputs) == 1 and self.topic not in ("", topics[0])
 
 
@@ -447,7 +447,7 @@ class Owners(Protocol):
         """Read the committed records up to the end as it is now."""
 
     def pause_of(self, actor: str, partition: int) -> Pause | None:
-        """Return what pauses a task, as of the last `latest` or `refresh`; None if nothing does."""
+        """Return a task's pause as of the last `latest` or `refresh`, None if there is none."""
 
     def released(self, actor: str) -> Sequence[Release]:
         """Return the feeds that an actor's event time goes on without, as of then."""
@@ -485,7 +485,7 @@ class TaskSink(Protocol):
         """Return the end of a partition as the last fetch saw it, without asking; None if unknown."""
 
     def stable_offset(self, source: TopicPartition) -> int | None:
-        """Return how far records can be fetched, as the last fetch since `start_from` saw it; None if there was none.
+        """Return the end of the records that can be fetched, as of the last fetch since `start_from`; None without one.
 
         Records of open transactions can't, where committed ones are read.
         """
@@ -505,7 +505,7 @@ class ActorRequest:
 
 @dataclass(frozen=True, slots=True)
 class ActorReply:
-    """What came back: "ok" with the encoded value, None for None, or the kind of failure with its text."""
+    """The reply: "ok" with the encoded value, None for None, or the kind of failure with its text."""
 
     status: str
     value: bytes | None
@@ -539,7 +539,7 @@ class Source(TaskSink, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEvents:
-    """What a source tells its worker.
+    """The callbacks from a source to its worker.
 
     Attributes:
         joining: called before the worker joins again and keeps its tasks.

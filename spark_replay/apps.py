@@ -28,7 +28,7 @@ THERE = "where Spark runs it: hand it over with --py-files, or install it on the
 
 
 def load_replayer(module: str, actor: str | None, *, where: str = HERE) -> Any:
-    """Return what replays an actor's input.
+    """Return a function that replays an actor's input.
 
     Args:
         module: `package.module`, or `package.module:name_of_the_app`.

@@ -99,7 +99,7 @@ def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> st
 
 
 def side(held: Row | None, *, has_windows: bool = False) -> dict[str, Any] | None:
-    """Return what one side of a comparison has of a key as plain values."""
+    """Return a key's row of one side of a comparison as plain values."""
     if held is None:
         return None
     fields: dict[str, Any] = held.asDict()
@@ -115,7 +115,7 @@ def input_offset(offset: int, place: int | None) -> str:
 
 
 def side_line(held: Mapping[str, Any] | None) -> str:
-    """Return what one side has of a key as a line."""
+    """Format a key's row of one side as a line."""
     return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())
 
 

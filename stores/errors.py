@@ -21,7 +21,7 @@ class StoreLockedError(StoreError):
 
 
 class StoreCorruptedError(StoreError):
-    """What is on disk can't be read: delete it and restore it from the changelog.
+    """Files on disk can't be read: delete them and restore from the changelog.
 
     Attributes:
         path: the database's folder.

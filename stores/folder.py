@@ -127,7 +127,7 @@ class DataFolder:
         return path
 
     def identity(self, store: str, partition: int, cluster: str = "") -> DatabaseIdentity:
-        """Return what a database in this place is of."""
+        """Return the identity of a database in this place."""
         return DatabaseIdentity(cluster, self.app, store, partition)
 
     def partitions_on_disk(self, store: str) -> list[int]:
@@ -166,7 +166,7 @@ class DataFolder:
 
 
 def if_copied(path: Path | str) -> str:
-    """Return what to do if two workers have the id of this folder, in the middle of a sentence."""
+    """Return the remedy if two workers have the id of this folder, as part of a sentence."""
     return (
         f"two workers have the id of the data folder {path}: one folder is most likely a copy of the other. Stop one "
         f"of the workers; before it starts again, delete {_ABOUT} in its folder, or give it a datadir of its own"

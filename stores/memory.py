@@ -24,7 +24,7 @@ class MemoryStore:
         return Path("memory") / str(id(self))
 
     def get(self, key: bytes) -> bytes | None:
-        """See `PartitionReader.get`."""
+        """Return a key's value with its metadata."""
         if self._closed:
             raise StoreClosedError(self)
         return self._data.get(key)
@@ -32,18 +32,18 @@ class MemoryStore:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `PartitionReader.scan`."""
+        """Return the rows of a range of keys."""
         self._check_open()
         keys = [k for k in self._data if (start is None or k >= start) and (end is None or k < end)]
         return iter([(key, self._data[key]) for key in sorted(keys, reverse=reverse)])
 
     def position(self) -> Position | None:
-        """See `PartitionReader.position`."""
+        """Return the committed position."""
         self._check_open()
         return self._position
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """See `PartitionStore.apply`."""
+        """Make writes and the position durable together."""
         self._check_open()
         for key, raw in list(writes):
             if raw is None:
@@ -53,38 +53,38 @@ class MemoryStore:
         self._position = position
 
     def drop(self, start: bytes, end: bytes) -> None:
-        """See `PartitionStore.drop`."""
+        """Remove a range of keys."""
         self._check_open()
         for key in [key for key in self._data if start <= key < end]:
             del self._data[key]
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """See `PartitionStore.load`."""
+        """Apply a chunk of a restore."""
         self.apply(writes, position)
 
     def settle(self) -> None:
-        """See `PartitionStore.settle`."""
+        """Keep the loaded writes."""
         self._check_open()
 
     def estimated_keys(self) -> int:
-        """See `PartitionStore.estimated_keys`; it is exact here."""
+        """Return the exact number of keys."""
         self._check_open()
         return len(self._data)
 
     def load_snapshot(self, content: SnapshotContent) -> None:
-        """See `PartitionStore.load_snapshot`."""
+        """Take content and position of a snapshot."""
         if self.position() is not None:
             raise SnapshotError(f"{self} isn't empty: a snapshot is for a store that is")
         self.apply(content.rows(), content.position)
 
     def wipe(self) -> None:
-        """See `PartitionStore.wipe`."""
+        """Remove all content and the position."""
         self._check_open()
         self._data.clear()
         self._position = None
 
     def close(self) -> None:
-        """See `PartitionStore.close`."""
+        """Close the store. May be called twice."""
         self._closed = True
 
     def _check_open(self) -> None:

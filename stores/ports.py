@@ -1,4 +1,4 @@
-"""What a store of one partition must do: `stores.memory` is the reference, `stores.rocks` the product."""
+"""The port of a partition's store: `stores.memory` is the reference, `stores.rocks` the product."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stores._core.record import Position
 
 
 class SnapshotContent(Protocol):
-    """What an empty store may begin with instead of its changelog's beginning."""
+    """Content that an empty store may begin with instead of its changelog's beginning."""
 
     @property
     def position(self) -> Position:
@@ -39,7 +39,7 @@ class PartitionStore(PartitionReader, Protocol):
 
     @property
     def path(self) -> Path:
-        """See above."""
+        """The store's place; unique among stores."""
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write all (key, value with its metadata or None to delete) and the position, or nothing if the process dies.
@@ -64,14 +64,14 @@ class PartitionStore(PartitionReader, Protocol):
         """Keep what was loaded. Blocks, after many loads for some 100 ms; `apply` does it too."""
 
     def estimated_keys(self) -> int:
-        """Return about how many keys there are, expired ones too, without looking at them."""
+        """Estimate the number of keys, expired ones included, without looking at them."""
 
     def load_snapshot(self, content: SnapshotContent) -> None:
         """Take content and position of a snapshot, or stay empty if the process dies. Blocks.
 
         Raises:
             SnapshotError: the snapshot can't be used, or the store has a position already; it is as it was.
-            StoreError: the store couldn't be opened with the content; close it and open it anew.
+            StoreError: the store couldn't be opened with the content; close it and open it again.
         """
 
     def wipe(self) -> None:

@@ -16,7 +16,7 @@ What holds after a crash:
 `load` writes data and position in one batch too, but after the first `LOGGED_LOADS` past the log, into memtables that
 aren't sorted before a thread of RocksDB's own flushes them: a third of the time. Both families are flushed at the same
 point, so a crash leaves the checkpoint of some chunk. A batch in the log must never lie behind one that isn't there:
-whatever the log holds is flushed before, by opening the database anew, and what was loaded is flushed before the next
+whatever the log holds is flushed before, by opening the database again, and what was loaded is flushed before the next
 `apply`.
 
 `load_snapshot` builds a database of its own beside the store's, in `{path}.seeding`, and puts it in the store's place
@@ -90,7 +90,7 @@ _READER_CACHE_BYTES = 16 << 20
 
 
 class _Database:
-    """What an owner's and a reader's database have in common."""
+    """The common part of an owner's and a reader's database."""
 
     def __init__(self, path: Path, data: Any) -> None:
         self._path = path
@@ -104,7 +104,7 @@ class _Database:
         return self._path
 
     def get(self, key: bytes) -> bytes | None:
-        """See `PartitionReader.get`."""
+        """Return a key's value with its metadata."""
         try:
             raw: bytes | None = self._data.get(key)
         except Exception as error:
@@ -114,23 +114,23 @@ class _Database:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `PartitionReader.scan`. An iterator that isn't at its end keeps the files it reads on disk."""
+        """Return the rows of a range of keys. An iterator that isn't at its end keeps the files it reads on disk."""
         with self.mapped_errors():
             scan = Scan(self, self._data.iter(), start, end, reverse)
         self._scans.add(scan)
         return scan
 
     def position(self) -> Position | None:
-        """See `PartitionReader.position`."""
+        """Return the committed position."""
         return self._read_position(_POSITION)
 
     def estimated_keys(self) -> int:
-        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
+        """Return RocksDB's estimate, wrong by recent overwrites and deletes."""
         with self.mapped_errors():
             return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def close(self) -> None:
-        """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
+        """Release files and locks. An iterator that isn't at its end raises `StoreClosedError` then."""
         if self._data is None:
             return
         for scan in list(self._scans):
@@ -246,19 +246,19 @@ class RocksStore(_Database):
         return store
 
     def position(self) -> Position | None:
-        """See `PartitionReader.position`. It is kept in memory, since every commit asks for it."""
+        """Return the committed position, kept in memory since every commit asks for it."""
         self._check_open()
         return self._position
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """See `PartitionStore.apply`. No other thread runs while RocksDB takes the batch: 0.6 µs a write."""
+        """Write one batch to RocksDB. No other thread runs while RocksDB takes the batch: 0.6 µs a write."""
         self._check_open()
         if self._loaded:
             self.settle()
         self._write(writes, position)
 
     def drop(self, start: bytes, end: bytes) -> None:
-        """See `PartitionStore.drop`. One tombstone for all keys; compactions remove them."""
+        """Write one tombstone for a range of keys; compactions remove them."""
         self._check_open()
         if self._loaded:
             self.settle()
@@ -266,7 +266,7 @@ class RocksStore(_Database):
             self._data.delete_range(start, end)
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """See `PartitionStore.load`."""
+        """Apply a chunk of a restore."""
         self._check_open()
         if self._past_the_log is None and self._loaded >= LOGGED_LOADS:
             self._reopen(self._resources.families(loading=True))
@@ -275,7 +275,7 @@ class RocksStore(_Database):
         self._loaded += self._write(writes, position)
 
     def settle(self) -> None:
-        """See `PartitionStore.settle`. RocksDB tells nobody how a flush at its end went; what is there does."""
+        """Flush loaded writes. RocksDB doesn't report a failed flush, so the files on disk are checked."""
         self._check_open()
         self._loaded = 0
         if self._past_the_log is None:
@@ -288,7 +288,7 @@ class RocksStore(_Database):
             self.close()
             raise
         if self._position != loaded or self._data.latest_sequence_number() < sequence:
-            # From here on the store is what the disk has: whoever comes next restores from there.
+            # From here on the store is what the disk has: the next owner restores from there.
             raise StoreUnavailableError(
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
             )
@@ -301,7 +301,7 @@ class RocksStore(_Database):
             return {name: int(read(f"rocksdb.{name}") or 0) for name in FIGURES}
 
     def wipe(self) -> None:
-        """See `PartitionStore.wipe`. One of another cluster is refused: it may be the only copy of its state."""
+        """Remove all content. A database of another cluster is refused: it may be the only copy of its state."""
         self._check_open()
         if self._refusal is not None:
             raise self._refusal
@@ -312,7 +312,7 @@ class RocksStore(_Database):
         self._become(self.open(self._path, resources=self._resources, identity=self._identity))
 
     def load_snapshot(self, content: SnapshotContent) -> None:
-        """See `PartitionStore.load_snapshot`."""
+        """Take content and position of a snapshot."""
         self._check_open()
         if self._position is not None:
             raise SnapshotError(f"{self} isn't empty: a snapshot is for a store that is")
@@ -354,7 +354,7 @@ class RocksStore(_Database):
         self._past_the_log, self._loaded, self._refusal = None, 0, None
 
     def close(self) -> None:
-        """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
+        """Release files and locks. An iterator that isn't at its end raises `StoreClosedError` then."""
         self._meta_handle = None
         if self._past_the_log is None or self._data is None:
             super().close()
@@ -502,7 +502,7 @@ def _open_database(path: Path, families: tuple[Any, Any], access: Any = None) ->
 
 
 def _version(path: Path) -> tuple[str, int]:
-    """Tell the database's version: it differs after any change of its set of files."""
+    """Return the database's version, which differs after any change of its set of files."""
     try:
         manifest = (path / "CURRENT").read_text(errors="replace").strip()
     except OSError as error:

@@ -48,7 +48,7 @@ class RocksResources:
         self._write_buffers = WriteBufferManager(write_buffer_bytes, False)
 
     def usage_bytes(self) -> tuple[int, int]:
-        """Return what the block cache and the memtables take at the moment."""
+        """Return the current memory of the block cache and the memtables."""
         return self._cache.get_usage(), self._write_buffers.get_usage()
 
     def options(self) -> Any:

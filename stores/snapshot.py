@@ -37,7 +37,7 @@ class Snapshot:
 
     @property
     def position(self) -> Position:
-        """See `SnapshotContent.position`."""
+        """The position that the content belongs to."""
         return self.part.position
 
     @property
@@ -46,7 +46,7 @@ class Snapshot:
         return self.part.keys
 
     def place(self, folder: Path) -> list[Path]:
-        """See `SnapshotContent.place`. A link costs no space and no time, where file system and rights allow one."""
+        """Link the tables into a folder, or copy them where file system or rights allow no links."""
         placed = []
         for table in self.part.tables:
             source, target = self.folder / table.file, folder / table.file
@@ -65,7 +65,7 @@ class Snapshot:
         return placed
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `SnapshotContent.rows`. Makes a database of it, for the time of the call."""
+        """Yield the rows, from a database that exists for the time of the call."""
         with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:
             store = RocksStore.open(Path(folder) / "0")
             try:
@@ -119,7 +119,7 @@ class SnapshotFolder:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Give the file a second name, or copy it: to another file system, or where it may not be opened for writing.
+    """Link the file, or copy it: to another file system, or where it may not be opened for writing.
 
     RocksDB opens a file for writing once, to sync it.
     """

@@ -70,7 +70,7 @@ class Aggregate(Generic[S]):
         return (lambda: initial) if deepcopy(initial) is initial else (lambda: deepcopy(initial))
 
     def encoder(self) -> Callable[[S], bytes]:
-        """Return how a state becomes bytes. It raises ValueError for one that they wouldn't give back as it is."""
+        """Return the encoder of states. It raises ValueError for a state that isn't equal after decoding."""
         encode, decode = msgspec.msgpack.Encoder().encode, self.decoder()
         is_told = is_told_by_equality(self.state_type)
 
@@ -275,7 +275,7 @@ _DISTINCT: Aggregate[int] = Aggregate(0, lambda state, _: state + 1, state_type=
 
 
 def identity(value: Any) -> bytes:
-    """Return what tells a value from others: its JSON, of a long one a digest, which begins as no JSON does."""
+    """Return the identity of a value: its JSON, of a long one a digest, which begins as no JSON does."""
     raw = _json(value)
     return raw if len(raw) <= LONGEST_IDENTITY else b"\0" + blake2b(raw, digest_size=LONGEST_IDENTITY).digest()
 

@@ -52,7 +52,7 @@ def escape(record: logging.LogRecord) -> bool:
 
 
 def limited(record: logging.LogRecord) -> bool:
-    """Tell whether a log record is to be written, and remove its traceback if there were too many.
+    """Return whether a log record is to be written, and remove its traceback if there were too many.
 
     The first line of a later second tells how many were left out.
     """
@@ -69,7 +69,7 @@ def limited(record: logging.LogRecord) -> bool:
 
 
 class Reminders:
-    """Tells when a line that would be logged again and again is due: at first, and then once in `every_s` seconds.
+    """A limit on repeated log lines: each kind is due at first, and then once in `every_s` seconds.
 
     Lines of different kinds don't hold up each other. Kinds that were last due longer ago are forgotten.
     """
@@ -79,7 +79,7 @@ class Reminders:
         self._said_s: dict[Hashable, float] = {}
 
     def is_due(self, now_s: float, kind: Hashable = "") -> bool:
-        """Tell whether a line of this kind is to be logged now, which is noted then."""
+        """Return whether a line of this kind is to be logged now, and note it."""
         if kind in self._said_s and now_s - self._said_s[kind] < self._every_s:
             return False
         self._said_s = {one: at_s for one, at_s in self._said_s.items() if now_s - at_s < self._every_s}

@@ -40,6 +40,6 @@ def origin_of(address: str) -> str:
 
 
 def is_on(origin: str, hosts: Iterable[str]) -> bool:
-    """Tell whether an origin of `origin_of` is on one of some hosts, as `10.0.*`, `*.bank.internal` or `[::1]`."""
+    """Return whether an origin of `origin_of` is on one of some hosts, as `10.0.*`, `*.bank.internal` or `[::1]`."""
     host = origin.partition("://")[2].rpartition(":")[0]
     return any(host == one.lower() or fnmatchcase(host, one.lower()) for one in hosts)

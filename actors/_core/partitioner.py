@@ -151,7 +151,7 @@ def partitioner_of(declared: str | Callable[[bytes, int], int]) -> Partitioner:
         return known
     if isinstance(declared, str) or not callable(declared):
         names = ", ".join(repr(name) for name in PARTITIONERS)
-        raise ValueError(  # noqa: TRY004  a name that isn't known is no other type
+        raise ValueError(  # noqa: TRY004  a name that is unknown is no other type
             f"partitioner={declared!r}: it is one of {names}, or a function of (key, partitions)"
         )
     function, name = declared, getattr(declared, "__qualname__", repr(declared))

@@ -1,4 +1,4 @@
-"""What a value looks like in bytes, and whether values of one shape can be read and written as another.
+"""The shape of a value's bytes, and whether values of one shape can be read and written as another.
 
 A shape is plain JSON data:
 
@@ -108,7 +108,7 @@ def _object_misfits(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -
     found, prefix = [], f"{path}." if path else ""
     for name, (shape, required) in old.items():
         if name not in new:
-            found.append(f"field {prefix}{name} ({show(shape)}) isn't there any more")
+            found.append(f"field {prefix}{name} ({show(shape)}) is missing")
             continue
         found += misfits(shape, new[name][0], f"{prefix}{name}")
         if new[name][1] and not required:

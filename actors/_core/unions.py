@@ -8,12 +8,12 @@ from typing import Any, Union
 
 
 def is_union(type_: Any) -> bool:
-    """Tell whether a type is a union, in either notation."""
+    """Return whether a type is a union, in either notation."""
     return typing.get_origin(type_) in (Union, types.UnionType)
 
 
 def allows_none(type_: Any) -> bool:
-    """Tell whether a type is a union with None."""
+    """Return whether a type is a union with None."""
     return is_union(type_) and types.NoneType in typing.get_args(type_)
 
 

@@ -1,4 +1,4 @@
-"""What a view decides from facts: which topics it takes, when its copy can't be continued, what a record changed."""
+"""The decisions of a view from facts: its topics, when its copy can't be continued, what a record changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Change = tuple[bytes, bytes | None, bytes | None]
 
 
 def unfit(topic: str, cleanup_policy: str, delete_retention_ms: int, margin_ms: int) -> str | None:
-    """Tell why a topic can't be held as a view, None if it can."""
+    """Return why a topic can't be held as a view, None if it can."""
     if cleanup_policy != "compact":
         return (
             f"topic {topic} has cleanup.policy={cleanup_policy}, so that it doesn't keep the last value of each key: a "
@@ -32,7 +32,7 @@ def other_partitions(topic: str, held: int, found: int) -> str:
     """Say that a topic got partitions, and what to do."""
     return (
         f"topic {topic} has {found} partitions, the view holds {held}: keys may be in two of them, and which value is "
-        "the newer one can't be told. Make the topic anew with that many partitions and write all keys again, or close "
+        "the newer one is unknown. Create the topic again with that many partitions and write all keys again, or close "
         "the view, delete its folder and open it again if no key has moved"
     )
 

@@ -174,7 +174,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
             raise ConfigurationError(f"topic {name} is declared with two lists of writers=: declare it once")
 
     def partitioner_for(self, topic: str) -> Partitioner:
-        """Return how the producers of a topic place keys, as one of its declarations says, or by default.
+        """Return the partitioner of a topic's producers, as one of its declarations says, or the default.
 
         Raises:
             ConfigurationError: two declarations contradict each other.
@@ -191,7 +191,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return next(iter(found.values()), MURMUR2)
 
     def partitioner_of_store(self, store: str) -> Partitioner:
-        """Return how the keys of a store with `placement="key"` are placed: as those of its actor's input are."""
+        """Return the partitioner of a store with `placement="key"`: that of its actor's input."""
         owner = self.owner_of_store(store)
         return MURMUR2 if owner is None else self.partitioner_for(owner.topic_name)
 

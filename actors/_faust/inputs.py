@@ -101,7 +101,7 @@ async def purge(topics: Topics, made: Mapping[str, TopicInfo], tasks: Collection
 
 
 def _handled(made: Mapping[str, TopicInfo], tasks: Iterable[Task]) -> dict[TopicPartition, int]:
-    """Return up to where running tasks have committed their inputs among these topics."""
+    """Return the offsets up to which running tasks have committed their inputs among these topics."""
     running = [task for task in tasks if task.state in (State.RUNNING, State.COMMITTING)]
     return {
         source: offset
@@ -179,7 +179,7 @@ def check_aggregates(app: DeclaredApp) -> None:
 
 
 def event_times(definition: ActorDefinition) -> dict[str, EventTime]:
-    """Return how the values of an actor's inputs tell their time, by topic, for those that are declared so."""
+    """Return the event times of an actor's inputs, by topic, for inputs that are declared with `timestamp`."""
     return {
         str(topic.get_topic_name()): EventTime(
             str(topic.get_topic_name()), topic_codecs(topic)[1].decode, topic.timestamp
@@ -202,7 +202,7 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
 
 
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:
-    """Return one of an actor's inputs behind the first as the runtime needs it."""
+    """Return the runtime's spec of an actor's input behind the first."""
     name, key = str(topic.get_topic_name()), key_codec(app, topic.schema)
     return InputSpec(
         topic=name,

@@ -109,7 +109,7 @@ class ActorService(Service):  # type: ignore[misc]
 
     @property
     def is_broken(self) -> bool:
-        """Whether the dispatcher ended although the worker isn't stopping."""
+        """Return whether the dispatcher ended although the worker isn't stopping."""
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
     def end_offset(self, source: TopicPartition) -> int | None:
@@ -499,7 +499,7 @@ class _Checked:
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """What a worker reaches the brokers and its disk with."""
+    """A worker's clients and databases."""
 
     setup: Setup
     control: ControlPlane

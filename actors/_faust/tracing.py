@@ -1,4 +1,4 @@
-"""Whether an app's messages are traced. OpenTelemetry is imported only if they are."""
+"""The tracing of an app's messages. OpenTelemetry is imported only if they are traced."""
 
 from __future__ import annotations
 

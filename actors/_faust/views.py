@@ -122,7 +122,7 @@ def view_of(app: DeclaredApp, source: Any, *, folder: Path | str | None, in_memo
 
 
 def margin_ms(app: DeclaredApp) -> int:
-    """Return how far clocks may differ."""
+    """Return the app's clock skew margin."""
     return milliseconds(app.actor_options.clock_skew_margin)
 
 

@@ -1,4 +1,4 @@
-"""What the brokers' error codes mean for a transaction."""
+"""The meaning of the brokers' error codes for a transaction."""
 
 from __future__ import annotations
 

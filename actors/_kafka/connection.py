@@ -1,4 +1,4 @@
-"""What every client of the worker is made with, and what its errors become."""
+"""The settings of every client of the worker, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def words_of(error: BaseException) -> str:
 
 
 def is_denied(error: BrokerUnavailableError) -> bool:
-    """Tell whether the brokers don't let this user look at the topic."""
+    """Return whether the brokers don't let this user look at the topic."""
     return isinstance(error.__cause__, TopicAuthorizationFailedError)
 
 
@@ -114,7 +114,7 @@ async def started(client: Client, connection: Connection) -> Client:
 
 @contextlib.asynccontextmanager
 async def producing(what: str, connection: Connection, role: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
-    """Give a producer for some records beside the commits; `what` begins its errors, `options` are aiokafka's.
+    """Yield a producer for some records beside the commits; `what` begins its errors, `options` are aiokafka's.
 
     Raises:
         BrokerUnavailableError: a record may not have been written.

@@ -42,7 +42,7 @@ CONNECT_S = 5.0
 METADATA_S = 4.0
 """How long a look at the cluster's leaders may take, with all brokers that are asked; more after it was too short."""
 _FIRST_CONTACT = ('Unable connect to "%s:%s": %s', 'Unable to request metadata from "%s:%s": %s')
-"""What aiokafka logs, and tells in no other way, where a broker of the bootstrap list doesn't answer."""
+"""The log messages of aiokafka where a broker of the bootstrap list doesn't answer: it reports that in no other way."""
 _NOISE = ("Authenticated ", "Discovered coordinator ", "Updating subscribed topics ")
 _failures: ContextVar[list[str] | None] = ContextVar("actors_first_contact", default=None)
 """Why the brokers of the list don't answer the client that asks them now."""
@@ -71,7 +71,7 @@ class Outages:
 
     @property
     def ongoing(self) -> bool:
-        """Whether some broker can't be reached."""
+        """Return whether some broker can't be reached."""
         return bool(self._down)
 
     @property
@@ -128,7 +128,7 @@ class Outages:
         client.send = counted
 
     def _is_waiting(self, node_id: Any) -> bool:
-        """Whether it is too early to try a broker again."""
+        """Return whether it is too early to try a broker again."""
         down = self._down.get(node_id)
         return down is not None and self._now_s() < down.retry_at_s
 
@@ -215,7 +215,7 @@ class Outages:
 
 
 def why_away(error: KafkaConnectionError) -> str:
-    """Return why brokers of the bootstrap list don't answer, "" where that isn't known."""
+    """Return why brokers of the bootstrap list don't answer, "" where that is unknown."""
     return str(error.args[0]) if error.args else ""
 
 
@@ -278,7 +278,7 @@ class _Quiet(logging.Filter):
                 escaping(logging.getLogger(name)).addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a message is to be written."""
+        """Return whether a message is to be written."""
         failures = _failures.get()
         if failures is not None and record.msg in _FIRST_CONTACT and isinstance(record.args, tuple):
             failures.append(_told(record.args[-1]))
@@ -294,7 +294,7 @@ class _Quiet(logging.Filter):
 
 
 def _is_denial(record: logging.LogRecord) -> bool:
-    """Tell whether a message is about a missing permission, which our own messages name."""
+    """Return whether a message is about a missing permission, which our own messages name."""
     error = record.exc_info[1] if record.exc_info else None
     return isinstance(error, UNAUTHORIZED) or "uthoriz" in record.getMessage()
 

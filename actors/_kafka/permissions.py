@@ -22,12 +22,12 @@ UNAUTHORIZED = (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
-"""What a broker answers to a request that the user's access lists don't allow."""
+"""Errors for requests that the user's access lists don't allow."""
 PRINCIPAL = "User:NAME"
 
 
 class Operation(enum.IntEnum):
-    """What Kafka's access lists allow, by their codes."""
+    """The operations of Kafka's access lists, by their codes."""
 
     READ = 3
     WRITE = 4
@@ -47,7 +47,7 @@ READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 
 
 class Resource(enum.Enum):
-    """What an operation is allowed on; the value is the option of `kafka-acls.sh`."""
+    """The resource of an operation; the value is the option of `kafka-acls.sh`."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -69,7 +69,7 @@ class Permission:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it applies to all names that begin with `name`."""
+        """Return whether the permission applies to all names that begin with `name`."""
         return self.resource == Resource.TRANSACTIONAL_ID.value
 
 
@@ -103,7 +103,7 @@ def principal(security: Mapping[str, Any]) -> str:
 
 
 def lacking(error: BaseException | None, who: str, operation: Operation = DESCRIBE, *, name: str = "") -> str:
-    """Return which permission is missing according to an error of the client, "" if it isn't about one.
+    """Return the permission that is missing according to an error of the client, "" if the error isn't about one.
 
     `operation` is what a topic was needed for; the other resources have one each. `name` is the resource's, if the
     error doesn't have it.

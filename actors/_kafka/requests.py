@@ -63,11 +63,11 @@ class KafkaRequests:
         self._reminders = Reminders(REMIND_S)
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """See `actors.ports.Requests.ask`.
+        """Send a question and return its reply.
 
         Raises:
             TimeoutError: no answer came in time.
-            BrokerUnavailableError: the question couldn't be sent, or that isn't known.
+            BrokerUnavailableError: the question couldn't be sent, or that is unknown.
             RecordTooLargeError: the topic doesn't take a question of its size.
             AskClosedError: this was closed.
         """
@@ -209,7 +209,7 @@ class KafkaRequests:
 
 
 def _closed() -> AskClosedError:
-    return AskClosedError("the client for questions was closed: whether the question is handled isn't known")
+    return AskClosedError("the client for questions was closed: whether the question is handled is unknown")
 
 
 def _is_spent(producer: AIOKafkaProducer) -> bool:
@@ -236,7 +236,7 @@ async def _send_record(
     Cancelling it doesn't take the record back.
 
     Raises:
-        BrokerUnavailableError: the record couldn't be sent, or the outcome isn't known.
+        BrokerUnavailableError: the record couldn't be sent, or the outcome is unknown.
         RecordTooLargeError: the topic doesn't take a record of its size.
     """
     try:

@@ -57,5 +57,5 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def is_provided(security: Mapping[str, Any]) -> bool:
-    """Tell whether aiokafka's arguments have a provider that it can use."""
+    """Return whether aiokafka's arguments have a provider that it can use."""
     return isinstance(security.get(PROVIDER), AbstractTokenProvider)

@@ -46,7 +46,7 @@ class _OneVersion(Request[RequestStruct]):  # type: ignore[misc]
         self._fields = fields
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """Return what is sent; whether the broker knows the version was asked before."""
+        """Return the request; whether the broker has its version was asked before."""
         return self.build(self.STRUCT)
 
     def build(self, request_struct_class: Any) -> Any:

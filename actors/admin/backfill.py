@@ -97,7 +97,7 @@ class Backfill:
 
     @property
     def partition_count(self) -> int:
-        """Return how many partitions the store has."""
+        """Return the number of partitions of the store."""
         return self._changelog.partition_count
 
     async def check_stopped(self) -> None:

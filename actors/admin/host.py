@@ -35,7 +35,7 @@ class Setup(AppTopics, Protocol):
         """Return the client for topics, which creates some only if the settings allow it."""
 
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
-        """Return the input topics, or raise a `ConfigurationError` that names those that are missing."""
+        """Return the input topics, or raise a `ConfigurationError` that names the missing ones."""
 
     def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
         """Return the partition counts of the app's compacted topics, by name."""
@@ -49,13 +49,13 @@ class Setup(AppTopics, Protocol):
         """Return the actors as the runtime needs them."""
 
     def feeds(self) -> Mapping[str, Feeds]:
-        """Return what the event time of actors follows, by actor."""
+        """Return the feeds of the actors' event time, by actor."""
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
         """Return the key that signs admin commands to an input."""
 
     def lone_log(self, actor: str, partition: int) -> TaskLog:
-        """Return what a command writes with in transactions, beside no worker."""
+        """Return a transactional writer for a command; no worker may run."""
 
 
 def definition_of(app: DeclaredApp, name: str) -> ActorDefinition:

@@ -1,4 +1,4 @@
-"""What the broker knows of an app's tasks: owners, offsets, partition counts."""
+"""Owners, offsets and partition counts of an app's tasks, from the broker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TaskStatus:
         start, end: the input's offsets, of the first record that is left and behind the last.
         waiting: how many records are between what is committed and the end; None where they weren't looked at.
         state: what the owner says of the task ("running", "halted", "paused", …); "unknown" where it doesn't answer.
-        reason: why the partition stands still, what its event time waits for, or why the state isn't known; "" where
+        reason: why the partition stands still, what its event time waits for, or why the state is unknown; "" where
             there is nothing to say.
     """
 
@@ -124,7 +124,7 @@ class Cluster:
         return {(record.actor, record.partition): record for record in await registry.all()}
 
     async def partition_count(self, store: str) -> int:
-        """Return how many partitions the store's changelog has.
+        """Return the number of partitions of the store's changelog.
 
         Raises:
             ConfigurationError: there is no changelog.

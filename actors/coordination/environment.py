@@ -18,7 +18,7 @@ TLS_FILES = ("KAFKA_CA", "KAFKA_CERTIFICATE", "KAFKA_KEY")
 
 
 def broker_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return Faust's settings for the brokers. A variable that is empty counts as one that isn't there.
+    """Return Faust's settings for the brokers. An empty variable counts as missing.
 
     Raises:
         ConfigurationError: naming a variable that can't be used.

@@ -1,4 +1,4 @@
-"""What the client raises. Each error says what, of which resource, and what to do."""
+"""Errors of the client. Each says what happened, to which resource, and what to do."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Reason: TypeAlias = (
 
 
 class Envelope(msgspec.Struct):
-    """What is read first of a request."""
+    """The fields of a request that are decoded first."""
 
     v: int = 0
     type: str = ""
@@ -44,7 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):
-    """See `actors._core.coordination.locks.Want`. Answer: `Grant` or `Refusal`."""
+    """An `actors._core.coordination.locks.Want` over the wire. Answer: `Grant` or `Refusal`."""
 
     owner: str
     ttl_ms: int
@@ -94,7 +94,7 @@ class Look(Request, frozen=True, kw_only=True, tag="look"):
 class Watch(Request, frozen=True, kw_only=True, tag="watch"):
     """Ask for the `View` as soon as its version is above `after`, or after `wait_ms` as it is.
 
-    Who had to wait gets `Changed` in the place of a large one, and looks by itself.
+    A waiter gets `Changed` in the place of a large one, and reads the node itself.
     """
 
     after: int
@@ -168,7 +168,7 @@ class Withdraw(Request, frozen=True, kw_only=True, tag="withdraw"):
 
 
 class Tick(Request, frozen=True, kw_only=True, tag="tick"):
-    """What the timer sends: something may be overdue."""
+    """The timer's message: something may be overdue."""
 
 
 LockRequest: TypeAlias = Acquire | Renew | Release | GiveUp | Break
@@ -209,7 +209,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
         holders: of the lock; for an election the leader.
         waiting: how many wait for the lock.
         last_token: of the lock.
-        data: of the node, None if it isn't there.
+        data: of the node, None if it is missing.
         data_version: of the node.
         members: of the group, in the order in which they joined.
     """

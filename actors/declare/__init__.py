@@ -1,1 +1,1 @@
-"""What a user declares: actors, messages, stores, codecs and options."""
+"""The user's declarations: actors, messages, stores, codecs and options."""

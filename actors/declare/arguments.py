@@ -58,7 +58,7 @@ def check_bare(topic: Any) -> None:
 
 
 def say_unknown(what: str, unknown: Collection[str], known: Collection[str]) -> str:
-    """Say which names aren't known, each with the nearest that is."""
+    """Name the unknown arguments, each with the nearest known one."""
     said = []
     for name in unknown:
         near = difflib.get_close_matches(name, known, n=1)

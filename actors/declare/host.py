@@ -62,13 +62,13 @@ class DeclaredApp(Protocol):
         """Return the definition of an actor, given as its class, function or name."""
 
     def partitioner_for(self, topic: str) -> Partitioner:
-        """Return how the producers of a topic place keys."""
+        """Return the partitioner of a topic's producers."""
 
     def owner_of_store(self, store: str) -> ActorDefinition | None:
         """Return the actor that lists a store, None where none does."""
 
     def partitioner_of_store(self, store: str) -> Partitioner:
-        """Return how the keys of a store are placed."""
+        """Return the partitioner of a store's keys."""
 
     async def close_asks(self) -> None:
         """Disconnect the client that sends requests."""

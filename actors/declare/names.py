@@ -37,7 +37,7 @@ def group_of(app_id: str) -> str:
 
 
 def own_prefix(app_id: str) -> str:
-    """Return what the names of an app's changelogs and repartition topics begin with, and no other app's."""
+    """Return the prefix of the names of an app's changelogs and repartition topics, and no other app's."""
     return f"{app_id}--"
 
 

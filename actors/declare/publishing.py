@@ -129,7 +129,7 @@ def topic_config_of(setup: AppTopics, store: PublishedStore[Any, Any]) -> dict[s
 
 
 def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publication:
-    """Return how the store's bytes become those of `target`."""
+    """Return the function from the store's bytes to those of `target`."""
     (key, value), topic = store.codecs(), store.publish
     return Publication(
         store.name,

@@ -40,7 +40,7 @@ _ROUNDING_MS = 0.001
 
 
 class NotReplayableError(ActorsError):
-    """What a handler wants to know isn't in the input."""
+    """The handler asks for something that the input doesn't have."""
 
 
 class InputClock:
@@ -79,7 +79,7 @@ class CheckedClock(InputClock):
 
 
 class Unknowns:
-    """What the input doesn't tell: (message key, offset, reason), until somebody takes it away.
+    """Gaps of the input: (message key, offset, reason), until they are taken.
 
     Attributes:
         asked: why the message that is being handled can't be replayed, None if it can so far.
@@ -239,7 +239,7 @@ class _ReplayHandling(Handling):
         sent: int,
         internal: InternalMessage | None = None,
     ) -> None:
-        """See `Handling.recover`."""
+        """Pass over a message that can't be replayed; else as `Handling`."""
         asked, self._unknowns.asked = self._unknowns.asked, None
         if asked is None:
             await super().recover(state, record, error, sent, internal)
@@ -255,7 +255,7 @@ class _ReplayHandling(Handling):
         attempts: int,
         internal: InternalMessage | None = None,
     ) -> None:
-        """See `Handling.give_up`."""
+        """Pass over a message at which the actor would stop; else as `Handling`."""
         if self.spec.on_error.then == "stop":
             self._pass_over(state, record, failed.reason, internal)
         else:

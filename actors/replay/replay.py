@@ -70,7 +70,7 @@ _TOPIC_CONFIG = {
 
 
 class Replayed(NamedTuple):
-    """What a replay tells.
+    """The result of a replay.
 
     Attributes:
         kind: `STATE`: what a store holds for a key at the end. `UNKNOWN`: something that the input doesn't tell
@@ -94,7 +94,7 @@ class Replayed(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a store held for a key before the first record; the numbers as in its changelog."""
+    """A key's row before the first record; the numbers as in the store's changelog."""
 
     store: str
     key: bytes
@@ -162,13 +162,13 @@ class Replayer:
 
     @property
     def follows_time(self) -> bool:
-        """Whether its state changes when no message comes: by timers or `on_expire`."""
+        """True if its state changes without messages: by timers or `on_expire`."""
         hooks = any(store.on_expire is not None for store in self.definition.stores)
         return self.definition.timers is not None or hooks
 
     @property
     def timed(self) -> Collection[str]:
-        """Those of its inputs whose values say their time by a field."""
+        """The inputs whose values have their time in a field."""
         return [str(topic.get_topic_name()) for topic in self.definition.topics if topic.timestamp is not None]
 
     def event_times(self, partition_count: int) -> Callable[[int, InputRecord], int]:
@@ -253,7 +253,7 @@ class _Run:
         self._processor: ReplayProcessor | None = None
 
     def event_times(self) -> EventTimes:
-        """Return what gives records the time of their values."""
+        """Return the reader of event times from records' values."""
         spec = self._spec
         sources = [TopicPartition(of.topic, self._partition) for of in spec.inputs]
         return EventTimes(spec.event_times, sources)
@@ -272,7 +272,7 @@ class _Run:
         self._processor = self._loop.run(self._make_processor(restored, starts, expiries))
 
     def replay(self, records: Iterable[tuple[int, InputRecord]], until_ms: int | None) -> Iterator[Replayed]:
-        """Handle the records, and give what isn't known."""
+        """Handle the records, and return the unknowns."""
         processor, left = self._processor, iter(records)
         if processor is None:
             raise AssertionError("open() comes first")
@@ -327,7 +327,7 @@ class _Run:
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
         spec = next(spec for spec in specs if spec.name == replayer.actor)
         if not topic_ids.get(spec.topic):
-            # What a command was signed for isn't known.
+            # The command's signed content is unknown.
             spec = replace(spec, commands=OPEN_COMMANDS)
         more = (replace(one, handler=self._on_input_time(one.handler)) for one in spec.more_inputs)
         # Recorded input is handled in the order of time as it is.
@@ -397,7 +397,7 @@ class _Run:
 
 
 class _Topics:
-    """What `Setup` asks of `actors._kafka.admin.topics.Topics`: every topic is there."""
+    """The part of `actors._kafka.admin.topics.Topics` that `Setup` uses: every topic exists."""
 
     def __init__(self, topics: Iterable[str], partition_count: int) -> None:
         self._counts = dict.fromkeys(topics, partition_count)

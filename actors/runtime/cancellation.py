@@ -11,9 +11,9 @@ class GivenBack(asyncio.CancelledError):
 
 
 def is_cancelled() -> bool:
-    """Tell whether somebody cancelled the running task.
+    """Return whether the running task was cancelled.
 
-    If nobody did, a `CancelledError` that it meets is that of a future which it waited for: a client's, or a handler's.
+    If it wasn't, a `CancelledError` in it is that of a future which it waited for: a client's, or a handler's.
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
@@ -28,7 +28,7 @@ def running_task() -> asyncio.Task[Any] | None:
 
 
 def is_closed(error: BaseException, running: asyncio.Task[Any] | None) -> bool:
-    """Tell whether an error is the end of a coroutine of the task `running`, which somebody closes.
+    """Return whether an error is the end of a coroutine of the task `running`, which somebody closes.
 
     A `GeneratorExit` is that only if it comes while the task doesn't run: else what was awaited raised it.
     """

@@ -215,7 +215,7 @@ class PartitionClock:
         return wall_ms
 
     def rest_s(self, wait_s: float) -> float:
-        """Return how long a task rests that has something to do in `wait_s`.
+        """Return the seconds that a task with work in `wait_s` rests.
 
         While its time stands still, what waits for it would wake the task again and again.
         """
@@ -239,11 +239,11 @@ class Timestamps:
         self._has_warned = False
 
     def is_unusual(self, at_ms: int) -> bool:
-        """Tell whether a record with that timestamp has to be checked."""
+        """Return whether a record with that timestamp has to be checked."""
         return at_ms > self.believed_ms or (at_ms < SECONDS_BEFORE_MS and not self._has_warned)
 
     def is_ahead(self, at_ms: int) -> bool:
-        """Tell whether a timestamp is so far in the future that no time moves on to it."""
+        """Return whether a timestamp is so far in the future that no time moves on to it."""
         if at_ms <= self.believed_ms:
             return False
         self.believed_ms = self.clock.wall_ms() + self._max_ahead_ms

@@ -29,7 +29,7 @@ from stores._core.record import WriteMetadata
 CONTROL_HEADER = "fa-control"
 MAC_HEADER = "fa-control-mac"
 KEY_PURPOSE = b"admin commands"
-"""What the key is derived for from the workers' secret."""
+"""The purpose with which the key is derived from the workers' secret."""
 ALL = "*"
 """In the place of an id: all of a line."""
 
@@ -39,7 +39,7 @@ class RefusedCommandError(ValueError):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What a control record says.
+    """A control record.
 
     Attributes:
         actor: the actor's name.
@@ -97,11 +97,11 @@ class CommandKey:
         except MALFORMED as error:
             raise RefusedCommandError(f"it can't be read: {error}") from error
         if secrets and command.before is None:
-            raise RefusedCommandError("it doesn't say what it is about (`before`)")
+            raise RefusedCommandError("`before` is missing, the offset up to which it applies")
         return command
 
     def told_of(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
-        """Return what a record says to do with the internal message (actor, id) that stopped its partition.
+        """Return a record's command about the internal message (actor, id) that stopped its partition.
 
         `reached` is the offset up to which the partition is committed: a command from before is about an earlier stop.
 
@@ -134,7 +134,7 @@ def control_of(record: InputRecord) -> bytes | None:
 
 
 def is_command(record: InputRecord) -> bool:
-    """Tell whether a record is a command, which is no message of any actor."""
+    """Return whether a record is a command, which is no message of any actor."""
     for name, _ in record.headers:  # noqa: SIM110  called for each record with headers: any() makes a generator
         if name == CONTROL_HEADER:
             return True
@@ -150,5 +150,5 @@ def written_by(metadata: WriteMetadata, home_offset: int | msgspec.UnsetType | N
 
 
 def is_over(command: Command, offset: int) -> bool:
-    """Tell whether a command isn't about what input at `offset` wrote."""
+    """Return whether a command isn't about the writes of input at `offset`."""
     return command.before is not None and offset >= command.before

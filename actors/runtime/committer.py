@@ -2,7 +2,7 @@
 
 A failure of some batches concerns their tasks: the others are committed together without them. Then each one whose
 content was refused is committed alone, and only what is refused alone is the task's own fault. After a transaction
-whose outcome isn't known, that is ended, and each of its tasks takes over again and looks. Those that waited had sent
+whose outcome is unknown, that is ended, and each of its tasks takes over again and looks. Those that waited had sent
 nothing and simply go on.
 
 A commit belongs to the member's generation when its transaction begins, whichever generation its task was assigned in.
@@ -46,7 +46,7 @@ GATHER = 16
 
 
 class Membership:
-    """Who a worker is in its group now.
+    """A worker's membership of its group.
 
     Attributes:
         identity: of the last generation of which the worker knows what is its.
@@ -81,7 +81,7 @@ class _Waiting:
     receipt: asyncio.Future[CommitReceipt]
 
     def is_wanted(self) -> bool:
-        """Tell whether it may still be committed; report it if its task has lost that right."""
+        """Return whether it may still be committed; report it if its task has lost that right."""
         if self.log.is_over:
             self.fail(MigratedError(f"{self.batch}: the task isn't this worker's any more"))
         return not self.receipt.done()
@@ -127,7 +127,7 @@ class Committer:
         return OnlyLog(self)
 
     async def fence(self) -> None:
-        """See `actors.ports.TaskLog.fence`. Tasks that call at the same time share one."""
+        """Fence as `TaskLog.fence` does. Tasks that call at the same time share one."""
         async with self._turn:
             await self._end_doubt()
 
@@ -138,7 +138,7 @@ class Committer:
             await self._end_doubt()
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`. Commits go on meanwhile; who calls together shares one."""
+        """End the open transaction of an id; commits go on meanwhile, and simultaneous calls share one request."""
         ending = self._ending.get(transactional_id)
         if ending is None:
             ending = self._ending[transactional_id] = asyncio.ensure_future(self._end_of(transactional_id))
@@ -156,7 +156,7 @@ class Committer:
             await self.writer.end_transaction_of(transactional_id)
 
     def ready_in_s(self) -> float:
-        """See `actors.ports.TaskLog.ready_in_s`."""
+        """Return seconds until a commit may begin."""
         now_s, began_s = asyncio.get_running_loop().time(), self._began_s
         if began_s is None:
             return max(0.0, self._ready_s - now_s)
@@ -164,7 +164,7 @@ class Committer:
         return max(self._ready_s - now_s, rest_s(now_s - began_s, self._taken, self.longest_rest_s), LOOK_AGAIN_S)
 
     async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`. If it is cancelled before its transaction began, nothing is sent."""
+        """Commit a batch. If it is cancelled before its transaction began, nothing is sent."""
         waiting = _Waiting(log, batch, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._running is None:
@@ -304,27 +304,27 @@ class CommitterLog:
     is_over: bool = False
 
     async def fence(self) -> None:
-        """See `actors.ports.TaskLog.fence`."""
+        """Fence as the committer does."""
         await self.committer.fence()
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`."""
+        """End an open transaction as the committer does."""
         await self.committer.end_transaction_of(transactional_id)
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """See `actors.ports.TaskLog.commit`."""
+        """Commit a batch as the committer does."""
         return await self.committer.commit(self, batch)
 
     def ready_in_s(self) -> float:
-        """See `actors.ports.TaskLog.ready_in_s`."""
+        """Return seconds until a commit may begin."""
         return self.committer.ready_in_s()
 
     def end(self) -> None:
-        """See `actors.ports.TaskLog.end`."""
+        """End the task's part in commits."""
         self.is_over = True
 
     async def close(self) -> None:
-        """See `actors.ports.TaskLog.close`: the committer is the worker's."""
+        """Do nothing: the committer is the worker's."""
 
 
 class OnlyLog(CommitterLog):
@@ -333,5 +333,5 @@ class OnlyLog(CommitterLog):
     __slots__ = ()
 
     async def close(self) -> None:
-        """See `actors.ports.TaskLog.close`."""
+        """Close the committer."""
         await self.committer.close()

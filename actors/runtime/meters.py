@@ -1,4 +1,4 @@
-"""What a worker counts about itself: plain numbers, added to once per commit, batch or takeover, never per record.
+"""A worker's counts of itself: plain numbers, added to once per commit, batch or takeover, never per record.
 
 Nothing here knows who reads it. `status` beside it makes a picture of it, from which metrics and pages are made.
 Counters never go back while the process lives, also over a partition's coming and going.
@@ -120,7 +120,7 @@ class TaskMeters:
         restoring: the restores that run.
         committed_offsets: by input topic, the group's offset as far as known.
         end_offsets: by input topic, its end as the last takeover saw it, or a look while the partition stands still.
-        parked: how many messages are parked, None when that isn't known: it is counted anew then.
+        parked: how many messages are parked, None when that is unknown: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
         late: by window store, the messages that came too late for all their windows; by table, for its history.
@@ -182,7 +182,7 @@ class TaskMeters:
         self.fences[reason] = self.fences.get(reason, 0) + 1
 
     def restore_begins(self, store: str, at_ms: int) -> RestoreMeter:
-        """Return what a restore reports to."""
+        """Return the meter of a restore."""
         meter = RestoreMeter(store, at_ms)
         self.restoring.append(meter)
         return meter

@@ -81,7 +81,7 @@ class DaemonThreads(Executor):
 
 
 def for_future(error: BaseException) -> BaseException:
-    """Return what a function raised as an error that a future takes: as in coroutines, without `StopIteration`."""
+    """Return a function's error as one that a future takes: as in coroutines, without `StopIteration`."""
     if not isinstance(error, StopIteration | GeneratorExit):
         return error
     # A future of asyncio refuses the one, and would never be done. The other would end the coroutine that awaits it.
@@ -91,7 +91,7 @@ def for_future(error: BaseException) -> BaseException:
 
 
 def in_threads(count: int, name: str) -> Callable[[Callable[..., T]], Callable[..., Awaitable[T]]]:
-    """Return what makes a plain function one that can be awaited and runs in one of `count` threads of their own.
+    """Return a decorator with which a plain function is awaited and runs in one of `count` threads of their own.
 
     Not in the event loop's default ones: few as they are, a handler that blocks would hold up commits and takeovers.
     """

@@ -126,7 +126,7 @@ class VirtualTime(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        """See `asyncio.AbstractEventLoop.call_at`; of two timers for one time the older goes first."""
+        """Schedule a callback; of two timers for one time the older goes first."""
         self._timers += 1
         timer = self.timer_type(when, callback, args, self, context, self._timers)
         heapq.heappush(self._scheduled, timer)

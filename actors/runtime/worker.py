@@ -65,39 +65,39 @@ class LateSource:
         self.source: Source | None = None
 
     def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
-        """See `TaskSink.start_from`."""
+        """Start to deliver an input from an offset."""
         if self.source is not None:
             self.source.start_from(source, offset, topic_id)
 
     def stop_delivery(self, source: TopicPartition) -> None:
-        """See `TaskSink.stop_delivery`."""
+        """Stop the delivery of an input."""
         if self.source is not None:
             self.source.stop_delivery(source)
 
     def has_room(self) -> None:
-        """See `TaskSink.has_room`."""
+        """Note that a task has room again."""
         if self.source is not None:
             self.source.has_room()
 
     def position(self, source: TopicPartition) -> int | None:
-        """See `TaskSink.position`."""
+        """Return the offset that is fetched next."""
         return None if self.source is None else self.source.position(source)
 
     def end_offset(self, source: TopicPartition) -> int | None:
-        """See `Source.end_offset`."""
+        """Return the end of an input, as the last fetch saw it."""
         return None if self.source is None else self.source.end_offset(source)
 
     def stable_offset(self, source: TopicPartition) -> int | None:
-        """See `TaskSink.stable_offset`."""
+        """Return the end of committed records of an input."""
         return None if self.source is None else self.source.stable_offset(source)
 
     def check(self) -> None:
-        """See `Source.check`."""
+        """Raise the error that ended the source."""
         if self.source is not None:
             self.source.check()
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
-        """See `Source.poll`."""
+        """Return records of inputs."""
         if self.source is None:
             await asyncio.sleep(timeout_s)
             return {}
@@ -132,7 +132,7 @@ class Worker:
         self._task_log = task_log
         self._on_failure = on_failure
         self.is_assigned = False
-        """Whether the group has told this worker what is its: not before it joined, nor while it has given up all."""
+        """True once the group has assigned partitions to this worker; false while the worker has given up all."""
         self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TaskId, Task] = {}
         self._ending: dict[TaskId, Task] = {}
@@ -165,7 +165,7 @@ class Worker:
         return self._tasks.get(task)
 
     def is_free(self, task: TaskId) -> bool:
-        """Tell whether nobody touches the task's stores: it isn't here, and the last one has ended."""
+        """Return whether nobody touches the task's stores: it isn't here, and the last one has ended."""
         return task not in self._tasks and task not in self._ending
 
     @property
@@ -267,7 +267,7 @@ class Worker:
         return whole
 
     def _goes_on(self, task: Task) -> bool:
-        """Tell whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown.
+        """Return whether a task that stays is as it would be started now: it didn't end, and its input hasn't grown.
 
         One that stands still is started again: what stopped it may be put right.
         """
@@ -357,7 +357,7 @@ class Worker:
         self._readers.clear()
 
     def _settings_of(self, task: TaskId) -> TaskSettings:
-        """Give a task's settings: all of a partition that came while the app ran is new, whatever the reset policy."""
+        """Return a task's settings. All of a partition that came while the app ran is new, whatever the policy."""
         settings = self._task_settings
         if task.partition < self._first_counts[task.actor]:
             return settings
@@ -454,6 +454,6 @@ class Worker:
 
 
 def _claimed(tasks: Mapping[TaskId, Task]) -> frozenset[TaskId]:
-    """Return those whose stores are whole now: a task that takes over again may restore from nothing."""
+    """Return the tasks whose stores are whole now: a task that takes over again may restore from nothing."""
     whole = (State.RUNNING, State.COMMITTING, State.HALTED)
     return frozenset(id for id, task in tasks.items() if task.state in whole)

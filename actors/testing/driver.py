@@ -299,7 +299,7 @@ class ActorTestDriver(Machine):
         return committed_windows(store, key, [files.data for files in self._disk.files() if files.store == store.name])
 
     def late(self, actor: Any) -> dict[str, int]:
-        """Return by window store, join or table with a history how many messages of an actor came too late for it.
+        """Return the counts of an actor's late messages by window store, join or table with a history.
 
         Those of all workers that the driver has started, as often as they were handled.
         """
@@ -386,7 +386,7 @@ class ActorTestDriver(Machine):
         self.advance(LOOK_S)
 
     def close_windows(self) -> None:
-        """End all windows of all actors, and wait for what closes: an actor after those that write into its inputs.
+        """End all windows of all actors and wait for the closes: an actor after the actors that write into its inputs.
 
         Other actors go in the order of their declaration. Later records of these windows are late.
         """

@@ -1,4 +1,4 @@
-"""What the test driver gives the worker and the set-up beside the fakes of the ports."""
+"""The test driver's stand-ins for the worker and the set-up, beside the fakes of the ports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class DiskStore(MemoryStore):
 
     @property
     def data(self) -> dict[bytes, bytes]:
-        """What it holds, also while it is closed."""
+        """The content, also while the store is closed."""
         return self._data
 
     def open(self) -> Self:
@@ -126,7 +126,7 @@ class LoneSource:
         self._positions: dict[TopicPartition, int] = {}
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
-        """See `actors.ports.Source.poll`."""
+        """Return records of the wanted partitions, after `timeout_s` at the latest."""
         asked = {source: self._positions[source] for source in wanted if source in self._positions}
         if not asked:
             await asyncio.sleep(timeout_s)
@@ -145,32 +145,32 @@ class LoneSource:
         return {source: records for source, (records, _) in taken.items() if records}
 
     def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
-        """See `actors.ports.TaskSink.start_from`."""
+        """Deliver records from `offset` on."""
         self._positions[source] = offset
         self._room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
-        """See `actors.ports.TaskSink.stop_delivery`."""
+        """Deliver nothing until `start_from`."""
         self._positions.pop(source, None)
 
     def has_room(self) -> None:
-        """See `actors.ports.TaskSink.has_room`."""
+        """Report that a full queue has room again."""
         self._room()
 
     def position(self, source: TopicPartition) -> int | None:
-        """See `actors.ports.TaskSink.position`."""
+        """Return the next offset to fetch, None if unknown."""
         return self._positions.get(source)
 
     def end_offset(self, source: TopicPartition) -> int | None:
-        """See `actors.ports.Source.end_offset`."""
+        """Return the end of the partition."""
         return self._cluster.log(source).end
 
     def stable_offset(self, source: TopicPartition) -> int | None:
-        """See `actors.ports.TaskSink.stable_offset`."""
+        """Return the partition's last stable offset."""
         return self._cluster.log(source).last_stable
 
     def check(self) -> None:
-        """See `actors.ports.Source.check`: it can always go on."""
+        """Do nothing: it can always go on."""
 
 
 def _chunk(found: dict[TopicPartition, Any], order: Random) -> dict[TopicPartition, Any]:
@@ -184,7 +184,7 @@ def _chunk(found: dict[TopicPartition, Any], order: Random) -> dict[TopicPartiti
 
 
 class SimTopics:
-    """What `Setup` asks of `actors._kafka.admin.topics.Topics`, from the simulated cluster."""
+    """The part of `actors._kafka.admin.topics.Topics` that `Setup` uses, on the simulated cluster."""
 
     def __init__(self, cluster: MemoryKafka) -> None:
         self._cluster = cluster
@@ -277,11 +277,11 @@ class ProgramClient:
             self._app.producer = None
 
     async def partitions_of(self, topic: str) -> int:
-        """See `KafkaRequests.partitions_of`."""
+        """Return the partition count of an actor's input."""
         return self._partitions_of(topic)
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """See `actors.ports.Requests.ask`. The time-out is virtual time."""
+        """Send a question and wait for its answer. The time-out is virtual time."""
         if self._requests is None:
             self._requests = FakeRequests(self._cluster, self._network, topic=self._setup.reply_topic)
         # The program's own clock made the deadline, and the actors compare it with the driver's.
@@ -296,7 +296,7 @@ class ProgramClient:
         self._app._asks = self
 
     async def maybe_start(self) -> None:
-        """See `faust.types.transports.ProducerT`; likewise the methods below."""
+        """Do nothing: this and the methods below are of `faust.types.transports.ProducerT`."""
 
     async def flush(self) -> None:
         """Do nothing: what is sent is there."""
@@ -350,7 +350,7 @@ class ProgramClient:
 
 
 def make_topics(cluster: MemoryKafka, setup: Setup, partitions: int) -> None:
-    """Make the topics of an app that aren't there but for changelogs, each with so many partitions."""
+    """Make the missing topics of an app, except changelogs, each with so many partitions."""
 
     def make(name: str, count: int = partitions, *, is_compacted: bool = False) -> None:
         if cluster.find_topic(name) is None:

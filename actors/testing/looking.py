@@ -1,4 +1,4 @@
-"""What a test sees of an app on the test driver: records, parked messages, answers of queries."""
+"""Views of an app on the test driver: records, parked messages, answers of queries."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def decoder_of(messages: MessageCodec, headers: Headers) -> Callable[[bytes], An
 
 
 def parked_effects(definition: ActorDefinition, partition: int, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
-    """Return an actor's parked effects of a partition and those that wait behind them, by key and place in line."""
+    """Return an actor's parked effects of a partition and the effects behind them, by key and place in line."""
     places = sorted((place for place in items if place.startswith(calls.PREFIX)), key=place_of)
     records = {place: record for place in places if (record := calls.decoded(items[place])) is not None}
     stuck = {calls.line_of(place) for place, record in records.items() if record.parked}
@@ -192,7 +192,7 @@ def commands_to_all(definition: ActorDefinition, command: Literal["retry", "drop
 
 
 def parked_kinds(definition: ActorDefinition) -> list[Literal["message", "effect"]]:
-    """Return what an actor may park.
+    """Return the kinds that an actor may park.
 
     Raises:
         UsageError: it parks nothing.

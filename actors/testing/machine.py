@@ -191,7 +191,7 @@ class Machine:
         self._process.spawn(self._main(), name="main").add_done_callback(self._ended)
 
     def _late_here(self) -> Counter[tuple[str, str]]:
-        """Return by actor and store what came too late in the worker that runs."""
+        """Return the running worker's counts of late messages by actor and store."""
         meters = {} if self._worker is None else self._worker.meters.tasks
         counts: Counter[tuple[str, str]] = Counter()
         for task, its_meters in meters.items():

@@ -52,7 +52,7 @@ class Front:
         return self.port + 1 + index
 
     def is_asked(self, request: web.Request) -> bool:
-        """Tell whether a request came to the shared port."""
+        """Return whether a request came to the shared port."""
         name = None if request.transport is None else request.transport.get_extra_info("sockname")
         return name is not None and bool(name[1] == self.port)
 

@@ -93,7 +93,7 @@ _SHARED = (
 
 
 class WorkerCollector(Collector):
-    """Gives a worker's metrics, of the moment of the scrape; call it on the worker's event loop."""
+    """Collects a worker's metrics at the moment of the scrape; call it on the worker's event loop."""
 
     def __init__(self, app: App) -> None:
         self._app = app

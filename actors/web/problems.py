@@ -18,7 +18,7 @@ logger = escaping(logging.getLogger(__name__))
 TYPE = "urn:faust-actors:problem:"
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_MS = 250
-"""What most waits are shorter than; the header knows whole seconds only."""
+"""An upper bound of most waits; the header has whole seconds only."""
 NO_STORE = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",

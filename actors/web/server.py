@@ -30,7 +30,7 @@ from actors.web.queries.service import QueryService
 
 
 class WebServer(WorkerExtension):
-    """What a worker serves over HTTP.
+    """The web server of a worker.
 
     Attributes:
         queries: answers queries, None while the worker is starting or stopping.

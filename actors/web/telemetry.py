@@ -37,7 +37,7 @@ Instrument = tuple[str, str, str]
 
 
 class Readings:
-    """What the readers of one meter are told of the process's workers.
+    """Metrics of the process's workers for the readers of one meter.
 
     A collection calls each instrument's callback once, so a picture serves until an instrument is asked again.
     """
@@ -51,7 +51,7 @@ class Readings:
         self._unread: dict[str, list[Observation]] = {}
 
     def add(self, app: App) -> None:
-        """Tell a worker's metrics from now on; call it on the worker's event loop."""
+        """Report a worker's metrics from now on; call it on the worker's event loop."""
         for family in self._families(app.worker_status()):
             for instrument in _instruments(family):
                 self._create(instrument)
@@ -59,7 +59,7 @@ class Readings:
         self._workers[app] = _Thread(asyncio.get_running_loop(), get_ident())
 
     def remove(self, app: App) -> None:
-        """Tell this worker's metrics no more."""
+        """Stop reporting a worker's metrics."""
         self._workers.pop(app, None)
 
     def _create(self, instrument: Instrument) -> None:
@@ -145,7 +145,7 @@ class Telemetry:
         self._readings: Readings | None = None
 
     def add(self, app: App, families: Families) -> None:
-        """Tell a worker's metrics if the process uses OpenTelemetry's metrics; call it on the worker's event loop."""
+        """Report a worker's metrics if the process uses OpenTelemetry's; call it on the worker's event loop."""
         if "opentelemetry.metrics" not in sys.modules:
             return
         if self._readings is None:
@@ -155,7 +155,7 @@ class Telemetry:
         self._readings.add(app)
 
     def remove(self, app: App) -> None:
-        """Tell this worker's metrics no more."""
+        """Stop reporting a worker's metrics."""
         if self._readings is not None:
             self._readings.remove(app)
 

@@ -52,7 +52,7 @@ class Live:
         return lines[0]
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what the workers are asked with, None for Python's default.
+        """Return the TLS context for requests to workers, None for Python's default.
 
         Raises:
             LiveError: A file isn't what it should be.

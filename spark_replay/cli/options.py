@@ -225,7 +225,7 @@ def failing() -> Iterator[None]:
 
 
 def make_console() -> Console:
-    """Return what shows progress and tables: standard error."""
+    """Return the console for progress and tables: standard error."""
     console = Console(stderr=True)
     # a file or a pipe has no width to fit into, and rich would take 80
     return console if console.is_terminal else Console(stderr=True, width=_FILE_WIDTH)

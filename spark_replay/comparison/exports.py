@@ -46,7 +46,7 @@ _COLUMNS = {
 }
 _ABOUT = "worker.json"
 _DEPTHS = ("", "*/", "*/*/", "*/*/*/", "*/*/*/*/")
-"""What `-D` was given has the file two folders deeper, and several workers' folders may lie in one."""
+"""A folder passed as `-D` has the file two folders deeper, and may hold several workers' folders."""
 
 
 def kind_of(folder: Path) -> str:
@@ -178,7 +178,7 @@ class Exports:
     stale: tuple[Copy, ...]
 
     def held(self, where: Path, kind: str = "exports") -> Held:
-        """Return them as what is compared with a log."""
+        """Return the rows in the form that is compared with a log."""
         return Held(
             kind=kind,
             where=str(where),

@@ -21,7 +21,7 @@ class Part:
         epoch: The owner's, None if it has no owner.
         topic_id: The changelog's id, empty if unknown.
         where: The file or folder, for errors.
-        owner: Who holds it.
+        owner: The holder.
         rows: How many rows its file has, None if unknown.
         transaction: The number of the owner's commit that it took last, 0 if that is unknown.
     """

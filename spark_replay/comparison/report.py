@@ -249,7 +249,7 @@ def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Examp
 
 
 def _seen(row: Row) -> str:
-    """Return in words what differs: the kind first, then the fact that decides the cause."""
+    """Describe the difference: the kind first, then the fact that decides the cause."""
     kind = row["kind"]
     seen = {
         "missing": "not in the export" if row["cause"] != "partition_not_held" else "no export holds its partition",

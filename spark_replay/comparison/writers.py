@@ -66,7 +66,7 @@ class LastOwner:
     handled: tuple[int | None, ...] = ()
 
     def of_input(self, place: int) -> int | None:
-        """Return what is known of an input, by its place in the actor's declaration."""
+        """Return the facts about an input, by its place in the actor's declaration."""
         return self.handled[place] if place < len(self.handled) else None
 
 

@@ -56,7 +56,7 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
 
 
 def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
-    """Return what `last_writes` gives of the records of two of its results."""
+    """Combine two results of `last_writes` into one."""
     return (
         older.unionByName(newer)
         .groupBy("partition", "key")

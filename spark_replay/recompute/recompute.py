@@ -152,7 +152,7 @@ def _ranked(plan: Recompute, place: int, records: DataFrame) -> DataFrame:
 
 
 def _turn(plan: Recompute) -> Column:
-    """Return what goes first among records of one timestamp."""
+    """Return the column that orders records of one timestamp."""
     place = F.col("input")
     return F.coalesce(*(F.when(place == number, F.lit(turn)) for number, turn in enumerate(plan.turns)), place)
 

@@ -16,7 +16,7 @@ DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-"""What a session needs to write Delta, besides the jars."""
+"""Spark settings for writing Delta, besides the jars."""
 VERIFIED = {"parquet.page.verify-checksum.enabled": "true"}
 """Options of a reader that compares the checksums that Parquet's pages are written with."""
 _DELTA = "io.delta:delta-spark_{minor}_2.13:4.4.0"

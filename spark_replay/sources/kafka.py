@@ -197,7 +197,7 @@ class JoinedSource(Source):
         return self.newer.uncommitted(self._parts(topic)[1])
 
     def _parts(self, topic: Topic) -> tuple[Topic, Topic]:
-        """Return what is read from the archive, and what from Kafka."""
+        """Return the part that is read from the archive, and the part from Kafka."""
         old = replace(topic, ends=_at_most(topic.ends, topic.joints))
         old = replace(old, starts=_at_most(topic.starts, old.ends))
         new = replace(topic, starts=tuple(map(max, topic.starts, topic.joints)))

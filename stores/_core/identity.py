@@ -11,7 +11,7 @@ from stores._core.outside import MISSHAPEN
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """What a database was made for; `cluster` is the Kafka cluster's id, "" where it isn't known."""
+    """The owner of a database; `cluster` is the Kafka cluster's id, "" if unknown."""
 
     cluster: str
     app: str

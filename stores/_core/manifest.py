@@ -33,7 +33,7 @@ class ManifestPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What one worker exported of one store.
+    """One worker's export of one store.
 
     `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may
     hold any key.

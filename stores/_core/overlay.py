@@ -34,7 +34,7 @@ Entry: TypeAlias = tuple[bytes, bytes | None]
 Writes: TypeAlias = dict[bytes, Entry]
 
 WRITE_OVERHEAD_BYTES = 64
-"""What a write takes in a changelog batch beside its key and value: the write metadata, its header's name, framing."""
+"""Bytes of a write in a changelog batch beside its key and value: write metadata, its header's name, framing."""
 
 KEPT_VALUES = 1_000
 KEPT_VALUE_BYTES = 1_024
@@ -45,7 +45,7 @@ _first = itemgetter(0)
 
 
 class MessageScope:
-    """What the writes of one message have in common, and how to take them back.
+    """Fields that the writes of one message share, and a way to take them back.
 
     A task has one, which all its stores' overlays share; it sets `epoch` when it takes over, `source_offset`
     and `now_ms` per message or batch.

@@ -1,4 +1,4 @@
-"""What reads a store's committed state."""
+"""The port for reading a store's committed state."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Position:
         return replace(self, source_offset=offsets[0], more_offsets=tuple(offsets[1:]))
 
     def covers(self, metadata: WriteMetadata) -> bool:
-        """Tell whether a write was made before this position."""
+        """Return whether a write was made before this position."""
         known = self.offset_of(metadata.input) or 0
         return (metadata.epoch, metadata.source_offset) < (self.epoch, known)
 

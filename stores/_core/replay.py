@@ -1,4 +1,4 @@
-"""What a replayed changelog stands for: the position that follows from the write metadata of its records.
+"""The position of a replayed changelog, from the write metadata of its records.
 
 Workers that restore and Spark that builds snapshots must agree in this to the byte.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from stores._core.record import Position, decode_metadata, encode_metadata
 
 NO_METADATA = encode_metadata(0, 0)
-"""What is kept in front of a value whose record has no write metadata: another program wrote it."""
+"""Metadata in front of a value whose record has none: another program wrote it."""
 
 
 def advance(position: Position, newest: Iterable[bytes], next_offset: int) -> Position:

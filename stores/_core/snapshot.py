@@ -42,7 +42,7 @@ class SnapshotPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotManifest:
-    """What was made of one store, of all its partitions; `made_at_ms` in Unix milliseconds."""
+    """A snapshot of all partitions of a store; `made_at_ms` in Unix milliseconds."""
 
     app: str
     store: str

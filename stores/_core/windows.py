@@ -55,7 +55,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class _Rest(msgspec.Struct, array_like=True, frozen=True):
-    """What follows stream time. Later releases may add to the end."""
+    """The fields after stream time. Later releases may add to the end."""
 
     closed: bytes
     closed_end_ms: int
@@ -87,7 +87,7 @@ def encode_progress(progress: Progress) -> bytes:
 
 
 def decode_progress(raw: bytes) -> Progress:
-    """Return what `encode_progress` was given.
+    """Decode the result of `encode_progress`.
 
     Raises:
         ValueError: it is something else.

@@ -44,15 +44,7 @@ def _planted(judge: Judge, *kinds: str) -> None:
 def test_an_interval_that_ends_late_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The change of an interval's first millisecond belongs to the one before."""
     until_ms = ChangeStore._until_ms
-
-    def late_ms(store: ChangeStore, state: Any) -> int:
-        state.windows.stream_ms -= 1
-        try:
-            return until_ms(store, state)
-        finally:
-            state.windows.stream_ms += 1
-
-    monkeypatch.setattr(ChangeStore, "_until_ms", late_ms)
+    monkeypatch.setattr(ChangeStore, "_until_ms", lambda store, now_ms: until_ms(store, now_ms - 1))
     _planted(judge, kind)
 
 
@@ -67,7 +59,10 @@ def test_the_first_value_in_place_of_the_last_is_found(judge: Judge, monkeypatch
     note = ChangeStore.note
 
     def first(store: ChangeStore, state: Any, raw_key: bytes, window: Any, raw: bytes) -> None:
-        if state.overlays[store.rows].get(close_key(store._until_ms(state), window.start_ms, raw_key)) is None:
+        if (
+            state.overlays[store.rows].get(close_key(store._until_ms(store._now_ms(state)), window.start_ms, raw_key))
+            is None
+        ):
             note(store, state, raw_key, window, raw)
 
     monkeypatch.setattr(ChangeStore, "note", first)

@@ -90,6 +90,10 @@ FOUND = (
     (1950, (), ("dedupe", "expiry", "static", "timers", "windows")),
     # The oracle kept records of a join for a millisecond longer than they can be matched.
     (2966, (), ("effects", "joins")),
+    # Intervals became longer and shorter again: a session that another one had taken the place of was emitted.
+    (5054, (), ("windows",)),
+    # The oracle took the ids of timers for new ones where an operator had inputs handled again.
+    (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 

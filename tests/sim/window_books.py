@@ -88,35 +88,32 @@ class Slides:
 class Emits:
     """What is to be emitted of windows: each that changed in an interval once, as it was changed last in it.
 
-    A change goes into what waits for a later interval too, which there is when intervals were longer before.
+    A change goes into all that waits for an interval which isn't over: there may be several when intervals had another
+    length before. What begins at one time is one window, though a session's end moves.
     """
 
     def __init__(self) -> None:
         self.every_ms = 0
-        self._waiting: dict[tuple[int, str, bytes, Place], Held] = {}
+        self._waiting: dict[tuple[int, str, bytes, int], Held] = {}
         self._ends: dict[str, int] = {}
 
     def changed(self, store: str, key: bytes, held: Held, stream_ms: int) -> None:
         until_ms = end_of_interval(stream_ms, self.every_ms)
-        for end_ms in {until_ms, *self._later(store, key, held.place[0], until_ms)}:
-            self._waiting[end_ms, store, key, held.place] = Held(*held.place, held.count, held.total)
+        for end_ms in {until_ms, *self._open(store, key, held.start_ms, stream_ms)}:
+            self._waiting[end_ms, store, key, held.start_ms] = Held(*held.place, held.count, held.total)
 
-    def _later(self, store: str, key: bytes, start_ms: int, until_ms: int) -> list[int]:
-        """Give the ends of the intervals, from one on, that something which begins then waits for."""
-        return [
-            end_ms
-            for end_ms, *of, place in self._waiting
-            if end_ms >= until_ms and of == [store, key] and place[0] == start_ms
-        ]
+    def _open(self, store: str, key: bytes, start_ms: int, stream_ms: int) -> list[int]:
+        """Give the ends of the intervals that aren't over and that what begins then waits for."""
+        return [end_ms for end_ms, *of in self._waiting if end_ms > stream_ms and of == [store, key, start_ms]]
 
     def replaced(self, store: str, key: bytes, place: Place, stream_ms: int) -> None:
-        """Forget a session that another one takes the place of, if it changed in the same interval or waits longer."""
-        for end_ms in self._later(store, key, place[0], end_of_interval(stream_ms, self.every_ms)):
-            self._waiting.pop((end_ms, store, key, place), None)
+        """Forget a session that another one takes the place of, but for intervals that are over."""
+        for end_ms in self._open(store, key, place[0], stream_ms):
+            del self._waiting[end_ms, store, key, place[0]]
 
     def emitted(self, store: str, key: bytes, held: Held, at_ms: int) -> Iterator[str]:
         """Take a window that was emitted with the time `at_ms`, and say what is wrong with that."""
-        found = self._waiting.pop((at_ms + 1, store, key, held.place), None)
+        found = self._waiting.pop((at_ms + 1, store, key, held.start_ms), None)
         if found != held:
             yield f"emitted {held} of {store} at {at_ms}, and there is {found}"
         if at_ms < self._ends.get(store, at_ms):

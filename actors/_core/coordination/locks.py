@@ -25,11 +25,11 @@ from typing import Literal, TypeAlias
 import msgspec
 
 MAX_WAITERS = 1_000
-"""Who comes later is refused at once: the state is written anew with every change."""
+"""Later requests are refused at once: each change writes the whole state."""
 MAX_CLAIMS = 1_000
 """A holder doesn't take it again more often."""
 FIRST_LEASE_MS = 10_000
-"""Who waited for long gets a lease of no more at first, and renews it at once: many who wait may be dead by then."""
+"""The longest first lease of an owner that waited: many owners that wait may be dead by then."""
 
 Kind = Literal["lock", "semaphore"]
 Reason = Literal["busy", "timeout", "expired", "not-holder", "unknown", "mismatch", "crowded", "broken"]
@@ -218,7 +218,7 @@ def tick(lock: Lock, now_ms: int) -> Step:
 
 
 def due_ms(lock: Lock) -> int | None:
-    """Return when the next lease or wait is over, None if there is none."""
+    """Return the end of the next lease or wait, None if there is none."""
     ends = [holder.expires_ms for holder in lock.holders] + [waiter.deadline_ms for waiter in lock.waiters]
     return min(ends, default=None)
 
@@ -315,7 +315,7 @@ def _is_alike(other: Holder | Want, want: Want) -> bool:
 
 
 def _why_not(lock: Lock, owner: str, token: int, claim: str) -> Reason:
-    """Tell one that came too late from one that holds nothing."""
+    """Return why an owner's token isn't a holder's: it came too late, or the owner holds nothing."""
     if not lock.last_token and not lock.waiters:
         return "unknown"
     if claim and any(holder.token == token and holder.owner == owner for holder in lock.holders):

@@ -1,4 +1,4 @@
-"""What is shared about one resource beside its lock: a configuration node, the members of a group, a barrier.
+"""The shared state of a resource beside its lock: a configuration node, the members of a group, a barrier.
 
 As in `actors._core.coordination.locks`, each function takes the state, a request and the time, and returns the new
 state. A claim names what one request led to: an ephemeral node, a membership, a party. "" as a claim is anybody's.
@@ -75,14 +75,14 @@ def put(
 
 
 def keep(node: Node, session: str, expires_ms: int) -> Node | None:
-    """Move the end of an ephemeral node; None if it isn't there or is another session's."""
+    """Move the end of an ephemeral node; None if it is missing or is another session's."""
     if not is_own(node, session) or node.expires_ms is None:
         return None
     return msgspec.structs.replace(node, expires_ms=max(node.expires_ms, expires_ms))
 
 
 def is_own(node: Node, session: str, claim: str = "") -> bool:
-    """Tell whether the node is there, and is of that session and claim."""
+    """Return whether the node exists, and is of that session and claim."""
     return node.data is not None and node.session == session and claim in ("", node.claim)
 
 
@@ -165,6 +165,6 @@ def _without(barrier: Barrier, gone: tuple[Party, ...]) -> Barrier:
 
 
 def due_ms(node: Node, group: Group, barrier: Barrier) -> int | None:
-    """Return when the next of them is over, None if none is."""
+    """Return the end of the next of them, None if there is none."""
     ends = [member.expires_ms for member in group.members] + [party.deadline_ms for party in barrier.waiting]
     return min(ends if node.expires_ms is None else [*ends, node.expires_ms], default=None)

@@ -1,4 +1,4 @@
-"""Who owns which task: a pure function of what the members say about themselves.
+"""The owner of each task: a pure function of the members' metadata.
 
 The assignment is the cheapest of a flow from the tasks to the members:
 
@@ -27,7 +27,7 @@ from actors._core.group.members import Member, TaskId
 
 
 def assign(members: Sequence[Member], tasks: Collection[TaskId]) -> dict[str, tuple[TaskId, ...]]:
-    """Give each task to one member.
+    """Assign each task to one member.
 
     The members' numbers of tasks differ by one at most, and so do their numbers of tasks of each actor. Among
     such assignments this is one that takes the fewest tasks from the members that owned them last; what has
@@ -49,7 +49,7 @@ def assign(members: Sequence[Member], tasks: Collection[TaskId]) -> dict[str, tu
 
 
 def identity_of(member: Member) -> tuple[str, str]:
-    """Return what members are ordered by."""
+    """Return the sort key of members."""
     return member.instance_id or member.member_id, member.member_id
 
 

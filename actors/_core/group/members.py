@@ -1,4 +1,4 @@
-"""What the members of the group say about themselves, and how it travels in the group protocol."""
+"""The metadata of the group's members, and its format in the group protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Declared(msgspec.Struct, array_like=True, frozen=True, order=True):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a member of the group says about itself.
+    """A member's metadata.
 
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
@@ -111,7 +111,7 @@ _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 
 
 def encode_member_data(member: Member) -> bytes:
-    """Return what a member sends with its JoinGroup; the member id isn't part of it, the group knows it."""
+    """Return the metadata in a member's JoinGroup, without the member id, which the group has."""
     owned = _partitions_by_actor(member.owned)
     held = {**dict.fromkeys(member.lags, 0), **member.on_disk}
     on_disk = _partitions_by_actor(held)
@@ -145,11 +145,11 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     """Read what `encode_member_data` wrote. Nothing that a member says of itself keeps the group from an assignment.
 
     Data of a newer version makes a member that owned nothing and has nothing on disk, as in a rolling upgrade. Data
-    that can't be read makes one that isn't known: another program is in the group.
+    that can't be read makes one that is unknown: another program is in the group.
     """
     raw = raw or b""
     if len(raw) > MAX_MEMBER_BYTES:
-        return Member(member_id, trouble=f"it says {len(raw)} bytes of itself", is_known=False)
+        return Member(member_id, trouble=f"its metadata has {len(raw)} bytes", is_known=False)
     try:
         if _VERSION_DECODER.decode(raw).version > MEMBER_DATA_VERSION:
             return Member(member_id)
@@ -157,7 +157,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     except MALFORMED:
         data = None
     if data is None or data.version != MEMBER_DATA_VERSION:
-        return Member(member_id, trouble="what it says of itself isn't what this package's workers say", is_known=False)
+        return Member(member_id, trouble="its metadata isn't that of this package's workers", is_known=False)
     address, trouble = data.address, ""
     try:
         address = origin_of(address) if address else ""

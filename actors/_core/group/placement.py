@@ -1,4 +1,4 @@
-"""Who owns which task, and who keeps a copy of it: `assign`, held back by how warm the copies are (KIP-441).
+"""The owner and the copies of each task: `assign`, held back by how warm the copies are (KIP-441).
 
 `assign` says where the tasks shall be: balanced, with the fewest moves, where the most is on disk. A member that lacks
 more than `acceptable_lag` of a task's changelog would stand still while it reads that, so it doesn't get the task
@@ -38,7 +38,7 @@ COPIES_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """What the leader goes by.
+    """The leader's settings.
 
     Attributes:
         standbys: how many copies of each task are kept beside the owner's.
@@ -56,7 +56,7 @@ class Copies:
     """The copies of one member, and what else the leader tells it.
 
     `acceptable_lag` is what the leader goes by; `seen` which process of a static member the leader assigned for, 0 if
-    that isn't known; `refused` says, by topic, why the member gets no partitions of it. `handed_over` are the tasks
+    that is unknown; `refused` says, by topic, why the member gets no partitions of it. `handed_over` are the tasks
     that the member has to give up, and that nobody gets before it joins without them; `is_moving` says that some member
     has such, so that another rebalance follows at once. `may_keep` tells it to keep its tasks the next time it joins.
     """
@@ -80,7 +80,7 @@ class Placement:
 
 
 def place(members: Sequence[Member], tasks: Collection[TaskId], rules: PlacementRules) -> Placement:
-    """Give each task an owner and its copies. The same for every order of members and tasks."""
+    """Assign each task an owner and its copies. The same for every order of members and tasks."""
     ordered = sorted(members, key=identity_of)
     if not ordered:
         return Placement()
@@ -172,11 +172,11 @@ class _Placing:
                     self._standbys[owner].add(task)
 
     def _is_cold(self, task: TaskId, index: int) -> bool:
-        """Tell whether a member mustn't get a task yet. One that can't follow would never be warm."""
+        """Return whether a member mustn't get a task yet. One that can't follow would never be warm."""
         return self._members[index].follows and self._lag(task, index) > self._limits[task]
 
     def _interim(self, task: TaskId, counts: Sequence[int]) -> int:
-        """Return who has the task until its wanted owner is warm."""
+        """Return the owner of the task until its wanted owner is warm."""
         limit, last = self._limits[task], self._last.get(task)
         if last is not None and self._lag(task, last) <= limit:
             return last
@@ -244,7 +244,7 @@ _DECODER = msgspec.msgpack.Decoder(_CopiesData)
 
 
 def encode_copies(copies: Copies) -> bytes:
-    """Return what the leader tells a member beside its partitions: the copies that it shall keep. Empty for none.
+    """Return the leader's message to a member beside its partitions: the copies to keep. Empty for none.
 
     Its own only: the group's record, one message with all members' data, grows with tasks times copies.
     """

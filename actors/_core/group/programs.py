@@ -24,7 +24,7 @@ _RUNS = "in the one that runs"
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may own what.
+    """The topics that each member may own.
 
     Attributes:
         refused: by member id, the topics of which it gets no partitions, with what differs, in its own words.
@@ -79,7 +79,7 @@ def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "")
 
 
 def _difference(one: Declared, other: Declared) -> str:
-    """Return how a member's declaration differs from the others', "" if it doesn't."""
+    """Return the difference of a member's declaration from the others', "" if there is none."""
     if one.actor != other.actor:
         topic = next(iter(set(one.topics) & set(other.topics)), one.topic)
         return f"topic {topic} is the input of actor {one.actor} {_REFUSED}, and of actor {other.actor} {_RUNS}"

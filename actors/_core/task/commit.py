@@ -11,7 +11,7 @@ from actors._core.task.topic_ids import NO_IDS, TopicIds, decode_topic_ids
 
 _MAX_DIGITS = 18
 MAX_METADATA_BYTES = 4_096
-"""What brokers take as an offset's metadata unless `offset.metadata.max.bytes` says otherwise."""
+"""The brokers' limit of an offset's metadata unless `offset.metadata.max.bytes` sets another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class CommitMark:
     An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
     offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
 
-    `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
+    `now_ms` is the partition's time, Unix milliseconds, 0 where it is unknown. It is behind a dot in the nonce.
     `topics` are the topics' ids, behind a tilde, before the dot.
     `times` are behind further dots, in the marks of tasks whose event time others follow.
     """
@@ -96,7 +96,7 @@ class CommitPolicy:
     max_bytes: int
 
     def at_s(self, oldest_s: float, ready_s: float) -> float:
-        """Return when to commit what a task that handles without a break began to handle at `oldest_s`.
+        """Return the time to commit of a task that handles without a break since `oldest_s`.
 
         After the interval it still waits until its worker is ready, for some intervals at most: tasks that begin each
         at their own time share no commit.

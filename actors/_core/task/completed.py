@@ -32,7 +32,7 @@ class CompletedOffsets:
         self._begun: deque[int] = deque()
 
     def may_begin(self, offset: int) -> bool:
-        """Tell whether an input may be begun now, or has to wait until earlier ones are finished."""
+        """Return whether an input may be begun now, or has to wait until earlier ones are finished."""
         return offset - self.next_offset < SPAN or not self._begun
 
     def begin(self, offset: int) -> bool:

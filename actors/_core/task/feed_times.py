@@ -52,7 +52,7 @@ NO_TIMES = TimeMark()
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the brokers answered at one look, in this order.
+    """The brokers' answers to one look, in this order.
 
     Attributes:
         sent_s, answered_s: when the first question was sent and when the last answer came, by the monotonic clock.

@@ -2,7 +2,7 @@
 
 A task owns one partition number of one actor's inputs. It begins when its partition is assigned, and takes over:
 
-    FENCING     the worker's own transaction ends, if its outcome isn't known
+    FENCING     the worker's own transaction ends, if its outcome is unknown
     CONFIRMING  the group still knows this worker by (member id, generation). Asked after FENCING: an answer from
                 before it may be outdated
     LOOKING     waits for what former owners left open, ends what the dead left; reads the group's committed offsets,

@@ -20,7 +20,7 @@ MAX_BY_CHARS = 200
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record says.
+    """A pause or resume of an actor's tasks.
 
     Attributes:
         actor: the actor's name.

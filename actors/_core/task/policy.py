@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler raises."""
+"""The policy for a message whose handler raises."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from actors._core.backoff import Backoff
 
 Then = Literal["stop", "skip", "park"]
 Misplaced = Literal["stop", "warn"]
-"""What becomes of a record in another partition than its key's."""
+"""The policy for a record in another partition than its key's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnError:
-    """What an actor does with a message whose handler raises.
+    """The policy of an actor for a message whose handler raises.
 
     Nothing that a failed attempt wrote or sent remains, and attempts aren't counted across restarts.
 

@@ -1,4 +1,4 @@
-"""What a takeover decides from the facts it gathered.
+"""The decisions of a takeover from the facts it gathered.
 
 The facts are read when no open transaction of an earlier owner can change the committed offsets, and the group refuses
 its later ones. Three questions are answered here, from facts alone:
@@ -44,7 +44,7 @@ class Restore:
 
 
 class LostChangelog(enum.Enum):
-    """What becomes of a store that has records which its changelog lost, as in an unclean leader election.
+    """The policy for a store with records that its changelog lost.
 
     STOP the partition until an operator has chosen; REBUILD the store from what the changelog has; RESTORE what the
     changelog lacks from the store, unless that lacks inputs that are committed; RESTORE_OLDER: then too.
@@ -57,7 +57,7 @@ class LostChangelog(enum.Enum):
 
     @property
     def restores(self) -> bool:
-        """Whether stores are written back to their changelogs."""
+        """Return whether stores are written back to their changelogs."""
         return self in (LostChangelog.RESTORE, LostChangelog.RESTORE_OLDER)
 
 
@@ -68,7 +68,7 @@ _MARKER = 1
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
     """Decide how a store reaches the end of its changelog.
 
-    `claimed_id` is the changelog's id at the partition's last commit; "" if that isn't known: then the store's counts.
+    `claimed_id` is the changelog's id at the partition's last commit; "" if that is unknown: then the store's counts.
 
     A changelog of windows may have lost all its records to the broker's retention. A store that has seen the last one
     has what they said.
@@ -102,7 +102,7 @@ def why_replaced(former_id: str, changelog_id: str) -> str:
 
 
 class RestoreStep(enum.Enum):
-    """What comes next in a restore."""
+    """The next step of a restore."""
 
     READ = "read what is behind the store's position"
     REBUILD = "empty the store, and begin again"
@@ -113,7 +113,7 @@ class RestoreStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RestoreFacts:
-    """What is known of a store and its log.
+    """The facts about a store and its log.
 
     `claimed_id` as in `plan_restore`. `doubt` is what a commit found that shows that the log lost records, `rewritten`
     what the read found before the position, `missed` why deletes may have escaped the read, once it is over.
@@ -145,7 +145,7 @@ def decide_restore(facts: RestoreFacts, policy: LostChangelog) -> tuple[RestoreS
 
 
 def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
-    """Tell why the record at `offset`, before the position, with write metadata `newest` is new to the store.
+    """Return why the record at `offset`, before the position, with write metadata `newest` is new to the store.
 
     Write metadata grows with the log: owners' epochs, and the input offsets of one owner. So a position's epoch and
     input offset are above those of all records before it. None says nothing: compaction may have removed what would
@@ -189,14 +189,14 @@ class Retention:
 
 
 def missed_tombstones(plan: Restore, kept: Retention, *, since_ms: int, now_ms: int) -> bool:
-    """Tell, at the end of a restore, whether deletes may have escaped it.
+    """Return, at the end of a restore, whether deletes may have escaped it.
 
     `since_ms` is the checkpoint's wall time, or when the restore began if there was none. Compaction removes a
     tombstone `delete.retention.ms` after it was cleaned: a reader that needs longer from there to the end of its read
     may never see the delete, and its old copy of the key would come back. One offset between checkpoint and end is
     the transaction marker of the checkpoint's own commit: no delete fits in.
 
-    A checkpoint that is from the future by as much was written by a clock that was ahead: its age isn't known.
+    A checkpoint that is from the future by as much was written by a clock that was ahead: its age is unknown.
     """
     if plan.end - plan.start <= _MARKER:
         return False
@@ -204,7 +204,7 @@ def missed_tombstones(plan: Restore, kept: Retention, *, since_ms: int, now_ms: 
 
 
 def why_not_followed(position: Position, bounds: LogBounds, now_ms: int, kept: Retention) -> str | None:
-    """Tell why a copy or a snapshot of this position can't be followed on, None if it can.
+    """Return why a copy or a snapshot of this position can't be followed on, None if it can.
 
     `position.wall_time_ms` is when it was last known to be all that the log held.
     """
@@ -217,7 +217,7 @@ def why_not_followed(position: Position, bounds: LogBounds, now_ms: int, kept: R
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What is known of the input partition: the committed offset (None: the group has none), its log, the state.
+    """The facts about an input partition: the committed offset (None: the group has none), its log, the state.
 
     `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
     the stores' positions and in the changelog's write metadata, or None when there is no state. 0 is the state of no
@@ -243,29 +243,29 @@ class InputFacts:
 
     @property
     def is_recreated(self) -> bool:
-        """Whether the last commit was of another topic of this name."""
+        """Return whether the last commit was of another topic of this name."""
         return bool(self.known_id and self.input_id) and self.known_id != self.input_id
 
     @property
     def is_first(self) -> bool:
-        """Whether the group never had an offset of the partition, as far as is known."""
+        """Return whether the group never had an offset of the partition, as far as is known."""
         return self.committed is None and self.last_known is None
 
     @property
     def is_published(self) -> bool:
-        """Whether the state was published before anything was handled: it is of an input on another cluster."""
+        """Return whether the state was published before anything was handled: it is of an input on another cluster."""
         return self.is_first and self.state_source_offset == 0
 
     @property
     def is_moved(self) -> bool:
-        """Whether somebody else set the committed offset, and this app had committed before."""
+        """Return whether another program set the committed offset, and this app had committed before."""
         if self.committed is None or self.is_marked:
             return False
         return bool(self.state_source_offset) or self.last_known is not None or self.is_recreated
 
     @property
     def is_below(self) -> bool:
-        """Whether the committed offset, with what is finished behind it, is below the state's: somebody set it back."""
+        """Return whether the committed offset and all finished inputs are below the state's offset: it was set back."""
         return max(self.committed or 0, self.finished or 0) < (self.state_source_offset or 0)
 
     @property
@@ -277,7 +277,7 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """What the leader registry says of a task that has committed before.
+    """The registry's record of a task that has committed before.
 
     `offset` is None where an older release wrote the record. `at_ms` is the time of the takeover, Unix milliseconds.
     """

@@ -41,7 +41,7 @@ _TOLD_APART = frozenset((str, int, bool))
 
 
 def unfit(value: Any) -> str | None:
-    """Return which part of a value JSON can't hold, None if there is none: NaN, infinity, a key that isn't text."""
+    """Return the part of a value that JSON can't hold, None if there is none: NaN, infinity, a key that isn't text."""
     for path, part in _walk(value, "$"):
         if isinstance(part, float) and not math.isfinite(part):
             return f"{path} is {part!r}, which JSON can't hold"
@@ -49,7 +49,7 @@ def unfit(value: Any) -> str | None:
 
 
 def no_text_key(value: Any) -> str | None:
-    """Return where a value has a key that isn't text, None if it has none."""
+    """Return the place of a key that isn't text in a value, None if there is none."""
     for path, part in _walk(value, "$"):
         for key in part if isinstance(part, Mapping) else ():
             if not isinstance(key, str):
@@ -61,7 +61,7 @@ def no_text_key(value: Any) -> str | None:
 
 
 def lost_field(record: Any) -> str | None:
-    """Return which field of a `faust.Record` Faust would read back as text, None if there is none."""
+    """Return the field of a `faust.Record` that Faust would read back as text, None if there is none."""
     for name, field in record._options.descriptors.items():
         # What containers hold is read back at each write.
         kinds = [kind for kind in arms_of(field.type) if kind in _AS_TEXT]
@@ -78,7 +78,7 @@ def lost_field(record: Any) -> str | None:
 
 
 def difference(value: Any, back: Any, path: str = "$") -> str | None:
-    """Return where `back` is another value than `value`, None if it is the same.
+    """Return the place where `back` differs from `value`, None if they are the same.
 
     A list is the same as a tuple of the same values, and an object as one of a parent class with the same fields.
     """

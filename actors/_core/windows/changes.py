@@ -20,7 +20,7 @@ CURSOR, GROUP_OF = b"m", b"g"
 ALL, NEXT = b"a", b"n"
 _SCALAR, _ROW = b"v", b"r"
 _SCALARS = frozenset((int, float, str, bytes, bool, type(None)))
-"""What MessagePack gives back as it was."""
+"""Types that MessagePack returns unchanged."""
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -37,7 +37,7 @@ _decode_change = msgspec.msgpack.Decoder(Change).decode
 
 
 def decode_change(raw: bytes) -> Change:
-    """Return what `encode_change` was given.
+    """Return the change that `encode_change` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -49,7 +49,7 @@ def decode_change(raw: bytes) -> Change:
 
 
 def encode_added(value: Any, row: bytes) -> bytes:
-    """Return what a group keeps of a row: the value that was added, or the row that the value is made of again."""
+    """Return a group's entry of a row: the value that was added, or the row from which the value is made again."""
     if type(value) in _SCALARS:
         try:
             return _SCALAR + _encode_scalar(value)

@@ -1,4 +1,4 @@
-"""What the two actors of a join by a foreign key send each other, and the rows of subscriptions.
+"""The messages between the two actors of a join by a foreign key, and the rows of subscriptions.
 
 A subscription is MessagePack `[left key, digest or nil, is page]`. With the digest of the left value it subscribes,
 without it unsubscribes. A page goes on with the answers from that left key; its digest is that of the right value, nil
@@ -21,7 +21,7 @@ _LENGTH_BYTES = 4
 
 
 class Subscription(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the owner of a left row, or the owner of the right rows itself, tells the owner of the right rows."""
+    """A message to the owner of the right rows, from the owner of a left row or from itself."""
 
     left_key: bytes
     digest: bytes | None
@@ -65,7 +65,7 @@ def decode_answer(raw: bytes) -> Answer:
 
 
 def digest(raw: bytes) -> bytes:
-    """Return what tells one value from another one."""
+    """Return a digest of a value."""
     return blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 

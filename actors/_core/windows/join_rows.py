@@ -72,7 +72,7 @@ class One(msgspec.Struct, array_like=True, gc=False):
 
 
 class Unmatched(NamedTuple):
-    """What the row of a record without a match says."""
+    """The row of a record without a match."""
 
     end_ms: int
     side: int
@@ -93,7 +93,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
 
 
 def decode_chunk(raw: bytes) -> Chunk:
-    """Return what `encode_chunk` was given.
+    """Return the records that `encode_chunk` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -107,7 +107,7 @@ def encode_early(early: Early) -> bytes:
 
 
 def decode_early(raw: bytes) -> Early:
-    """Return what `encode_early` was given; errors as of `decode_chunk`."""
+    """Return the contents that `encode_early` wrote; errors as of `decode_chunk`."""
     return _decoded(_decode_early, raw, "a record that waits for its match")
 
 
@@ -117,7 +117,7 @@ def encode_ones(ones: list[One]) -> bytes:
 
 
 def decode_ones(raw: bytes) -> list[One]:
-    """Return what `encode_ones` was given; errors as of `decode_chunk`."""
+    """Return the contents that `encode_ones` wrote; errors as of `decode_chunk`."""
     return _decoded(_decode_ones, raw[1:], "a record that many match")
 
 
@@ -134,7 +134,7 @@ def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
 
 
 def segment_row(segment: int) -> bytes:
-    """Return what is before all chunks of a segment, and behind those of earlier ones."""
+    """Return the bound between a segment's chunks and those of earlier segments."""
     return CHUNK + segment.to_bytes(WORD)
 
 
@@ -155,7 +155,7 @@ def unmatched_key(one: Unmatched) -> bytes:
 
 
 def unmatched_parts(row: bytes) -> Unmatched:
-    """Return what `unmatched_key` was given."""
+    """Return the parts of an `unmatched_key`."""
     numbers_at = SIDE_AT + _SIDE
     return Unmatched(
         int.from_bytes(row[1:KEY_AT]),

@@ -98,17 +98,14 @@ class Hopping(AlignedWindows):
         return f"Hopping({_shown(self.longest_ms)}, {_shown(self.advance_ms)})"
 
     def holding(self, at_ms: int) -> Sequence[Window]:
-        """See `AlignedWindows.holding`."""
         size, advance = self.longest_ms, self.advance_ms
         first = max(0, at_ms - size + advance) // advance * advance
         return _windows(first, at_ms // advance * advance, advance, size)
 
     def starting(self, start_ms: int) -> Window:
-        """See `AlignedWindows.starting`."""
         return Window(start_ms, start_ms + self.longest_ms)
 
     def starts(self, from_ms: int, to_ms: int) -> Sequence[int]:
-        """See `AlignedWindows.starts`."""
         advance = self.advance_ms
         return range(-(-max(0, from_ms) // advance) * advance, to_ms + 1, advance)
 
@@ -167,7 +164,6 @@ class Tumbling(AlignedWindows):
         return f"Tumbling({size}, time='wall')" if self.by_clock else f"Tumbling({size})"
 
     def holding(self, at_ms: int) -> Sequence[Window]:
-        """See `AlignedWindows.holding`."""
         if self.tz is None:
             size = self.longest_ms
             start = at_ms // size * size
@@ -180,11 +176,9 @@ class Tumbling(AlignedWindows):
         return (Window(max(0, self._midnight_ms(first)), self._midnight_ms(first + self._days)),)
 
     def starting(self, start_ms: int) -> Window:
-        """See `AlignedWindows.starting`."""
         return self.holding(start_ms)[0]
 
     def starts(self, from_ms: int, to_ms: int) -> Sequence[int]:
-        """See `AlignedWindows.starts`."""
         if self.tz is None:
             size = self.longest_ms
             return range(-(-max(0, from_ms) // size) * size, to_ms + 1, size)
@@ -257,7 +251,7 @@ def _windows(first_ms: int, last_ms: int, advance_ms: int, size_ms: int) -> Sequ
 
 
 def goes_by_clock(windows: object) -> bool:
-    """Tell whether messages belong to the windows of the time at which they are handled."""
+    """Return whether messages belong to the windows of the time at which they are handled."""
     return isinstance(windows, AlignedWindows) and windows.by_clock
 
 

@@ -61,7 +61,7 @@ def encode_list(held: list[Held]) -> bytes:
 
 
 def decode_list(raw: bytes) -> list[Held]:
-    """Return what `encode_list` was given.
+    """Return the windows that `encode_list` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -78,7 +78,7 @@ def encode_times(times_ms: list[int]) -> bytes:
 
 
 def decode_times(raw: bytes) -> list[int]:
-    """Return what `encode_times` was given.
+    """Return the times that `encode_times` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -91,7 +91,7 @@ def decode_times(raw: bytes) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def aligned_prefix(start_ms: int) -> bytes:
-    """Return how the rows of the aligned windows that begin then begin: all keys have the same windows."""
+    """Return the prefix of the rows of aligned windows with this start: all keys have the same windows."""
     return b"w" + start_ms.to_bytes(WORD)
 
 
@@ -131,7 +131,7 @@ def close_parts(row: bytes) -> tuple[int, int, bytes]:
 
 
 Fold = Callable[[bytes | None], bytes]
-"""Gives the value of a window with the record in it; None: it is the first."""
+"""A function from the value of a window, None if there is none, to the value with the record in it."""
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ class Rows(Protocol):
     """The rows of the history, as a handler sees them."""
 
     def get(self, row: bytes) -> bytes | None:
-        """Return the value of a row, None where it isn't there."""
+        """Return the value of a row, None where it is missing."""
 
     def set(self, row: bytes, value: bytes) -> None:
         """Write a row."""
@@ -102,7 +102,7 @@ def decode_versions(raw: bytes) -> list[Version]:
 
 
 def segment_ms(history_ms: int) -> int:
-    """Return how long the segments of a history are."""
+    """Return the length of a history's segments."""
     return max(1, -(-history_ms // SEGMENTS))
 
 
@@ -133,7 +133,7 @@ class History:
         self.mark = Mark(-1, 0, segment_ms(history_ms)) if mark is None else mark
 
     def is_forgotten(self, at_ms: int) -> bool:
-        """Tell whether a time is before the history."""
+        """Return whether a time is before the history."""
         return at_ms < self.mark.newest_ms - self._history_ms
 
     def deleted_ms(self, raw_key: bytes) -> int | None:

@@ -28,14 +28,14 @@ Given = str | Path | Sequence[str] | None
 
 
 class Level(enum.IntEnum):
-    """What a request needs; each includes those before it."""
+    """The level of access that a request needs; each includes those before it."""
 
     OPEN = 0
     """Anybody: whether the worker lives."""
     READ = 1
-    """Who may see state."""
+    """Reads of state."""
     ADMIN = 2
-    """Who may change something: retry or drop messages."""
+    """Changes: retries and drops of messages."""
 
 
 SETTINGS = {Level.READ: "query_tokens", Level.ADMIN: "admin_tokens"}
@@ -63,7 +63,7 @@ class Token:
         return f"<{self.name}>"
 
     def has(self, digest: bytes) -> bool:
-        """Tell whether that is this token's SHA-256."""
+        """Return whether that is this token's SHA-256."""
         return hmac.compare_digest(self._digest, digest)
 
 
@@ -188,7 +188,7 @@ def _stretched(seed: bytes, salt: bytes) -> bytes:
 
 
 def given_secrets(app: Any, setting: str) -> Any:
-    """Return what a setting that takes secrets says, or where; as with Faust's settings, the environment goes first."""
+    """Return the value or path in a setting of secrets; as with Faust's settings, the environment goes first."""
     if (file := app.conf.getenv(f"{setting}_file".upper())) is not None:
         return Path(file)
     if (values := app.conf.getenv(setting.upper())) is not None:
@@ -197,7 +197,7 @@ def given_secrets(app: Any, setting: str) -> Any:
 
 
 def _seeds(app: Any, tokens: Tokens) -> tuple[bytes, ...]:
-    """Return what `worker_secret` says; empty if it isn't set.
+    """Return the value of `worker_secret`; empty if it isn't set.
 
     Raises:
         ConfigurationError: it can't be used, or is one of the tokens.

@@ -36,7 +36,7 @@ HIDDEN = (*SECRETS, "broker_credentials")
 OWN_VARIABLES = ("state_snapshot", "missing_offset", "moved_offset", "lost_changelog", *SECRETS)
 """Settings that have a variable without `PREFIX` too, as those of Faust's do."""
 _SERVICE = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?")
-"""What Kubernetes adds to the environment where a service is called `faust-actors`."""
+"""Variables that Kubernetes sets where a service is called `faust-actors`."""
 SHOWN_CHARACTERS = 100
 
 
@@ -56,7 +56,7 @@ class Known:
 
 
 def known_settings(faust_settings: Mapping[str, Any]) -> dict[str, Known]:
-    """Return what can be set, by the key of `pyproject.toml`; `faust_settings` are Faust's parameters by name."""
+    """Return the settings by their key in `pyproject.toml`; `faust_settings` are Faust's parameters by name."""
     found = {
         name: Known(name, of_faust(param), param.env_name or "")
         for name, param in faust_settings.items()
@@ -86,7 +86,7 @@ def read_settings(
         folder: where `pyproject.toml` is; the current folder when left out.
 
     Raises:
-        ConfigurationError: a setting isn't known or has a value that can't be used. The text has the place.
+        ConfigurationError: a setting is unknown or has a value that can't be used. The text has the place.
     """
     known = known_settings(faust_settings)
     found, origins = dict(given), dict.fromkeys(given, ARGUMENT)
@@ -108,7 +108,7 @@ def read_settings(
 
 
 def environment_prefix(given: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """Return what the names of this app's variables begin with, by Faust's `env_prefix`."""
+    """Return the prefix of this app's variables, by Faust's `env_prefix`."""
     prefix = environment.get("APP_ENV_PREFIX", given.get("env_prefix")) or ""
     return f"{str(prefix).rstrip('_')}_" if prefix else ""
 
@@ -120,7 +120,7 @@ def _in_file(known: Mapping[str, Known], folder: Path) -> Iterator[tuple[str, st
     except FileNotFoundError:
         return
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{file.absolute()} can't be read, so its settings aren't known: {error}") from error
+        raise ConfigurationError(f"{file.absolute()} can't be read, so its settings are unknown: {error}") from error
     tools = content.get("tool")
     table = tools.get("faust-actors", {}) if isinstance(tools, dict) else {}
     place = f"{file.absolute()} {TABLE}"
@@ -179,7 +179,7 @@ def unusable(
     origins: Mapping[str, str],
     getenv: Callable[[str], Any],
 ) -> ConfigurationError | None:
-    """Return which of Faust's settings has a value that Faust doesn't take, None if each is fine by itself.
+    """Return the setting of Faust's with a value that Faust doesn't take, None if each is fine by itself.
 
     Args:
         faust_settings: Faust's parameters by name.
@@ -206,7 +206,7 @@ def unusable(
 
 
 def _remedy(param: Any, value: Any) -> str:
-    """Return what may be written instead; empty if only Faust knows why the value isn't fit."""
+    """Return the values that may be written instead; empty if only Faust knows why the value isn't fit."""
     try:
         of_faust(param)(value)
     except ValueError as error:

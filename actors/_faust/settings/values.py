@@ -174,7 +174,7 @@ _UNCHECKED = (params.Path, params._Symbol)
 
 
 def of_faust(param: Any) -> Read:
-    """Return how a setting of Faust's is read."""
+    """Return the reader of a setting of Faust's."""
     if type(param) is params.Param:
         return _folders
     read = next((found for kind, found in _FAUSTS if isinstance(param, kind)), text)

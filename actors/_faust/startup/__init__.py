@@ -1,1 +1,1 @@
-"""What a worker checks, waits for and says before its tasks run."""
+"""The checks, waits and log lines of a worker before its tasks run."""

@@ -26,7 +26,7 @@ class JsonFormatter(logging.Formatter):
         self._app = app
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, in which whatever isn't printable is escaped."""
+        """Return a line, with characters that aren't printable escaped."""
         at = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z",

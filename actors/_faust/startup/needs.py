@@ -1,4 +1,4 @@
-"""What an app needs of its cluster: topics, with partitions and settings, and permissions. It follows from the program.
+"""An app's needs of its cluster: topics, with partitions and settings, and permissions. They follow from the program.
 
 `faust -A APP topics` shows it; a worker's start compares it with what there is, and names all that is missing at once.
 """
@@ -199,7 +199,7 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacks:
-    """What an app needs and doesn't have.
+    """The needs that the cluster doesn't meet.
 
     Attributes:
         permissions: those without which it can't run.
@@ -218,7 +218,7 @@ def spared_text(spared: Iterable[Permission]) -> str:
 
 
 async def missing_needs(setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]) -> Lacks:
-    """Return what the app needs and doesn't have. It changes nothing.
+    """Return the needs that the cluster doesn't meet. Changes nothing.
 
     Raises:
         BrokerUnavailableError: no broker answers.

@@ -1,4 +1,4 @@
-"""Tells which admin commands aren't signed."""
+"""A warning that names the admin commands that aren't signed."""
 
 from __future__ import annotations
 

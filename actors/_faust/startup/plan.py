@@ -1,4 +1,4 @@
-"""What a deploy of this program would change: topics, their settings, stores, versions of state, windows.
+"""The changes that a deploy of this program would make: topics, their settings, stores, versions of state, windows.
 
 It compares the program with the brokers and with what the leader registry has of the programs before, and changes
 nothing. What a worker of the program would refuse is told in the words of the worker.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Action(enum.Enum):
-    """What becomes of a topic or a store; REFUSE: a worker of this program wouldn't start."""
+    """The action on a topic or a store; REFUSE: a worker of this program wouldn't start."""
 
     CREATE = "create"
     CONFIGURE = "configure"
@@ -77,7 +77,7 @@ def exit_code(changes: Sequence[Change]) -> int:
 
 
 async def plan(setup: Setup, control: ControlPlane, free: int = GIVEN_PARTITIONS) -> list[Change]:
-    """Return what a deploy would change; `free` is the partition count of new topics that may have any.
+    """Return the changes of a deploy; `free` is the partition count of new topics that may have any.
 
     Raises:
         BrokerUnavailableError: no broker answers.

@@ -1,4 +1,4 @@
-"""Whether a program is the one that has run under its app's id: two of them would share one group's partitions.
+"""A check that a program is the one that has run under its app's id: two of them would share one group's partitions.
 
 And whether rows are what it takes them for: those of one kind of store mean something else to another kind.
 """
@@ -120,7 +120,7 @@ def windows_of(app: DeclaredApp) -> dict[str, str]:
 
 
 def contents_of(app: DeclaredApp) -> dict[str, str]:
-    """Return what the rows of each store of an app are."""
+    """Return the contents of each store of an app."""
     found = {
         name: "rows of a table" if isinstance(store, Table) else _values("values", store.aggregation)
         for name, store in app.stores.items()

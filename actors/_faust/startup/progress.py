@@ -78,7 +78,7 @@ class Announcer:
         if worker.tasks:
             self._seen = worker.meters.rebalances
         elif worker.meters.rebalances <= self._seen:
-            what = "its members agree on who owns what" if self._seen else "to be let in by all its members"
+            what = "its members agree on the assignment of tasks" if self._seen else "to be let in by all its members"
             return [f"waiting for the group {self._group}: {what}"]
         return []
 
@@ -137,7 +137,7 @@ class Lines:
 
 
 def owned_text(seen: StartupProgress) -> str:
-    """Return which partitions run, and which are halted."""
+    """Return the partitions that run, and those that are halted."""
     owned = "; ".join(f"{actor} {ranges(partitions)}" for actor, partitions in sorted(seen.owned.items()))
     if not seen.halted:
         return f"partitions of {owned}" if owned else "no partition: the group's other workers have all"

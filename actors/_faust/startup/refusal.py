@@ -11,7 +11,7 @@ from actors.errors import BrokerRefusedError, BrokerUnavailableError
 logger = escaping(logging.getLogger(__name__))
 
 REACH = "Check that the broker runs, and the app's setting `broker` (BROKER_URL in the environment)"
-"""What to do where no broker answers."""
+"""The remedy where no broker answers."""
 
 
 class RefusedStart(SystemExit):

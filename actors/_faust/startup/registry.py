@@ -1,4 +1,4 @@
-"""What an app records of its stores, and what a worker compares with it before it touches a changelog.
+"""An app's records of its stores, and the comparison with them before a worker touches a changelog.
 
 An app has its records in its own leader registry. A worker compares them with its program and with the topics that
 exist (`check`), makes the missing changelogs, and records its stores with the ids of their topics (`confirm`). A
@@ -21,7 +21,6 @@ from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.task.takeover import LostChangelog, why_replaced
-from actors._faust.inputs import repartitions
 from actors._faust.startup.programs import (
     check_contents,
     check_counts,
@@ -79,7 +78,7 @@ class StoreFacts:
 
     @property
     def is_same(self) -> bool:
-        """Whether the topic is the one that is recorded."""
+        """Return whether the topic is the one that is recorded."""
         return self.record is not None and self.record.topic_id == self.topic_id
 
     @property
@@ -145,7 +144,7 @@ class StoreRegistry:
                 raise LostChangelogError(choice(f"topic {store.changelog}", store.lost))
 
     async def _facts(self, known: Mapping[str, StoreRecord]) -> list[StoreFacts]:
-        """Return what there is of the program's stores. A changelog that is recorded may not be seen for a moment."""
+        """Return the program's stores that exist. A changelog that is recorded may not be seen for a moment."""
         deadline_s = asyncio.get_running_loop().time() + SEEN_S
         while True:
             topics = await self._topics.existing(self._changelogs.values())
@@ -223,12 +222,6 @@ class StoreRegistry:
                 raise ConfigurationError(
                     f"changelogs={{{store!r}: {topic!r}}}: the name has to begin with {own_prefix(app)}, so that no "
                     f"other app has it: write {{{store!r}: {own_prefix(app) + topic!r}}}"
-                )
-        for topic in repartitions(self._app):
-            if not topic.startswith(own_prefix(app)):
-                raise ConfigurationError(
-                    f"topic {topic} is made for records by another key, and version= makes the app's id {app}: an app "
-                    f"without it has the same topic. Leave version= out, and write App({app!r})"
                 )
         uses = Counter([*self._changelogs.values(), *(table_changelog(self._app, table) for table in self._app.tables)])
         uses.update(name for definition in self._app.actors.values() for name in definition.topic_names)
@@ -408,7 +401,7 @@ class StoreRegistry:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What may wait in a store of an actor's own: the store's suffix, its entries' first letter, and words for it."""
+    """Entries that may wait in an actor's own store: the store's suffix, their first letter, and words for them."""
 
     suffix: str
     letter: bytes

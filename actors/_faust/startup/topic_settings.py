@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = escaping(logging.getLogger(__name__))
 
 LEAST_RECORD_BYTES = 64 * 1024
-"""What is kept in slices is in slices of 48 KiB, with headers and keys."""
+"""The room for a slice of 48 KiB with its headers and key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Findin
         found = await asked.existing(need.name for need in needs)
         configs = await asked.configs(found)
         seen = findings(setup, needs, found, configs, broker_count=control.broker_count)
-    wrong = [_wrong(need, "it isn't there", "; ".join(need.roles)) for need in needs if need.name not in found]
+    wrong = [_wrong(need, "it is missing", "; ".join(need.roles)) for need in needs if need.name not in found]
     for need in needs:
         if need.name in found:
             wrong += misshapen(need, found, configs[need.name].get("cleanup.policy", ""))
@@ -240,7 +240,7 @@ async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Findin
 
 
 def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], policy: str) -> list[Finding]:
-    """Return what is wrong with the shape of a topic that is there: its number of partitions, its cleanup policy."""
+    """Return an existing topic's faults: in its number of partitions and its cleanup policy."""
     wrong = []
     count, like = found[need.name].partitions, found.get(need.like)
     wanted = need.partitions if like is None else like.partitions

@@ -13,7 +13,7 @@ Denied = Callable[[str, BrokerUnavailableError], None]
 
 
 async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[str, TopicInfo]:
-    """Return those of the topics that exist; `denied` is called for each that this user may not describe.
+    """Return the topics that exist; `denied` is called for each that this user may not describe.
 
     Raises:
         BrokerUnavailableError: no broker answers.
@@ -45,7 +45,7 @@ def required(stores: Mapping[str, str]) -> Denied:
         if topic in stores:
             raise ConfigurationError(
                 f"topic {topic}, the changelog of store {stores[topic]}, which this program doesn't have any more, "
-                "can't be read, so it isn't known whether it has state. Let the workers' user describe and "
+                "can't be read, so whether it has state is unknown. Let the workers' user describe and "
                 f"read it, or give it up with `faust state forget {stores[topic]}`"
             ) from error
 

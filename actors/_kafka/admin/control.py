@@ -54,7 +54,7 @@ _NOT_A_MEMBER = (IllegalGenerationError, UnknownMemberIdError)
 _REPLICAS = 4
 """Where a partition's replicas are in an answer about its topic."""
 _UNKNOWN_OPERATIONS = -(2**31)
-"""What a broker answers that wasn't asked, or doesn't know."""
+"""A broker's answer where the operations weren't requested, or are unknown to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ControlPlane(BrokerClient):
             raise ConfigurationError(f"{why}. {UPGRADE}")
 
     async def why_too_old(self) -> str:
-        """Return which requests that a worker sends the brokers lack, "" if they have all."""
+        """Return the worker's requests that the brokers lack, "" if they have all."""
         known = {key: highest for key, _, highest in (await self.ask_any(ApiVersionRequest())).api_versions}
         missing = [
             f"{name} {kind.API_VERSION} (it has {known.get(kind.API_KEY, 'none')})"
@@ -104,7 +104,7 @@ class ControlPlane(BrokerClient):
         )
 
     async def is_member(self, identity: Identity) -> bool:
-        """Tell whether the group still knows this member in this generation, also while it prepares a rebalance."""
+        """Return whether the group still knows this member in this generation, also while it prepares a rebalance."""
 
         async def ask() -> bool:
             error = await self._heartbeat(identity)
@@ -115,7 +115,7 @@ class ControlPlane(BrokerClient):
         return await self._answered(f"is {identity.member_id} in group {self._group}", ask)
 
     async def confirms(self, identity: Identity) -> bool:
-        """Tell whether this member is in the group's current generation, and no rebalance has begun. Asks once."""
+        """Return whether this member is in the group's current generation, and no rebalance has begun. Asks once."""
         error = await self._heartbeat(identity)
         if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
             return error is NoError
@@ -133,7 +133,6 @@ class ControlPlane(BrokerClient):
         return await self._offset_of(source, require_stable=False)
 
     async def stable_offset(self, source: TopicPartition) -> Committed | None:
-        """See `actors.ports.GroupView.stable_offset`."""
         return await self._offset_of(source, require_stable=True)
 
     async def _offset_of(self, source: TopicPartition, *, require_stable: bool) -> Committed | None:
@@ -179,7 +178,7 @@ class ControlPlane(BrokerClient):
         await self._answered(f"committing offsets of group {self._group}", ask)
 
     async def knows(self, member_id: str) -> bool:
-        """Tell whether the group has this member, in whatever generation. This doesn't keep its session alive."""
+        """Return whether the group has this member, in whatever generation. This doesn't keep its session alive."""
 
         async def ask() -> bool:
             error = await self._heartbeat(Identity(member_id, _NO_GENERATION))
@@ -190,7 +189,7 @@ class ControlPlane(BrokerClient):
         return await self._answered(f"is {member_id} in group {self._group}", ask)
 
     async def left_open(self, own_id: str) -> set[str]:
-        """See `actors.ports.GroupView.left_open`. Brokers that don't answer soon are left out."""
+        """Return transactional ids with open transactions; brokers that don't answer soon are left out."""
         await self._read_open()
         return left_open(*self._open, own_id)
 
@@ -238,7 +237,7 @@ class ControlPlane(BrokerClient):
         return await self._answered("the cluster's id", ask)
 
     async def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return those of the topics that exist."""
+        """Return the topics that exist."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -252,7 +251,7 @@ class ControlPlane(BrokerClient):
         return await self._answered(f"topics {', '.join(wanted)}", ask)
 
     async def granted(self, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """Return what this user may do with topics, as bits by Kafka's codes, and whether they exist.
+        """Return this user's operations on topics, as bits by Kafka's codes, and whether the topics exist.
 
         A topic that the user may not describe has no bits, and may exist. A broker without an answer grants all.
         """
@@ -315,7 +314,6 @@ class ControlPlane(BrokerClient):
     async def look(
         self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
     ) -> LookAnswer:
-        """See `actors.ports.GroupView.look`."""
         try:
             committed = await self._commits(commits) if commits else {}
             found, infos = await asyncio.gather(self._ends(ends), self._identified(topics))
@@ -367,7 +365,7 @@ class ControlPlane(BrokerClient):
         return {name: _identity(info) for name, info in found.items()}
 
     async def require_agreement(self, names: Iterable[str]) -> None:
-        """See `actors.ports.GroupView.require_agreement`. Brokers that don't answer soon don't count.
+        """Raise unless the brokers that answer soon have the same topics, of as many partitions, under these names.
 
         Raises:
             BrokerUnavailableError: also if a broker doesn't let this user describe one of the topics.
@@ -433,7 +431,7 @@ def _identity(info: TopicInfo) -> TopicIdentity:
 
 
 def _described(topic: TopicInfo | None) -> str:
-    """Return what a broker says a topic is, "" if the broker knows no ids. Replicas change while partitions move."""
+    """Return a topic's id and partitions, "" if the broker has no ids. Replicas change while partitions move."""
     if topic is None:
         return "none"
     return "" if topic.topic_id == NO_TOPIC_ID else f"{topic.topic_id} of {topic.partitions}"

@@ -21,7 +21,7 @@ NOBODYS_PRODUCER_ID, NOBODYS_EPOCH = -2, 0
 
 
 def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Operation) -> bool:
-    """Tell whether an operation is among those of `ControlPlane.granted`; a topic that nobody asked about has all."""
+    """Return whether `ControlPlane.granted` has an operation; a topic that it doesn't list has all."""
     bits, _ = granted.get(topic, (-1, True))
     return bool(bits >> operation & 1)
 
@@ -29,7 +29,7 @@ def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Opera
 async def missing_permissions(
     control: ControlPlane, wanted: Iterable[Permission], *, group: str, transactional_ids: Sequence[str]
 ) -> tuple[list[Permission], dict[str, tuple[int, bool]]]:
-    """Return those of the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
+    """Return the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
 
     `transactional_ids` are examples of the wanted prefixes. Brokers without access lists grant everything.
 

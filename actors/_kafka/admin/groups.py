@@ -1,4 +1,4 @@
-"""Who is in a consumer group."""
+"""The members of a consumer group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def member_count(connection: Connection, group: str) -> int:
     admin = AIOKafkaAdminClient(**connection.arguments("groups"))
     connection.outages.watch(admin._client)
     try:
-        with broker_errors(f"asking who is in group {group}", connection):
+        with broker_errors(f"reading the members of group {group}", connection):
             await admin.start()
             (described,) = await admin.describe_consumer_groups([group])
             code, _, _, _, _, members, *_ = described.groups[0]

@@ -39,7 +39,7 @@ MAX_WORDS = 100
 
 
 class StoreRecord(msgspec.Struct, kw_only=True):
-    """What the registry says of a store.
+    """The registry's record of a store.
 
     `topic_id` is the changelog's, which has so many `partitions`. `shapes` are those that the values of `version` have
     had, the newest last; none where the type says nothing of its JSON. `former` has those of earlier versions. `at_ms`
@@ -103,15 +103,12 @@ class KafkaOwners:
         return self._records.get(f"{actor}/{partition}".encode())
 
     def pause_of(self, actor: str, partition: int) -> Pause | None:
-        """See `actors.ports.Owners.pause_of`."""
         return self.pauses.of(actor, partition)
 
     def released(self, actor: str) -> Sequence[Release]:
-        """See `actors.ports.Owners.released`."""
         return self.pauses.released(actor)
 
     async def open_claims(self) -> Sequence[OwnerRecord] | None:
-        """See `actors.ports.Owners.open_claims`."""
         records = await self._logs.open_records(self._source)
         if records is None:
             return None
@@ -272,5 +269,5 @@ def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
 
 
 def taken_over_ms(owner: OwnerRecord) -> int:
-    """Return when the task was taken over, in Unix milliseconds."""
+    """Return the time of the takeover, Unix milliseconds."""
     return owner.at_ms

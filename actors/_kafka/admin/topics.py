@@ -79,7 +79,7 @@ class Topics:
         self._may_create = may_create
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return those of the topics that exist."""
+        """Return the topics that exist."""
         return await self._control.topics(names)
 
     async def ensure_compacted(
@@ -208,7 +208,7 @@ class Topics:
         return found
 
     async def denied(self, names: Iterable[str]) -> list[str]:
-        """Return those of the topics that this user may not create; creates none."""
+        """Return the topics that this user may not create; creates none."""
         topics = [NewTopic(name, 1, 1) for name in sorted(names)]
         response = await self._administer(
             "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)
@@ -323,7 +323,7 @@ def _check_partitions(info: TopicInfo, partitions: int) -> None:
         raise ConfigurationError(
             f"topic {info.name} has {counted(info.partitions, 'partition')}, its actor's input has {partitions}: keys "
             "would be looked for in the wrong partition. Stop all workers, then carry the state over to the new number "
-            f"of partitions (the documentation's page 'Snapshots'), make the input anew with {info.partitions} "
+            f"of partitions (the documentation's page 'Snapshots'), create the input again with {info.partitions} "
             f"partitions, or delete {info.name} (kafka-topics.sh --bootstrap-server BROKER --delete --topic "
             f"{info.name}) and start once with LOST_CHANGELOG=rebuild: its state is lost. Only if the input has "
             "always had as many partitions, and the changelog was created again with another number, start with "

@@ -229,7 +229,7 @@ def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
         decoded = ConsumerProtocolMemberAssignment.decode(assignment)
         given = decoded.partitions()
     except (ValueError, TypeError):
-        trouble = "what it sent isn't an assignment"
+        trouble = "its message isn't an assignment"
     else:
         # New partitions of its topics may not be known here yet.
         if all(topic in topics and partition >= 0 for topic, partition in given) and len(set(given)) == len(given):

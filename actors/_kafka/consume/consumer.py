@@ -172,7 +172,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @property
     def _is_denied(self) -> bool:
-        """Whether it is too early to try again what the user lacked a permission for."""
+        """Return whether it is too early to try again where the user lacked a permission."""
         return time.monotonic() < self._retry_at_s
 
     @contextlib.contextmanager
@@ -208,7 +208,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             coordinator._start_heartbeat_task()
 
     def position(self, source: TopicPartition) -> int | None:
-        """Return the offset that is fetched next, None if it isn't known; of a partition that leaves, the last one."""
+        """Return the offset that is fetched next, None if it is unknown; of a partition that leaves, the last one."""
         assignment = self._consumer._subscription.subscription.assignment
         state = None if assignment is None else assignment.state_value(KafkaPartition(*source))
         return None if state is None else int(state.position)
@@ -222,7 +222,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         return end
 
     def stable_offset(self, source: TopicPartition) -> int | None:
-        """Return how far records can be fetched, None if no fetch since `start_from` told."""
+        """Return the end of the records that can be fetched, None if no fetch since `start_from` told."""
         partition = KafkaPartition(*source)
         if partition not in self._consumer.assignment():
             return None
@@ -291,7 +291,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._note_generation()
 
     def _keeps(self) -> bool:
-        """Tell whether the worker keeps its tasks during the join that begins."""
+        """Return whether the worker keeps its tasks during the join that begins."""
         keeps = self._assignor.kept = self._assignor.copies.may_keep and self._generation > 0
         if keeps:
             self._events.joining()

@@ -22,7 +22,7 @@ from actors._core.logs import error_text
 from actors.ports import Unreadable
 
 UNPACKED_BYTES = 128 * 1024 * 1024
-"""What a batch in gzip may unpack to: a producer can send 1 MB that unpacks to 1 GB."""
+"""The limit of a batch in gzip, unpacked: a producer can send 1 MB that unpacks to 1 GB."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
@@ -36,7 +36,7 @@ class Flawed(list[Any]):
 
 
 class FetchedBytes:
-    """What a broker sent of a partition. Its bytes are kept for batches that aiokafka can't read.
+    """The bytes that a broker sent of a partition, kept for batches that aiokafka can't read.
 
     Brokers send the first batch whole. If one doesn't, aiokafka skips a record; here the batch counts as damaged.
     """
@@ -72,7 +72,7 @@ class FetchedBytes:
 
 
 def uncompressible(batch: Any) -> Unreadable:
-    """Return what takes the place of a batch whose codec this process lacks."""
+    """Return the stand-in for a batch whose codec this process lacks."""
     codec = CODECS.get(batch.compression_type, f"codec {batch.compression_type}")
     return Unreadable(
         first_offset=batch.base_offset,
@@ -164,7 +164,7 @@ def dated(record: Any) -> Any:
 
 
 def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> Unreadable:
-    """Return what takes the place of damaged records; another fetch may mend a wrong checksum."""
+    """Return the stand-in for damaged records; another fetch may mend a wrong checksum."""
     return Unreadable(
         first_offset=first,
         offset=last,

@@ -52,7 +52,7 @@ class _Response:
 
 
 class _Session(NamedTuple):
-    """What a broker remembers.
+    """A fetch session of a broker.
 
     Attributes:
         number: The session's id, 0 if there is none.
@@ -65,7 +65,7 @@ class _Session(NamedTuple):
     partitions: Mapping[_Partition, tuple[int, int]] = {}
 
     def restarted(self) -> _Session:
-        """Return what the next fetch ends when it begins a session."""
+        """Return the session as the next fetch ends it to begin another."""
         return _Session(self.number)
 
 
@@ -216,5 +216,5 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
 
 
 def _has_error(response: Any) -> bool:
-    """Tell whether something in the session may be different from what the broker has."""
+    """Return whether the session may differ from the broker's."""
     return response.error_code != OK or any(part[1] != OK for topic in response.topics for part in topic[1])

@@ -72,7 +72,6 @@ class KafkaFollowing:
         return following
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
-        """See `actors.ports.Following.poll`."""
         self._fetches.check()
         try:
             with broker_errors(self._what, self._connection, READ):
@@ -96,7 +95,6 @@ class KafkaFollowing:
         return found
 
     async def close(self) -> None:
-        """See `actors.ports.Following.close`."""
         await release(self._consumer)
 
 

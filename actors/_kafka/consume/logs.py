@@ -72,7 +72,6 @@ class KafkaLogs:
             await following.close()
 
     async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
-        """See `actors.ports.Logs.open_records`."""
         stable = await self._control.last_stable(partition)
         end = (await self._control.bounds(partition)).end
         if stable >= end:
@@ -91,7 +90,7 @@ class KafkaLogs:
             await following.close()
 
     async def facts(self, topic: str) -> TopicFacts | None:
-        """See `actors.ports.TopicLogs.facts`. The settings are asked for once for each topic id and partition count."""
+        """Return facts of a topic. The settings are read once for each topic id and partition count."""
         topics = Topics(self._connection, self._control)
         found = (await topics.existing([topic])).get(topic)
         if found is None:
@@ -111,7 +110,6 @@ class KafkaLogs:
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
     ) -> KafkaFollowing:
-        """See `actors.ports.TopicLogs.follow`."""
         return await KafkaFollowing.open(
             self._connection, positions, topic_ids or {}, role=self._role, fetch_bytes=FOLLOW_BYTES
         )

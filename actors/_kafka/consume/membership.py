@@ -157,14 +157,14 @@ def forgotten_static(instance_id: str) -> LostMembershipError:
     don't carry the id: an unknown member id after a successful join is the only sign.
     """
     return LostMembershipError(
-        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either another "
+        f"consumer_group_instance_id={instance_id!r} is unknown to the group: either another "
         "process uses the same id, or this one didn't answer for a session. Give each worker an id of its "
         "own, and restart this one"
     )
 
 
 def has_ended(task: asyncio.Task[None] | None) -> bool:
-    """Tell whether a task of the coordination existed and has ended; its error counts as seen, as others report it."""
+    """Return whether a coordination task existed and has ended; its error counts as seen, as others report it."""
     if task is None or not task.done():
         return False
     if not task.cancelled():

@@ -45,7 +45,7 @@ def RAW(_: Any) -> Any:  # noqa: N802  a marker; it has to be callable to pass f
 async def fetched(
     consumer: AIOKafkaConsumer, *partitions: KafkaPartition, timeout_s: float, max_records: int | None = None
 ) -> Mapping[KafkaPartition, Sequence[Any]]:
-    """Return what `getmany` returns, and raise the error that ended the consumer's fetches, which `getmany` doesn't.
+    """Return the records of `getmany`, and raise the error that ended the consumer's fetches, which `getmany` doesn't.
 
     Raises:
         KafkaError: a fetch failed, or a broker's answer made no sense: it named a partition that wasn't asked for, say.
@@ -130,9 +130,9 @@ class _DamagedBatch:
 
 
 class _Batches:
-    """What was fetched, as `_Batch`es.
+    """Fetched records, as `_Batch`es.
 
-    A damaged batch is the last one: it may have ended an aborted transaction, and then it isn't known which records
+    A damaged batch is the last one: it may have ended an aborted transaction, and then it is unknown which records
     behind it are committed. The next fetch begins behind it, and brings that knowledge.
     """
 
@@ -239,7 +239,7 @@ class _FetchResult(fetcher.FetchResult):  # type: ignore[misc]
         return taken
 
     def _is_fetched_again(self, last: Any) -> bool:
-        """Whether this is a damaged batch that may be whole when it is fetched the next time."""
+        """Return whether this is a damaged batch that may be whole when it is fetched the next time."""
         if not isinstance(last, Unreadable) or not last.may_be_transient:
             return False
         state = self._assignment.state_value(self._topic_partition)

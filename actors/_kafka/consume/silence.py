@@ -31,7 +31,7 @@ _NOT_TAKEN = (
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
-"""Answers after which it isn't known whether the group still has this member."""
+"""Answers after which it is unknown whether the group still has this member."""
 
 
 class Silence:

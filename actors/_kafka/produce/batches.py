@@ -25,7 +25,7 @@ from stores._core.record import METADATA_HEADER
 
 MAX_BATCH_BYTES = 900_000
 LOOK_S = 0.5
-"""How long an output topic that isn't known is looked for: the other tasks of the commit wait meanwhile."""
+"""How long an output topic that is unknown is looked for: the other tasks of the commit wait meanwhile."""
 _MAGIC = 2
 
 Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
@@ -37,7 +37,7 @@ class UnpackableError(Exception):
 
 
 class UnknownOutputError(Exception):
-    """The partitions of an output topic aren't known; `error` is the brokers'."""
+    """The partitions of an output topic are unknown; `error` is the brokers'."""
 
     def __init__(self, topic: str, error: KafkaError) -> None:
         super().__init__(f"{topic}: {error}")
@@ -131,7 +131,7 @@ async def by_partition(
     """Return the outputs by topic and partition, each in their order.
 
     Raises:
-        UnknownOutputError: a topic isn't known after `wait_s`.
+        UnknownOutputError: a topic is unknown after `wait_s`.
     """
     by_topic: dict[str, list[Output]] = defaultdict(list)
     for output in outputs:

@@ -44,7 +44,7 @@ class ProducerOverError(Exception):
 
 
 class PartsFailedError(Exception):
-    """What brokers answered about some partitions of a transaction, nothing of which can be committed then.
+    """Brokers' errors about some partitions of a transaction, nothing of which can be committed then.
 
     `may_be_late`: a request may still be under way to them. `of_offsets`: the answer is about the group's offsets of
     the partitions, not about records for them: a partition may be an input of one task and an output of another.
@@ -59,7 +59,7 @@ class PartsFailedError(Exception):
 
 
 class Throttle:
-    """What brokers said of a client's quota: they answer, and then don't read its next request for a while."""
+    """The broker's throttling of a client: the broker answers, and then doesn't read the next request for a while."""
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self._send = client.send
@@ -74,14 +74,14 @@ class Throttle:
         return response
 
     def told(self, within_s: float) -> str:
-        """Return words about a quota if a broker applied one within so many seconds, "" otherwise."""
+        """Return a sentence about a quota that a broker applied within so many seconds, "" if there was none."""
         if time.monotonic() - self._at_s > within_s + self._told_s:
             return ""
         return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"
 
 
 def is_refusal(error: KafkaError, *, has_own_time: bool) -> bool:
-    """Tell whether a leader refused the records themselves, so that another try is refused too.
+    """Return whether a leader refused the records themselves, so that another try is refused too.
 
     A timestamp is the records' own if it is the message's or the handler's; else it is this worker's clock, which may
     be corrected.

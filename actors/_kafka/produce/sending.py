@@ -147,7 +147,7 @@ async def _round(
             async with asyncio.timeout(AWAY_S):
                 answer = await client.send(leader, request)
         except (KafkaError, OSError, TimeoutError):
-            # Whether they were appended isn't known: the sequence numbers let the leader recognise them.
+            # Whether they were appended is unknown: the sequence numbers let the leader recognise them.
             client.force_metadata_update()
             return dict.fromkeys(batches, (7, -1))
         return _codes(answer)

@@ -80,7 +80,7 @@ _FEATURE, _VERSION_2 = "transaction.version", 2
 _OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
 Place = tuple[Any, str]
-"""What is asked: the coordinator of a group or of a transactional id."""
+"""The coordinator of a group or of a transactional id."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -110,7 +110,6 @@ class TransactionWriter:
     _is_version_2: bool = field(default=False, init=False)
 
     async def fence(self) -> None:
-        """See `actors.ports.Writer.fence`."""
         self._sequences = None
         async with self._asking(f"InitProducerId of {self.transactional_id}", self.transactional_id):
             if self._client is None:
@@ -119,12 +118,10 @@ class TransactionWriter:
             self._sequences = Sequences(*await self._init(self.transactional_id))
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`."""
         async with self._asking(f"ending the transaction of {transactional_id}", transactional_id):
             await self._init(transactional_id)
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        """See `actors.ports.Writer.write`."""
         sequences, self._sequences = self._sequences, None
         if sequences is None:
             raise OutcomeUnknownError(f"{self.transactional_id} has a transaction of unknown outcome")
@@ -150,7 +147,7 @@ class TransactionWriter:
             raise self._unknown(error) from error
 
     async def close(self) -> None:
-        """See `actors.ports.Writer.close`. What is open is ended by the next `fence` with the id."""
+        """Close the client. The next `fence` with the id ends an open transaction."""
         self._sequences = None
         client, self._client = self._client, None
         if client is not None:
@@ -298,7 +295,7 @@ class TransactionWriter:
     async def _append(
         self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]]
     ) -> dict[TopicPartition, int]:
-        """See `actors._kafka.produce.sending.append`; note what is heard of leaders that haven't appended all."""
+        """Append as `sending.append` does; note errors of leaders that haven't appended all."""
 
         def tell(codes: Mapping[TopicPartition, int]) -> None:
             part, code = next(iter(codes.items()))
@@ -461,7 +458,7 @@ class TransactionWriter:
             )
         if isinstance(error, ProducerOverError):
             return OutcomeUnknownError(
-                f"{what}: {error}: the broker doesn't know the producer or its transaction any more. {NOTHING_LOST}, "
+                f"{what}: {error}: the producer or its transaction is unknown to the broker. {NOTHING_LOST}, "
                 "with a new producer epoch. If it happens again and again, look for the transactional id in that "
                 "broker's log"
             )
@@ -483,7 +480,7 @@ def _code_of_partitions(answer: Any) -> int:
 
 
 def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> int:
-    """Return what a coordinator says of the whole transaction.
+    """Return a coordinator's error about the whole transaction.
 
     Raises:
         PartsFailedError: it says something of some partitions.
@@ -500,7 +497,7 @@ def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> 
 
 
 def _receipt(batch: CommitBatch, ends: Mapping[TopicPartition, int]) -> CommitReceipt:
-    """Return where a batch's changelog records end.
+    """Return the end offsets of a batch's changelog records.
 
     Raises:
         KafkaError: a leader took records without saying where: they may be a repeat.

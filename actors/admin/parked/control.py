@@ -219,7 +219,7 @@ class Addressed:
     command: Command
     least: int = 0
     is_exact: bool = False
-    """Whether it is about what input wrote before `least` only."""
+    """True if `least` counts even when now is later."""
 
 
 def _addressed(line: ParkedQueue, command: str, entry_id: str | None) -> Addressed:

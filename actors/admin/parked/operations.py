@@ -141,7 +141,7 @@ class ShowParked(Operation):
 
 
 def entry_lines(entry: dict[str, Any]) -> list[str]:
-    """Return what `entry_json` returned as lines for people."""
+    """Format the result of `entry_json` as lines for people."""
     error = entry["error"] or ("(waits behind the one above)" if entry["what"] == "message" else "(not failed yet)")
     sent = {"sent": moment(entry["timestamp_ms"])} if "timestamp_ms" in entry else {}
     about = {"error": " ".join(error.split()), **sent}
@@ -269,7 +269,7 @@ def _unix_ms(moment: datetime) -> int:
 
 
 def _entries(entries: Iterable[tuple[What, int]]) -> str:
-    """Return how many messages and effects there are, as text; of kinds that there are none of, nothing."""
+    """Return the counts of messages and effects as text, without those that are zero."""
     counts = Counter[What]()
     for what, count in entries:
         counts[what] += count

@@ -98,7 +98,7 @@ class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedQueue:
-    """The parked entries of a key and those that wait behind them, in order; never empty."""
+    """The parked entries of a key and the entries that wait behind them, in order; never empty."""
 
     actor: str
     topic: str

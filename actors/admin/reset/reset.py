@@ -49,7 +49,7 @@ class ResetSetup(Setup, Protocol):
     """The settings of an app, as a reset needs them."""
 
     def kept_ms(self) -> dict[str, int]:
-        """Return how long the changelogs of window stores keep records, in milliseconds."""
+        """Return the retention of window stores' changelogs in milliseconds."""
 
 
 class Resetter:
@@ -77,7 +77,7 @@ class Resetter:
         self._log: TaskLog | None = None
 
     async def look(self) -> list[Move]:
-        """Return what would be moved.
+        """Return the planned moves.
 
         Raises:
             ConfigurationError: the offsets don't fit the inputs; a topic is missing.
@@ -342,7 +342,7 @@ class Resetter:
 
 
 def effects_of_kept_state(scope: Scope) -> list[str]:
-    """Return what state that is kept does to records that are handled again, a line each."""
+    """Return a line for each effect of kept state on records that are handled again."""
     lines = []
     for actor in scope.actors:
         if actor.ids is not None:

@@ -30,7 +30,7 @@ class _ChangesAreTwo(click.Command):
     """A command whose exit code 2 means changes: wrong usage ends with 1."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click."""
+        """Parse the arguments; wrong usage ends with 1."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -38,7 +38,7 @@ class _ChangesAreTwo(click.Command):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click."""
+        """Run the command; wrong usage ends with 1."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:

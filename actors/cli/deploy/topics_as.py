@@ -13,7 +13,7 @@ from actors._kafka.permissions import Permission, acl_commands
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be printed.
+    """Topics and grants to print.
 
     Attributes:
         needs: the topics.
@@ -31,7 +31,7 @@ class Plan:
     replication: int | None
 
     def count(self, need: TopicNeed) -> int:
-        """Return how many partitions a topic is to have."""
+        """Return the number of partitions that a topic should have."""
         return counts(self.needs, self.partitions)[need.name]
 
 

@@ -1,4 +1,4 @@
-"""What `faust doctor` looks at: the brokers, the app's topics and offsets, and this machine. It changes nothing.
+"""The checks of `faust doctor`: of the brokers, the app's topics and offsets, and this machine. They change nothing.
 
 report.py    a result, and what the results say together
 examine.py   all checks, one after the other

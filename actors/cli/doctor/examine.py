@@ -61,7 +61,7 @@ async def _made(name: str, check: Callable[[Brokers], AsyncIterator[Result]], at
 
 
 def _remedy(error: ActorsError) -> str:
-    """Return what to do about an error that kept a check from being made."""
+    """Return the remedy for an error that kept a check from running."""
     if isinstance(error, BrokerRefusedError):
         return "Correct what it names, and run `faust -A APP doctor` again"
     if isinstance(error, TaskError) and error.missing:

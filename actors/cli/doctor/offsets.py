@@ -30,7 +30,7 @@ class _Seen:
     Attributes:
         committed: None where the group has no offset.
         bounds: its first offset, and its end.
-        recent: the offset of the first record of the later half of the retention; None where it isn't known.
+        recent: the offset of the first record of the later half of the retention; None if unknown.
     """
 
     committed: int | None
@@ -83,7 +83,7 @@ async def retention(at: Brokers) -> AsyncIterator[Result]:
     kept = await _retentions(at, await _inputs(at))
     settings = await at.topics.broker_settings()
     if _OFFSETS_KEPT not in settings:
-        text = f"{_OFFSETS_KEPT} of the brokers isn't known: this user may not describe their settings"
+        text = f"{_OFFSETS_KEPT} of the brokers is unknown: this user may not describe their settings"
         yield Result("retention", Level.NOTE, text)
         return
     offsets_ms = int(settings[_OFFSETS_KEPT]) * 60_000
@@ -104,7 +104,7 @@ async def _inputs(at: Brokers) -> dict[str, TopicInfo]:
 
 
 async def _retentions(at: Brokers, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
-    """Return how long inputs keep their records, in milliseconds; those that keep them for ever are left out."""
+    """Return the retention of inputs in milliseconds, without inputs that keep records for ever."""
     configs = await at.topics.configs(inputs)
     return {
         name: int(config["retention.ms"])

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Results of checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEVELS = list(Level)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a check says.
+    """The result of a check.
 
     Attributes:
         check: the check's name.

@@ -25,7 +25,7 @@ from stores.folder import DataFolder
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for: a key of a store, in this data folder. `placement` is None when the broker wasn't asked.
+    """A key of a store in this data folder to look up. `placement` is None if the broker wasn't asked.
 
     Of a window store `windows` is the store, and `store` has its rows.
     """
@@ -63,7 +63,7 @@ def get(
 ) -> None:
     """Print the committed value of KEY in STORE as JSON, from this machine's data folder.
 
-    KEY is what the store's key serializer writes: a string as it is, or JSON. Exits with 1 where the key isn't there.
+    KEY is what the store's key serializer writes: a string as it is, or JSON. Exits with 1 if the key isn't found.
     Of a window store it prints the windows of KEY, one a line: start, end, value.
     """
     store, actor = session.store(name), session.owner_of(name)

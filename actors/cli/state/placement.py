@@ -15,7 +15,7 @@ from stores._core.record import Position
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the broker says about a store's partitions: how many there are, and who took each over last."""
+    """The broker's answer about a store's partitions: how many there are, and the last owner of each."""
 
     partition_count: int
     owners: Mapping[int, OwnerRecord] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What this machine's disk holds, read beside a worker that may be writing to it."""
+"""Readers of this machine's stores, beside a worker that may be writing to them."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def read_all_windows(
 
 
 def _values(reader: RocksReader) -> Callable[[bytes], bytes | None]:
-    """Return what gives the value of a row without its metadata, None where it isn't there."""
+    """Return a function from a key to its value without metadata, None if the key is missing."""
 
     def value(row: bytes) -> bytes | None:
         raw = reader.get(row)

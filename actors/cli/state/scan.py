@@ -28,7 +28,7 @@ DEFAULT_LIMIT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """What is asked for: of a window store `windows` is the store, and `store` has its rows."""
+    """Rows to print: of a window store `windows` is the store, and `store` has its rows."""
 
     store: Store[Any, Any]
     windows: WindowStore[Any, Any] | None

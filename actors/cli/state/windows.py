@@ -44,7 +44,7 @@ def windows_of(session: Session, store: str, actor: str) -> WindowStore[Any, Any
 def span_of(
     store: str, windows: WindowStore[Any, Any] | None, from_ms: int | None, to_ms: int | None
 ) -> tuple[int, int]:
-    """Return in which span of time windows begin, both bounds included.
+    """Return the span of time in which windows begin, both bounds included.
 
     Raises:
         click.UsageError: a bound for a store without windows.
@@ -64,5 +64,5 @@ def window_json(store: WindowStore[Any, Any], window: Window, raw: bytes) -> dic
 
 
 def window_line(shown: dict[str, Any]) -> str:
-    """Return what `window_json` returned as a line for people."""
+    """Format the result of `window_json` as a line for people."""
     return f"{moment(shown['start_ms'])}  {moment(shown['end_ms'])}  {printable_json(shown['value'])}"

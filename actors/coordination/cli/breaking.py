@@ -32,7 +32,7 @@ class HoldersChangedError(CoordinationError):
 def break_lock(session: Session, name: str, yes: bool, timeout: float) -> None:
     """Take the lock NAME from its holders.
 
-    Shows who holds it and asks first. Who waits for it is served then. A worker of the service has to run. What a
+    Shows the holders and asks first. Then the next in line gets it. A worker of the service has to run. What a
     former holder still writes is stopped by nothing but a check of its fencing token.
     """
     if not yes and not sys.stdin.isatty():
@@ -47,7 +47,7 @@ def break_lock(session: Session, name: str, yes: bool, timeout: float) -> None:
 
 
 async def _look(session: Session, name: str, timeout_s: float) -> View:
-    """Return who holds a lock.
+    """Return the holders of a lock.
 
     Raises:
         UnknownLockError: nobody ever did.

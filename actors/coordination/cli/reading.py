@@ -1,4 +1,4 @@
-"""What is committed of the service's names, from its changelog: no worker has to run.
+"""Committed state of the service's names, from its changelog: no worker has to run.
 
 The high watermark is taken when the command begins, and all below it is read once its transactions have ended: what
 was committed before is in it. What only time ends (leases, waits, ephemeral nodes) may still be there, since a worker
@@ -30,7 +30,7 @@ MAX_READERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is committed under a name.
+    """Committed state of a name.
 
     Attributes:
         changed_at_ms: when it was last written, Unix milliseconds.
@@ -45,7 +45,7 @@ class Found:
 
     @property
     def uses(self) -> list[str]:
-        """What the name was ever used as."""
+        """All uses that the name ever had."""
         found = self.resource
         used = {
             "lock": found.lock.last_token > 0,
@@ -57,19 +57,19 @@ class Found:
 
     @property
     def kind(self) -> str:
-        """What the name is used as, for a person."""
+        """The use of the name, for a person."""
         lock = self.resource.lock
         words = {"lock": f"semaphore of {lock.limit}" if lock.kind == "semaphore" else "lock"}
         return ", ".join(words.get(use, use) for use in self.uses) or "(nothing)"
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody has the lock whose lease isn't over."""
+        """True if the lock has a holder whose lease isn't over."""
         return any(not self.is_over(holder.expires_ms) for holder in self.resource.lock.holders)
 
     @property
     def node(self) -> Node | None:
-        """The node, None if it isn't there, or only until a worker sees that its session's time is over."""
+        """The node, None if it is missing, or if its session's time is over and no worker has seen it yet."""
         node = self.resource.node
         is_gone = node.data is None or (node.expires_ms is not None and self.is_over(node.expires_ms))
         return None if is_gone else node
@@ -114,7 +114,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was committed at `read_at_ms`, Unix milliseconds, by name."""
+    """Committed state by name, as of `read_at_ms` (Unix milliseconds)."""
 
     read_at_ms: int
     found: list[Found]

@@ -39,7 +39,7 @@ class NameType(click.ParamType):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See `click.ParamType.convert`."""
+        """Parse the option's value."""
         text = str(value)
         if not text:
             self.fail("a name has at least one character", param, ctx)
@@ -77,7 +77,7 @@ async def existing(session: Session, control: ControlPlane, topic: str) -> Topic
     """Return one of the service's topics.
 
     Raises:
-        ConfigurationError: it isn't there.
+        ConfigurationError: the service's actor is missing.
     """
     found = await control.topics([topic])
     if topic not in found:

@@ -1,4 +1,4 @@
-"""What is held for a time: it is renewed at a third of it, and is lost when no renewal came through in time.
+"""Leases: each is renewed at a third of its time, and is lost when no renewal came through in time.
 
 The lease counts from the moment at which the request was sent, by the client's monotonic clock, however long it waited:
 the service counts from a later one, and in whole milliseconds. With a hundredth taken off, the client gives up first,
@@ -73,7 +73,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is still ours by this program's clock, also if the event loop was held up."""
+        """True while the lease is ours by this program's clock, also if the event loop was held up."""
         return not (self._is_released or self.lost.is_set()) and self._clock.monotonic() < self._until_s
 
     @property
@@ -141,9 +141,9 @@ class Lease:
         logger.warning("the lease of %r (token %d) is lost: %s", self.name, self.token, why)
 
     async def release(self) -> None:
-        """Return it back. May be called twice; what is lost already, or can't be given back, ends with its time.
+        """Release the lease. May be called twice; a lost lease, or one that can't be released, ends with its time.
 
-        It is given back in the background if the call is cancelled.
+        The release goes on in the background if the call is cancelled.
         """
         if self._releasing is None:
             self._is_released = True
@@ -170,12 +170,12 @@ class Lease:
 
 
 def _sure(ttl_s: float) -> float:
-    """Return for how long a lease is ours without doubt, from before its request on."""
+    """Return how long, from before its request on, a lease is ours without doubt."""
     return ttl_s * (1.0 - DRIFT) - ROUNDING_S
 
 
 class Leasing:
-    """What `async with` enters: acquires on the way in, releases on the way out. One block at a time.
+    """A context manager that acquires on the way in and releases on the way out. One block at a time.
 
     On the way out it raises `LeaseLostError` if the lease was lost meanwhile and the block raised nothing itself: what
     it did may not have been alone.

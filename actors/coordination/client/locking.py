@@ -43,7 +43,7 @@ def seconds(what: str, given: Seconds) -> float:
 
 
 class Locks:
-    """What can be held. All durations are seconds or timedeltas.
+    """Locks, semaphores and elections. All durations are seconds or timedeltas.
 
     Every call may raise `CoordinationTimeoutError` (nobody answered within `call_timeout`, beside what it was to wait)
     and `CoordinationError`. Cancelled calls are withdrawn in the background.
@@ -90,7 +90,7 @@ class Locks:
     def semaphore(
         self, name: str, limit: int, ttl: Seconds = 30.0, *, permits: int = 1, timeout: Seconds | None = None
     ) -> Leasing:
-        """Return so many `permits` of the `limit` that there are; else as `lock`. All have to name the same limit."""
+        """Hold `permits` of the `limit` permits; else as `lock`. All callers have to name the same limit."""
         return Leasing(functools.partial(self.acquire, name, ttl, timeout=timeout, permits=permits, limit=limit))
 
     def campaign(self, name: str, data: str = "", ttl: Seconds = 15.0, *, timeout: Seconds | None = None) -> Leasing:

@@ -21,12 +21,12 @@ WATCH_S = 60.0
 
 
 class Sharing(Locks):
-    """What can be known together. See `Locks` for durations and errors."""
+    """Shared data: nodes, watches and parties. Durations and errors as in `Locks`."""
 
     # --- leaders ---------------------------------------------------------------------------------------------------
 
     async def leader(self, name: str) -> Holder | None:
-        """Return who leads: `data` as it was given to `campaign`, and `token`, which grows from leader to leader."""
+        """Return the leader: `data` as passed to `campaign`, and `token`, which grows from leader to leader."""
         return next(iter((await self.look(name)).holders), None)
 
     async def watch(self, name: str, after: int = -1) -> AsyncIterator[m.View]:
@@ -55,7 +55,7 @@ class Sharing(Locks):
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def get(self, name: str) -> tuple[str, int] | None:
-        """Return the node's data and version, None if it isn't there."""
+        """Return the node's data and version, None if it is missing."""
         view = await self.look(name)
         return None if view.data is None else (view.data, view.data_version)
 
@@ -65,7 +65,7 @@ class Sharing(Locks):
         Args:
             name: of the node.
             data: up to 64 kB of UTF-8.
-            version: what it has to be now, 0 for a node that isn't there; any if left out.
+            version: what it has to be now, 0 for a missing node; any if left out.
 
         Raises:
             ConflictError: it is another one.
@@ -187,7 +187,7 @@ class Session:
         self.lost.set()
 
     async def close(self) -> None:
-        """Delete its nodes, also those that are on their way. May be called twice."""
+        """Delete its nodes, also nodes that are still being made. May be called twice."""
         self._is_closed = True
         for task in self._watching:
             task.cancel()

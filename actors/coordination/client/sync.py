@@ -34,7 +34,7 @@ class SyncLease:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is still ours by this program's clock."""
+        """True while the lease is ours by this program's clock."""
         return self._lease.is_held
 
     def check(self) -> None:
@@ -56,7 +56,7 @@ class SyncLease:
         return self._facade.run(wait())
 
     def release(self) -> None:
-        """Return it back. May be called twice."""
+        """Release the lease. May be called twice."""
         self._facade.run(self._lease.release())
 
 

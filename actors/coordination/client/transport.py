@@ -50,7 +50,7 @@ class Transport(Protocol):
         """Ask, again with the same id as long as there is time, and give the answer.
 
         Raises:
-            CoordinationTimeoutError: none came in time; whether the request is carried out isn't known.
+            CoordinationTimeoutError: none came in time; whether the request is carried out is unknown.
             CoordinationError: the service failed, or the client was closed; the name isn't one.
         """
 
@@ -75,11 +75,11 @@ class Outside:
         self.clock = clock
 
     def new_owner(self, name: str) -> str:
-        """See `Transport.new_owner`."""
+        """Return a unique name for the owner of a request."""
         return f"{name[:100]}-{uuid4().hex}"
 
     async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
-        """See `Transport.ask`."""
+        """Ask, again with the same id as long as there is time, and return the answer."""
         clock, question_id = self.clock, uuid4().hex
         until_s = clock.monotonic() + timeout_s
         key, raw = _encoded(name, request)
@@ -109,7 +109,7 @@ class Outside:
             except AskTimeoutError as error:
                 if until_s - clock.monotonic() < LEAST_S:
                     raise CoordinationTimeoutError(
-                        f"{what}: no answer within {timeout_s:g} s: whether it is carried out isn't known. Is a worker "
+                        f"{what}: no answer within {timeout_s:g} s: whether it is carried out is unknown. Is a worker "
                         f"of the service running, does it read {self._topic}, and is its clock less than {SKEW_S:g} s "
                         f"ahead of this machine's? ({error})"
                     ) from error
@@ -145,13 +145,13 @@ class Inside:
         self._beyond = Outside(asker.asks, inbox.name, partitions, clock)
 
     def new_owner(self, name: str) -> str:
-        """See `Transport.new_owner`: the same when the message is handled again, which then still holds its lock."""
+        """Return the same name when the message is handled again, which then still holds its lock."""
         # A count of its own for each name: what else the handler asks keeps its ids however often this is tried.
         id = self._ctx.next_id(f"lock {name}").encode(errors="surrogatepass")
         return f"{self._ctx.message_id[-150:]}-{blake2b(id, digest_size=8).hexdigest()}"
 
     async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
-        """See `Transport.ask`."""
+        """Ask, again with the same id as long as there is time, and return the answer."""
         _encoded(name, request)
         try:
             # An id that isn't counted with the message's own: how often a lease is renewed must not change the ids of
@@ -168,7 +168,7 @@ class Inside:
         return _reply(f"{type(request).__name__} {name!r}", raw)
 
     async def undo(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
-        """See `Transport.undo`: through the process's connection, which outlives the message."""
+        """Undo through the process's connection, which outlives the message."""
         return await self._beyond.ask(name, request, timeout_s)
 
 

@@ -35,7 +35,7 @@ LEAST_COMMITS = 5
 ANSWER_TTL = timedelta(hours=1)
 MAX_WATCHERS = 1_000
 MAX_TOLD_BYTES = 1_000
-"""Who watches is told of a larger view only that it is there: many may watch, and all are told at once."""
+"""A larger view is announced to watchers without its content: many may watch, and all are told at once."""
 ON_ERROR = OnError(then="skip", dead_letters=True)
 """A message that can't be handled must not stop the partition, on which others wait for locks."""
 _TIMER = "due"
@@ -96,7 +96,7 @@ class Coordinator(Actor[Resource]):
 
     @property
     def _id(self) -> str:
-        """The message's id among those that wait. Not its offset: offsets begin again when the topic is re-created."""
+        """The message's id among waiting requests. Not its offset: offsets begin again when the topic is re-created."""
         return self._question or self.ctx.message_id
 
     def _forget(self, was_nothing: bool) -> None:

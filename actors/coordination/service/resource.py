@@ -13,7 +13,7 @@ from actors.coordination import messages as m
 from actors.runtime.message.task_state import AnswerLater
 
 MAX_STATE_BYTES = 900_000
-"""What wouldn't fit into the state's record with the rest is refused."""
+"""The largest state of a resource; requests that would exceed it are refused."""
 FEW = 100
 """So many who hold, wait or watch, and show no data, can't fill a record."""
 _SMALL_BYTES = 1_000

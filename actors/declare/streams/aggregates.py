@@ -33,7 +33,7 @@ Fold = Callable[[Any, Any], Any]
 
 @dataclass(slots=True, kw_only=True)
 class _Groups:
-    """What the actor of an aggregate does with changes.
+    """The handlers of an aggregate's actor.
 
     `rows` has, by group and row, what was added of the row. A row takes that out of its group, whatever became of the
     changes between. `encode` and `decode` are those of what a group has, `initial` is encoded: a function may change
@@ -88,7 +88,7 @@ class _Groups:
             raise ctx.undecodable(error) from error
 
     def _former(self, ctx: Context, row: bytes, added: bytes) -> Any:
-        """Return what was added of a row."""
+        """Return the value that was added of a row."""
         try:
             value, raw = decode_added(added)
             if raw is None:
@@ -100,7 +100,7 @@ class _Groups:
         return value if self.of is None else self.of(value)
 
     def _value(self, ctx: Context, raw: bytes) -> Any:
-        """Return what is added of a row."""
+        """Return the value to add of a row."""
         try:
             value = self.decode_row(raw)
         except ValueError as error:
@@ -201,7 +201,7 @@ def _groups(
 
 
 def _nothing(_: Any) -> None:
-    """Return what a count needs of a row."""
+    """Return a count's value of a row."""
 
 
 def _ready_made(name: str, aggregate: Any, others: Mapping[str, Any]) -> tuple[Aggregate[Any], Fold]:

@@ -73,7 +73,7 @@ class _Subscribing(Grouping):
 
 
 class _Left:
-    """What the owner of left rows does. `results` has a row for each left key that has a result."""
+    """The handlers of left rows' owner. `results` has a row for each left key that has a result."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Left:
         self._on, self._is_left, self._call = on, is_left, call
 
     async def changed(self, ctx: Context, value: Any) -> None:
-        """See to a left row that is gone, or names no right one; for others an answer comes."""
+        """Handle a left row that is gone, or names no right one; for others an answer comes."""
         if value is None or self._on(value) is None:
             await self._tell(ctx, value, None)
 
@@ -120,7 +120,7 @@ class _Left:
 
 
 class _Right:
-    """What the owner of right rows does. `subscribers` has the subscriptions to them."""
+    """The handlers of right rows' owner. `subscribers` has the subscriptions to them."""
 
     def __init__(
         self, right: Table[Any, Any], subscribers: Store[bytes, bytes], *, subscriptions: Any, answers: Any

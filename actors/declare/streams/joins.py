@@ -269,7 +269,7 @@ def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) 
 
 
 class _Join:
-    """What a join does with records. `store` is set before, and `definition` by `declare`."""
+    """The handlers of a join. `store` is set before, and `definition` by `declare`."""
 
     store: JoinStore
     definition: ActorDefinition
@@ -344,7 +344,7 @@ class _Join:
 
 
 class _OneMany(_Join):
-    """What a join of one with many does with records. `ones` is its store."""
+    """The handlers of a join of one with many. `ones` is its store."""
 
     ones: OneStore
 

@@ -99,7 +99,7 @@ class Repartition:
 
 
 def forwarder(app: Any, inputs: Sequence[Any], late: Any) -> Any:
-    """Return what `late=` stands for: "drop" and "handle" as they are, a topic as a function that sends a record there.
+    """Return the meaning of `late=`: "drop" and "handle" as they are, a topic as a function that sends a record there.
 
     Key and value are the record's own bytes, so that they keep what their types don't know. Where the topic has another
     serializer than the input, what was decoded is encoded again.
@@ -154,7 +154,7 @@ def key_function(
 
 
 def field_type(value_type: Any, by: By) -> Any:
-    """Return the type of the field that a key is, without None; None if that isn't known."""
+    """Return the type of the field that a key is, without None; None if that is unknown."""
     try:
         hint = typing.get_type_hints(value_type).get(by) if isinstance(by, str) else None
     except Exception:

@@ -39,7 +39,7 @@ from stores._core.windows import decode_progress
 
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
-"""What becomes of messages that are too late for all windows: one of `LATE`, or a topic that they are sent to."""
+"""The policy for messages that are too late for all windows: one of `LATE`, or a topic that they are sent to."""
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
 
@@ -349,7 +349,7 @@ def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -
 
 
 def timed(stores: Iterable[Any]) -> tuple[TimedStore, ...]:
-    """Return what goes by stream time of the stores that an actor lists."""
+    """Return the parts of an actor's stores that go by stream time."""
     found = (
         (store, store.changes, store.values and store.values.store)
         for store in stores

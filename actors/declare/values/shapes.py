@@ -37,7 +37,7 @@ def shape_of(type_: Any) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What a store's values are, and their version; `type` is bytes where they aren't kept as JSON."""
+    """The type of a store's values, and their version; `type` is bytes where they aren't kept as JSON."""
 
     type: Any
     version: int

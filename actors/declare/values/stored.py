@@ -1,4 +1,4 @@
-"""What a store keeps: keys, and as values plain ones, those of a type with versions, or states of an aggregate."""
+"""The contents of a store: keys, and as values plain ones, those of a type with versions, or states of an aggregate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stored_values(
     upgrades: Upgrades | None,
     aggregate: Aggregate[Any] | None,
 ) -> StoredValues:
-    """Return how a store keeps its values.
+    """Return the encoding of a store's values.
 
     Raises:
         ConfigurationError: the arguments can't work together.
@@ -121,7 +121,7 @@ def _codec(owner: str, aggregate: Aggregate[Any]) -> Codec:
 
 
 def store_keys(app: Any, type_: Any, serializer: Any) -> Callable[[], Codec]:
-    """Return what returns the codec of a store's keys: that of a topic with the same type and serializer.
+    """Return a function to the codec of a store's keys: that of a topic with the same type and serializer.
 
     It goes by the app's settings, which may not be there yet.
 

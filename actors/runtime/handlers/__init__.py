@@ -1,1 +1,1 @@
-"""What an app declares, class actors, queries and effects; and what is wrapped around a handler."""
+"""An app's declarations, class actors, queries and effects; and the wrappers around a handler."""

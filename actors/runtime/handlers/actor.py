@@ -219,7 +219,7 @@ class Actor(Generic[S]):
         self._state, self._raw = state, self._stateful().encode_value(state)
 
     def is_changed(self) -> bool:
-        """Tell whether the state is another value than the one that is kept.
+        """Return whether the state is another value than the one that is kept.
 
         For queries: where the type's bytes aren't always the same, equal values are told by `==`.
         """

@@ -1,4 +1,4 @@
-"""What a user's function has to be, so that calling it runs it."""
+"""Requirements of a user's function, so that calling it runs it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_callable(function: Callable[..., Any], what: str, *, takes: int, line:
 
 
 def is_generator(function: Any) -> bool:
-    """Tell whether calling it makes a generator, async or not."""
+    """Return whether calling it makes a generator, async or not."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 

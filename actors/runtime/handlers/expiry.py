@@ -71,7 +71,7 @@ class Sweeper:
         return cls(expiring, clock, after_s) if expiring else None
 
     def wait_s(self) -> float:
-        """Return how long the next slice has to wait; 0 when it is due."""
+        """Return the seconds until the next slice; 0 when it is due."""
         left_s = self._due_s - self._clock.monotonic()
         return left_s if left_s > _AT_ONCE_S else 0.0
 
@@ -211,7 +211,7 @@ def _log(messages: TaskState, store: Store[Any, Any], key: bytes, error: BaseExc
 
 
 def _is_hooks(error: BaseException) -> bool:
-    """Tell whether the hook failed, and not the store or the task, which may have been cancelled."""
+    """Return whether the hook failed, and not the store or the task, which may have been cancelled."""
     if isinstance(error, asyncio.CancelledError):
         return not is_cancelled()
     return not isinstance(error, (StoreError, *EXITS))

@@ -141,12 +141,12 @@ class QueriedActor(Protocol):
     def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None: ...
 
     def is_changed(self) -> bool:
-        """Tell whether the state is another value than the one that is kept."""
+        """Return whether the state is another value than the one that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTarget:
-    """What a query is asked about: a key, and the committed stores of its partition as of one moment.
+    """The target of a query: a key, and the committed stores of its partition as of one moment.
 
     `windows` are the window stores whose rows are in some of the stores.
     """
@@ -261,7 +261,7 @@ class _CommittedWindows:
 
 
 class _NoTools(Tools):
-    """What a query has in the place of timers, effects and asks."""
+    """The stand-in for timers, effects and asks in a query."""
 
     def __getattribute__(self, name: str) -> Any:
         return None if name == "clock" else _refuse("it writes" if name == "published" else f"it uses {name}")

@@ -1,4 +1,4 @@
-"""Gives records the time that a field of their value says, before they wait for their task.
+"""Event times: records get the time in a field of their value before they wait for their task.
 
 So the order between inputs, stream time, windows, `ctx.timestamp_ms` and the timestamps of outputs all go by it. Where
 no input of an actor declares `timestamp=`, nothing here is called.
@@ -85,7 +85,7 @@ def time_of(time: EventTime, source: TopicPartition, record: InputRecord) -> int
 
 
 def retime(times: Mapping[str, EventTime], source: TopicPartition, record: InternalRecord) -> None:
-    """Give a message that was parked as an input record the time of its value: the function may have been mended.
+    """Set the time of a message that was parked as an input record by its value: the function may have been mended.
 
     Raises:
         RecordError: its time can't be told.

@@ -1,4 +1,4 @@
-"""What waits for a task, and the order in which its inputs are handled.
+"""The records that wait for a task, and the order in which its inputs are handled.
 
 Each input is in offset order. Between inputs, the record with the lowest timestamp among the heads goes first, and of
 equal ones that of the input that was declared first (KIP-695). Of an input that has nothing here no timestamp is known.
@@ -50,7 +50,7 @@ class InputQueue:
         self.left_at: int | None = None
 
     def records(self) -> Iterator[InputRecord]:
-        """Return all that waits, and leave it there."""
+        """Return the records that wait, and leave them there."""
         return islice(chain.from_iterable(self.batches), self.start, None)
 
     def first(self) -> Sequence[InputRecord]:
@@ -66,7 +66,7 @@ class InputQueue:
 
 
 class Inbox:
-    """What waits for a task: filled by the worker and by what runs beside the task, emptied by the task.
+    """The records that wait for a task: filled by the worker and by what runs beside the task, emptied by the task.
 
     `say_has_room` is called when a queue was full and has room again.
 
@@ -95,7 +95,7 @@ class Inbox:
         self._wake = asyncio.Event()
 
     def __bool__(self) -> bool:
-        """Tell whether there is something to take now."""
+        """Return whether a record can be taken now."""
         return bool(self.queues[0].batches)
 
     @property
@@ -109,7 +109,7 @@ class Inbox:
         return float("inf")
 
     def has_room(self, index: int) -> bool:
-        """Tell whether records of an input should be fetched for the task."""
+        """Return whether records of an input should be fetched for the task."""
         return self.is_open and not (self.stopping or self.is_paused) and self.queues[index].queued < self._limit
 
     def put(self, index: int, records: Sequence[InputRecord]) -> None:
@@ -203,7 +203,7 @@ class MergedInbox(Inbox):
         super().pause(is_paused)
 
     def __bool__(self) -> bool:
-        """Tell whether there is something to take now."""
+        """Return whether a record can be taken now."""
         return self.wait_s <= 0.0
 
     @property
@@ -226,7 +226,7 @@ class MergedInbox(Inbox):
         return max(0.0, self._idle_since_s + self._max_idle_s - now_s)
 
     def take(self) -> list[tuple[int, Sequence[InputRecord]]]:
-        """See `Inbox.take`: up to the end of what is here of one input, behind which its timestamps aren't known."""
+        """Return records up to the end of one input's queue, behind which its timestamps are unknown."""
         waiting = [(index, queue, queue.first()) for index, queue in enumerate(self.queues) if queue.batches]
         ordered = [(places_of(records), self._turns[index]) for index, _, records in waiting]
         last_ms, last_turn = min((places[-1], turn) for places, turn in ordered)

@@ -97,7 +97,7 @@ class PlacedRecords:
             return None
 
     def _is_placed(self, record: InputRecord) -> bool:
-        """Whether producers put a record without a key, or with an empty one, into a certain partition."""
+        """Return whether producers put a record without a key, or with an empty one, into a certain partition."""
         return record.key is not None and self._partitioner.places_empty
 
     def _one_by_one(self, keyed: Iterable[tuple[int, bytes]]) -> list[tuple[int, int | BaseException]]:
@@ -132,8 +132,8 @@ class PlacedRecords:
         if isinstance(home, BaseException):
             return f"the topic's partitioner {name} raised {error_text(home)}"
         return (
-            f"it is in partition {self._source.partition}, and its key belongs in partition {home}: there puts it "
-            f"{name}, the topic's partitioner, with {count} partitions. The key would have state in both"
+            f"it is in partition {self._source.partition}, and its key belongs in partition {home} of {count} "
+            f"according to the topic's partitioner, {name}. The key would have state in both"
         )
 
     def _warn(self, record: InputRecord, home: int | BaseException) -> None:

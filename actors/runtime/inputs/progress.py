@@ -46,7 +46,7 @@ class InputProgress:
         return max(self.next_offset, self.completed.reached)
 
     def owned(self) -> OwnerInput:
-        """Return what the registry says of it."""
+        """Return the registry's record of the input."""
         topics = self.topics
         return OwnerInput(self.source.topic, topics.input_id, self.next_offset, topics.since, topics.is_recreated)
 

@@ -120,7 +120,7 @@ class TaskTime:
     # --- looks -----------------------------------------------------------------------------------------------------
 
     def wants(self, counts: Mapping[str, int]) -> tuple[set[TopicPartition], set[TopicPartition], set[str]]:
-        """Return for which commits, ends and topics the next look asks.
+        """Return the commits, ends and topics that the next look asks for.
 
         `counts` are the numbers of partitions by topic, as of the last look.
         """
@@ -249,7 +249,7 @@ class TaskTime:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a commit with nothing but times is due.
+        """Return whether a commit with nothing but times is due.
 
         Tasks downstream wait for times, so it is made at once for them. Otherwise it only serves expiry, and may wait.
         """

@@ -197,7 +197,7 @@ class TimeOrder:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether records wait."""
+        """Return whether records wait."""
         return self._next < _END
 
     @property
@@ -213,7 +213,7 @@ class TimeOrder:
 
     @property
     def is_busy(self) -> bool:
-        """Whether records are in hand, or due."""
+        """Return whether records are in hand, or due."""
         return bool(self._in_hand) or not self.wait_s()
 
     @property
@@ -222,11 +222,11 @@ class TimeOrder:
         return self._passed_ms
 
     def wait_s(self) -> float:
-        """See `Punctuator.wait_s`."""
+        """Return 0 if a record is due, infinity if none is."""
         return 0.0 if self._next_ms < self._passed_ms else math.inf
 
     def take(self) -> Sequence[InternalMessage]:
-        """See `Punctuator.take`: in the order of times, of one time in that of the inputs."""
+        """Return due records in the order of times, of one time in that of the inputs."""
         if any(follower.is_due() for follower in self.followers):
             return ()
         due: list[InternalMessage] = []
@@ -285,20 +285,20 @@ class TimeOrder:
         self._pass(self._passed_ms)
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved."""
+        """Write stream time if it moved since the last commit."""
         if self.stream_ms > self._written_ms:
             self._store.write_raw(self._state, STREAM_TIME, self.stream_ms.to_bytes(_WORD))
             self._state.scope.release()
             self._written_ms = self.stream_ms
 
     def committed(self) -> None:
-        """See `Punctuator.committed`."""
+        """Do nothing: rows are removed as records are handled."""
 
     async def leave(self) -> None:
-        """See `Punctuator.leave`: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
     async def close(self) -> None:
-        """See `Punctuator.close`: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
 
 def _time_of(row: bytes) -> int:

@@ -111,7 +111,7 @@ class Context:
 
     @property
     def message_id(self) -> str:
-        """What identifies the message: the same whenever, and by whomever, it is handled again."""
+        """The message's id: the same however often the message is handled, and by whichever worker."""
         record, source = self._record, self._source
         own: str | None = getattr(record, "id", None)
         return own or message_id(source.topic, source.partition, record.offset, getattr(record, "tag", self._tag))
@@ -136,7 +136,7 @@ class Context:
 
     @property
     def late(self) -> bool:
-        """Whether the message is too late for all windows of its actor's window stores."""
+        """Return whether the message is too late for all windows of its actor's window stores."""
         state = self._working("late")
         return state.time_windows is not None and state.time_windows.is_late(self)
 
@@ -323,7 +323,7 @@ class Context:
             timeout: how long to wait.
 
         Raises:
-            AskTimeoutError: no answer came in time; whether the other actor handles the message isn't known.
+            AskTimeoutError: no answer came in time; whether the other actor handles the message is unknown.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.
             AskCycleError: that key waits for an answer itself, and this message is a part of it.
@@ -342,7 +342,7 @@ class Context:
         self._answers("forget_answer").forget(self)
 
     def answer_later(self) -> AnswerLater | None:
-        """Return what it takes to answer this question in a later message or timer of this key: keep it in the state.
+        """Return a handle to answer this question in a later message or timer of this key: keep it in the state.
 
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
 
@@ -385,6 +385,6 @@ enter_message = current_message.set
 
 
 def is_handling() -> bool:
-    """Tell whether the caller runs on behalf of a message that is being handled."""
+    """Return whether the caller runs on behalf of a message that is being handled."""
     ctx = current_message.get(None)
     return ctx is not None and ctx._state is not None

@@ -60,7 +60,7 @@ class PartlyFailedError(ActorsError):
 def as_record_error(
     error: BaseException, actor: str, source: TopicPartition, record: InputRecord, *, is_ending: bool
 ) -> RecordError:
-    """Return what a handler raised as an error that names the record.
+    """Return the handler's error as an error that names the record.
 
     Raises:
         TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.
@@ -116,13 +116,13 @@ def lasting(error: BaseException) -> str:
 
 
 def is_repeated(error: BaseException, reminders: Reminders, now_s: float) -> bool:
-    """Tell whether a lasting error was logged lately; otherwise note that it is now."""
+    """Return whether a lasting error was logged lately; otherwise note that it is now."""
     text = lasting(error)
     return bool(text) and not reminders.is_due(now_s, text)
 
 
 def newer_in(error: BaseException) -> NewerVersionError | None:
-    """Give the error of data of a newer program that an error is, or was raised in place of; None if there is none."""
+    """Return the error of a newer program's data that an error is, or was raised in place of; None if there is none."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -180,7 +180,7 @@ def late_record(ctx: Any, actor: str, stores: str, stream_ms: int) -> RecordErro
 def refused(
     actor: str, source: TopicPartition, record: InputRecord, error: Exception, *, is_final: bool
 ) -> RefusedRecordError:
-    """Give the error for a record whose effects the broker refuses; `is_final`, that it was given up is refused too."""
+    """Return the error for a record whose effects the broker refuses; `is_final`: giving it up is refused too."""
     what = "that its on_error policy gave it up" if is_final else f"what the handler of actor {actor} wrote or sent"
     failed = RefusedRecordError.about(record, source, f"the broker refuses {what}: {text_of(error)}")
     failed.is_final = is_final
@@ -198,7 +198,7 @@ def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordEr
 
 
 def is_newer(raw: bytes) -> bool:
-    """Tell whether a newer release wrote an entry."""
+    """Return whether a newer release wrote an entry."""
     return raw.startswith(_NEWER)
 
 

@@ -30,7 +30,7 @@ PAGE_BYTES = 1 << 20
 
 
 class NoGroupError(ActorsError):
-    """The group of a row isn't known."""
+    """The group of a row is unknown."""
 
 
 class Row(NamedTuple):

@@ -18,7 +18,7 @@ class Numbered(Protocol):
 
 
 def message_id(topic: str, partition: int, offset: int, tag: str) -> str:
-    """Return what identifies a message; `tag` is that of `actors._core.task.topic_ids.TopicIds.message_tag`."""
+    """Return a message's id; `tag` is that of `actors._core.task.topic_ids.TopicIds.message_tag`."""
     return f"{topic}@{tag}-{partition}-{offset}" if tag else f"{topic}-{partition}-{offset}"
 
 

@@ -1,4 +1,4 @@
-"""What a handler is called for besides input records: a timer, an effect's result, a message that was parked.
+"""Messages of a handler besides input records: a timer, an effect's result, a message that was parked.
 
 An internal message is handled like an input record: in a savepoint of its own, and in the next commit. It stands for an
 entry of a store. `consume` removes that entry in the same commit, so the message is handled once or not at all.
@@ -19,7 +19,7 @@ from actors.runtime.message.context import Context
 
 @dataclass(slots=True)
 class InternalRecord:
-    """What an internal message's context has in the place of a record.
+    """The record that an internal message's context has.
 
     Attributes:
         id: what identifies the message for whoever sees it twice; by default its topic, partition and offset.
@@ -97,13 +97,13 @@ class Punctuator(GoesWithCommits, Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """See above."""
+        """True while something runs that will lead to an internal message soon."""
 
     def wait_s(self) -> float:
         """Return the seconds until an internal message is due; 0 when one is due now, infinity when none is known."""
 
     def take(self) -> Sequence[InternalMessage]:
-        """Return what is due, a limited number at once. A message isn't returned again while it is in hand."""
+        """Return due messages, a limited number at once. A message isn't returned again while it is in hand."""
 
     def committed(self) -> None:
         """Note that all that was handled so far is committed."""
@@ -116,7 +116,7 @@ class Punctuator(GoesWithCommits, Protocol):
 
 
 class DueMessages:
-    """What is due between records, of all punctuators of a task.
+    """The due messages of all punctuators of a task.
 
     Messages that were taken wait here while records have their turns. Nothing more is taken before they are handled, so
     a punctuator that always has more doesn't keep the others from theirs.
@@ -136,7 +136,7 @@ class DueMessages:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something waits here, or will come due soon."""
+        """Return whether something waits here, or will come due soon."""
         return bool(self._taken) or any(punctuator.is_busy for punctuator in self.punctuators)
 
     def wait_s(self) -> float:
@@ -155,23 +155,23 @@ class DueMessages:
         return was_due
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`."""
+        """Call `before_commit` of all punctuators."""
         for punctuator in self.punctuators:
             punctuator.before_commit()
         if self._time is not None:
             self._time.before_commit()
 
     def committed(self) -> None:
-        """See `Punctuator.committed`."""
+        """Call `committed` of all punctuators."""
         for punctuator in self.punctuators:
             punctuator.committed()
 
     async def leave(self) -> None:
-        """See `Punctuator.leave`."""
+        """Call `leave` of all punctuators."""
         for punctuator in self.punctuators:
             await punctuator.leave()
 
     async def close(self) -> None:
-        """See `Punctuator.close`."""
+        """Call `close` of all punctuators."""
         for punctuator in self.punctuators:
             await punctuator.close()

@@ -62,7 +62,7 @@ class Publication:
         return size + WRITE_OVERHEAD_BYTES
 
     def records(self, writes: ChangelogWrites) -> Iterable[Output]:
-        """Give the records of what a commit writes, where the topic's partitioner puts keys, with the commit's time."""
+        """Return the records of a commit's writes, where the topic's partitioner puts keys, with the commit's time."""
         if self.convert_key is None and self.convert_value is None:
             name, place = self.topic.name, self.topic.partitioner
             return [

@@ -197,7 +197,7 @@ class Store(Generic[K, V]):
         return True
 
     def _holds(self, held: bytes, expected: V | None, wanted: bytes, state: TaskState) -> bool:
-        """Tell whether `held`, written by an earlier version or in other bytes, is the same value."""
+        """Return whether `held`, written by an earlier version or in other bytes, is the same value."""
         found = self._decoded(held, state)
         return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
 
@@ -264,7 +264,7 @@ class Store(Generic[K, V]):
         return overlay
 
     def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
-        """Return what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
+        """Return the value that a write replaces. A newer program's value isn't replaced: it may run again."""
         held = overlay.get(raw_key)
         if held is not None and self.refuse_newer is not None:
             self._decoded(held, state, self.refuse_newer)

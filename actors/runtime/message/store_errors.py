@@ -1,4 +1,4 @@
-"""What store handles refuse, with the errors that say why."""
+"""Refusals of store handles, with the errors that say why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from actors.errors import ForeignKeyError, StoreOutsideHandlerError, UnknownStor
 
 
 class Handle(Protocol):
-    """What is asked of a store's handle; `expires` says whether its keys may."""
+    """The part of a store's handle that errors name; `expires` says whether its keys may."""
 
     name: str
     expires: bool

@@ -136,7 +136,7 @@ class Table(Store[K, V]):
         """Return the history as it is committed, and since when it has former values, Unix milliseconds; for queries.
 
         Args:
-            former: gives the value of a row of `history`, which isn't None; None where it isn't there.
+            former: gives the value of a row of `history`, which isn't None; None where it is missing.
 
         Raises:
             NewerVersionError: the rows are of another history.

@@ -1,4 +1,4 @@
-"""What the messages of one task share while they are handled.
+"""The state that the messages of one task share while they are handled.
 
 The protocols say what a message's context needs of the timers, effects, requests and replies of its actor; the rooms of
 these implement them. A parameter `ctx` is the message's `Context`, which is declared above this module.
@@ -55,17 +55,17 @@ class Scheduling(Protocol):
         name: str | None,
         stream_time: bool,
     ) -> str:
-        """See `Context.schedule`."""
+        """Schedule a timer as `Context.schedule` does."""
 
     def cancel(self, ctx: Any, name: str) -> bool:
-        """See `Context.cancel`."""
+        """Cancel a timer as `Context.cancel` does."""
 
 
 class Calling(Protocol):
     """The effects of an actor."""
 
     def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """See `Context.effect`."""
+        """Call an effect as `Context.effect` does."""
 
     def call_in(self, running: Any) -> str | None:
         """Return the id of the call that an asyncio task makes; None if it makes none."""
@@ -77,11 +77,11 @@ class Asking(Protocol):
     async def ask(
         self, ctx: Any, actor: Any, key: Any, message: Any, timeout: timedelta, *, id: str | None = None
     ) -> Any:
-        """See `Context.ask`. With an `id` of its own the request takes no number of the message's."""
+        """Ask as `Context.ask` does. With an `id` of its own the request takes no number of the message's."""
 
     @property
     def asks(self) -> Requests:
-        """What carries the requests; it outlives the task."""
+        """The client for the requests; it outlives the task."""
 
     def wall_ms(self) -> int:
         """Return the time that deadlines are compared with, Unix milliseconds."""
@@ -91,17 +91,17 @@ class Answering(Protocol):
     """The replies of an actor."""
 
     def forget(self, ctx: Any) -> None:
-        """See `Context.forget_answer`."""
+        """Forget an answer as `Context.forget_answer` does."""
 
     def later(self, ctx: Any) -> AnswerLater | None:
-        """See `Context.answer_later`."""
+        """Return a later answer as `Context.answer_later` does."""
 
     def answer_now(self, ctx: Any, later: AnswerLater, value: Any) -> bool:
-        """See `Context.answer`."""
+        """Answer as `Context.answer` does."""
 
 
 class ReadTime(Protocol):
-    """What a read of windows has to know of time. A `store` is a `WindowStore`."""
+    """The time that a read of windows needs. A `store` is a `WindowStore`."""
 
     @property
     def stream_ms(self) -> int:
@@ -123,7 +123,7 @@ class WindowTime(ReadTime, Protocol):
     is_closing: bool
 
     def is_open(self, store: Any, window: Any) -> bool:
-        """Tell whether a window still takes records."""
+        """Return whether a window still takes records."""
 
     def closed_ms(self, store: Any) -> int:
         """Return the end at or before which windows are closed."""
@@ -135,7 +135,7 @@ class WindowTime(ReadTime, Protocol):
         """Return the time by which a message belongs to windows."""
 
     def is_late(self, ctx: Any) -> bool:
-        """Tell whether a message is too late for all windows."""
+        """Return whether a message is too late for all windows."""
 
     def was_late(self, store: Any, ctx: Any, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
@@ -172,7 +172,7 @@ class Ordering(Protocol):
 
 @dataclass(slots=True)
 class Tools:
-    """What an actor has beside stores, as far as it was declared to; `clock`, `timestamps` are there in every worker.
+    """An actor's tools beside stores, as far as they are declared; `clock`, `timestamps` are there in every worker.
 
     `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps. `late`
     has by store the records that came too late.
@@ -206,7 +206,7 @@ class Tools:
 
 @dataclass(slots=True)
 class TaskState:
-    """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
+    """The state that all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
 
     `source` is the input partition of the message that is handled, `home` that of the actor's first input, to which
     everything between messages belongs; all before `home_offset` is handled there.

@@ -1,1 +1,1 @@
-"""What an operator sees of a worker: its status, traces, and what its start waits for."""
+"""An operator's view of a worker: its status, traces, and what its start waits for."""

@@ -1,4 +1,4 @@
-"""What stream time waits for, in words: which feed holds it back, how far that is, and why it doesn't go on."""
+"""The reason that stream time waits, in words: which feed holds it back, how far that is, and why it doesn't go on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.runtime.observe.status import FeedStatus, TaskStatus, WorkerStatus
 from stores._core.printable import moment
 
 HELD_S = 10.0
-"""What holds stream time for less isn't named: a feed that catches up holds it, too."""
+"""The shortest hold that is named: a feed that catches up holds stream time, too."""
 CLOCK_BEHIND_MS = 60_000
 _GOES_ON = ("running", "committing")
 
@@ -26,7 +26,7 @@ class HeldTimes:
                     self._readers[topic, task.partition] = task, now_ms - worker.at_ms
 
     def text(self, task: TaskStatus) -> str:
-        """Return what a task waits for, "" if for nothing: "waits for raw-data[3], which is at 12:04:11: why"."""
+        """Return the task's wait as text, "" if there is none: "waits for raw-data[3], which is at 12:04:11: why"."""
         feed = task.waits_for
         if feed is None or task.held_s < HELD_S:
             return ""

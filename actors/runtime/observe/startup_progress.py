@@ -1,4 +1,4 @@
-"""What a worker's tasks wait for, in words for whoever watches the start. Looks, and asks nobody."""
+"""The waits of a worker's tasks in words, for whoever watches the start. Looks, and asks nobody."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Restoring:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it waits for something."""
+        """Return whether the start waits for something."""
         return self.stalled_s >= STALLED_S
 
 
@@ -63,7 +63,7 @@ class StartupProgress:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether some partition isn't there yet."""
+        """Return whether some partition isn't ready yet."""
         return bool(self.waits or self.restores)
 
 
@@ -74,7 +74,7 @@ class StartupWatch:
         self._moved: dict[tuple[str, int], tuple[int, float]] = {}
 
     def look(self, tasks: Iterable[Task], now_s: float) -> StartupProgress:
-        """Return what is to be seen now; `now_s` is the monotonic clock's."""
+        """Return the progress now; `now_s` is the monotonic clock's."""
         owned: dict[str, list[int]] = {}
         halted: list[str] = []
         waits: dict[str, list[TopicPartition]] = {}

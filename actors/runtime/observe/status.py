@@ -40,7 +40,7 @@ class Measured(Protocol):
     """A store that has figures about itself."""
 
     def figures(self) -> dict[str, int]:
-        """Return them by name."""
+        """Return the figures by name."""
 
 
 class InputEnds(Protocol):
@@ -85,7 +85,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStatus:
-    """What windows a store has, and how far they are in a partition.
+    """The windows of a store, and their progress in a partition.
 
     Attributes:
         name: the store's.
@@ -153,8 +153,8 @@ class TaskStatus:
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
         overlay_bytes: about what is held in memory until the next commit.
         pending_timers: about how many, None if the actor has no timers.
-        parked: how many messages are parked, None if the actor parks none or it isn't known now.
-        parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
+        parked: how many messages are parked, None if the actor parks none or it is unknown now.
+        parked_effects: how many effects are parked, one a key; None if the actor has none or it is unknown yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
         ahead_ms: how far the partition's time is ahead of the worker's clock.
         late: by window store, how many messages came too late for all their windows; by table, for its history.
@@ -247,7 +247,7 @@ class WorkerStatus:
         assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
         clock_off_ms: how far the machine's clock is ahead of the time that is known, 0 while it is followed.
         brokers: how it gets on with them.
-        commit_interval_s: how long what is handled waits for its commit at most, None where that isn't known.
+        commit_interval_s: how long what is handled waits for its commit at most, None where that is unknown.
     """
 
     app: str
@@ -267,7 +267,7 @@ class WorkerStatus:
     commit_interval_s: float | None = None
 
     def stands_still(self, copy: StandbyState) -> bool:
-        """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
+        """Return whether one of its copies isn't followed: for an error, or while a restore goes first."""
         return self.at_ms - copy.looked_ms > STILL_MS
 
     def followed_copies(self) -> Counter[tuple[str, str]]:
@@ -364,7 +364,7 @@ def _feed(feed: TopicPartition | None, time_ms: int) -> FeedStatus | None:
 
 
 def lag_of(task: Task, ends: InputEnds) -> int | None:
-    """Return how many records of all inputs wait, None where that isn't known."""
+    """Return how many records of all inputs wait, None where that is unknown."""
     return _lag([_input(task, source, ends) for source in task.sources])
 
 
@@ -374,7 +374,7 @@ def _lag(inputs: Sequence[InputStatus]) -> int | None:
 
 
 def _input(task: Task, source: TopicPartition, ends: InputEnds) -> InputStatus:
-    """Return how far an input is done with, and its end.
+    """Return the offset up to which an input is handled, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
     markers of transactions take offsets too.

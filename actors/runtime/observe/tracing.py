@@ -138,7 +138,7 @@ class Tracing:
             contexts.detach(token)
 
     def asks(self, asks: Requests) -> Requests:
-        """Return what carries questions with their context."""
+        """Return a client that sends questions with their context."""
         return _TracedAsks(asks)
 
     def carried(self) -> dict[str, str]:
@@ -192,7 +192,7 @@ class _TracedAsks:
     asks: Requests
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """See `Requests.ask`."""
+        """Ask with the current trace context in the question's headers."""
         headers = [*question.headers, *current_headers()]
         return await self.asks.ask(replace(question, headers=headers), timeout_s)
 

@@ -83,9 +83,9 @@ def not_json(effect: Effect, error: Exception) -> UsageError:
 
 
 UNKNOWN_EFFECT = "lists no effect named"
-"""What the error says of a record that is parked because the program didn't know its function."""
+"""A part of the error text of a record that is parked because its function is unknown to the program."""
 Mark = tuple[bytes, str, int, bool]
-"""What tells the head of a line from the next, and from itself before an attempt failed."""
+"""The identity of a line's head, which changes with each failed attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Head:
 
     @property
     def mark(self) -> Mark:
-        """See `Mark`."""
+        """The head's identity."""
         return self.store_key, self.record.id, self.record.attempts, self.record.parked
 
 
@@ -172,7 +172,7 @@ def _converted(value: Any, hint: Any) -> Any:
 
 
 def _is_known(hint: Any) -> bool:
-    """Tell whether JSON data can become a value of the type."""
+    """Return whether JSON data can become a value of the type."""
     try:
         msgspec.json.Decoder(hint)
         found = msgspec.inspect.type_info(hint)
@@ -187,7 +187,7 @@ def make_key(raw_key: bytes, sequence: int) -> bytes:
 
 
 def line_bounds(raw_key: bytes) -> tuple[bytes, bytes]:
-    """Return what is before all keys of a line, and what is behind them."""
+    """Return the bounds before and behind all keys of a line."""
     return keys.line_bounds(PREFIX, raw_key)
 
 

@@ -75,7 +75,7 @@ MOST_ENDED = 64
 """How many may run or have an outcome that isn't handled, beside one for each lane."""
 MESSAGES_AT_ONCE = 100
 RESERVE_BYTES = 4_096
-"""What a record may grow by after the handler wrote it: by its error above all."""
+"""The room for what a record grows by after the handler wrote it: by its error above all."""
 _ERROR_CHARS = 500
 _ID_CHARS = 200
 
@@ -238,13 +238,13 @@ class Effects:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an effect runs or is about to, or an outcome waits for its turn."""
+        """Return whether an effect runs or is about to, or an outcome waits for its turn."""
         if not self._may_run:
             return False
         return bool(self._running or self._ended or self._failure) or self._lines.is_busy
 
     def wait_s(self) -> float:
-        """See `Punctuator.wait_s`."""
+        """Return seconds until an effect is due."""
         if not self._may_run:
             return math.inf
         if self._ended or self._failure is not None or (self._lines.is_ready and self._has_room):
@@ -252,7 +252,7 @@ class Effects:
         return self._lines.wait_s()
 
     def take(self) -> Sequence[InternalMessage]:
-        """See `Punctuator.take`."""
+        """Return the outcomes that can be handled."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -270,7 +270,7 @@ class Effects:
         self._touched.update((raw_key, None) for raw_key in lines if raw_key is not None)
 
     def committed(self) -> None:
-        """See `Punctuator.committed`."""
+        """Review the lines that the commit changed, and start effects."""
         touched, self._touched = self._touched, {}
         for raw_key in touched:
             self._review(raw_key)

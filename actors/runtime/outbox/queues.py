@@ -82,12 +82,12 @@ class Lines:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a line is ready, or one may be found."""
+        """Return whether a line is ready, or one may be found."""
         return self._is_walking or bool(self._ready) or self.wait_s() <= 0.0
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` gives something."""
+        """Return whether `take` returns a line."""
         return bool(self._ready)
 
     @property
@@ -96,7 +96,7 @@ class Lines:
         return len(self._parked)
 
     def wait_s(self) -> float:
-        """Return in how many seconds `look` finds something, infinity when nobody knows."""
+        """Return the seconds until `look` finds something, infinity if unknown."""
         if self._can_walk:
             return 0.0
         first_s = min(self._look_again_s, self._alarms[0][0] if self._alarms else math.inf)

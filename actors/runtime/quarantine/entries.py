@@ -81,11 +81,11 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message_id(self) -> str:
-        """What identifies it, as `ctx.message_id` does."""
+        """The id of the message, as in `ctx.message_id`."""
         return _message_id(self)
 
     def record(self) -> InternalRecord:
-        """Return what its handler's context has in the place of the record."""
+        """Return the record of the message's context."""
         headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
         place = self.offset, self.timestamp_ms
         is_input = self.id is None
@@ -95,7 +95,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What an entry says of its message without the content, which isn't decoded.
+    """An entry's summary of its message, without decoding the content.
 
     Attributes:
         key: the key as JSON, not decoded either.
@@ -118,12 +118,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message_id(self) -> str:
-        """What identifies the message, as `ctx.message_id` does."""
+        """The id of the message, as in `ctx.message_id`."""
         return _message_id(self)
 
     @property
     def has_key(self) -> bool:
-        """Whether the message has a key."""
+        """Return whether the message has a key."""
         return bytes(self.key) != b"null"
 
 
@@ -226,12 +226,12 @@ def remove_entry(overlay: Overlay, line_key: bytes, sequence: int, raw: bytes) -
 
 
 def is_slice(place: bytes) -> bool:
-    """Tell whether a key is that of a slice."""
+    """Return whether a key is that of a slice."""
     return place.startswith(_SLICE)
 
 
 def slices_of_line(line_key: bytes) -> bytes:
-    """Return what the keys of all slices of a line begin with."""
+    """Return the prefix of the keys of a line's slices."""
     return _SLICE + blake2b(line_key, digest_size=16).digest()
 
 

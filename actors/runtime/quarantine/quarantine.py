@@ -91,10 +91,10 @@ class ParkedEffects(Protocol):
 
 
 class MessageHandling(Protocol):
-    """What a retry needs to handle a parked message: see `actors.runtime.task.handling.Handling`."""
+    """The part of `actors.runtime.task.handling.Handling` with which a retry handles a parked message."""
 
     def is_ending(self) -> bool:
-        """Tell whether the task is asked to end."""
+        """Return whether the task is asked to end."""
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None, /) -> None:
         """Call the handler once."""
@@ -107,7 +107,7 @@ class MessageHandling(Protocol):
     def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None, /
     ) -> None:
-        """Tell the sender of a request that its handler refused it."""
+        """Answer a request with the error that its handler refused it."""
 
 
 class Parked:
@@ -137,7 +137,7 @@ class Parked:
             self._next.update(_lines(state.overlays[self._store]))
 
     def may_concern(self, record: InputRecord) -> bool:
-        """Tell whether the record may be a command or of a parked key. Hot: called for every record."""
+        """Return whether the record may be a command or of a parked key. Hot: called for every record."""
         for name, _ in record.headers:
             if name == CONTROL_HEADER:
                 return True
@@ -295,7 +295,7 @@ class Parked:
             logger.info("%s: %d are done with", where, count)
 
     def _command(self, state: TaskState, record: InputRecord) -> Command | None:
-        """Return what a control record says, None if that isn't for this actor or mustn't be obeyed."""
+        """Return a control record's command, None if it isn't for this actor or mustn't be obeyed."""
         try:
             command = self._commands.read(state.partition, record)
         except RefusedCommandError as error:

@@ -23,7 +23,7 @@ _DELETED = deleted_row(b"")
 
 
 class BeforeHistoryError(ActorsError):
-    """A time is before the history: what was there then isn't known any more."""
+    """A time is before the history: what was there then is unknown."""
 
 
 class _Former:
@@ -35,7 +35,7 @@ class _Former:
         self._reader, self.read_bytes = reader, 0
 
     def get(self, row: bytes) -> bytes | None:
-        """Return the value of a row, None where it isn't there."""
+        """Return the value of a row, None where it is missing."""
         raw = self._reader.get(row)
         self.read_bytes += len(raw or b"")
         return None if raw is None else raw[METADATA_BYTES:]
@@ -145,7 +145,7 @@ def read_part_as_of(
     *,
     at_ms: int,
 ) -> Part[tuple[Held, Found]]:
-    """Give the next rows of some partitions of a table as of a time; else as `read_part` and `read_as_of`."""
+    """Return the next rows of some partitions of a table as of a time; else as `read_part` and `read_as_of`."""
     walks = (_walk(table, one, bounds, after, at_ms) for one in tasks)
     return take(walks, limit, max_bytes, most=MAX_LOOKED_AT // READS_OF_A_KEY)
 

@@ -77,7 +77,7 @@ class HeldTask:
     staleness_ms: int | None = None
 
     def of(self, store: str) -> Held:
-        """Return one of its stores.
+        """Return one of the actor's stores.
 
         Raises:
             NotReadyError: it can't be read.
@@ -91,7 +91,7 @@ def _held(partition: int, name: str, store: PartitionStore, now_ms: int, stalene
     except StoreError as error:
         raise NotReadyError(f"store {name}, partition {partition} can't be read: {error}") from error
     if position is None:
-        raise NotReadyError(f"store {name}, partition {partition} is being built anew")
+        raise NotReadyError(f"store {name}, partition {partition} is being rebuilt")
     return Held(partition, store, position, now_ms, staleness_ms)
 
 
@@ -135,11 +135,11 @@ class StateReader:
         self._counts = 0
 
     def has(self, spec: ActorSpec, partition: int) -> bool:
-        """Tell whether the partition is assigned to this worker, whatever its state."""
+        """Return whether the partition is assigned to this worker, whatever its state."""
         return self._task_of(TaskId(spec.name, partition)) is not None
 
     def state_of(self, spec: ActorSpec, partition: int) -> str | None:
-        """Return where the partition's task is in its life, None if it isn't assigned to this worker."""
+        """Return the state of the partition's task, None if the partition isn't assigned to this worker."""
         task = self._task_of(TaskId(spec.name, partition))
         return None if task is None else task.state.value
 
@@ -234,7 +234,7 @@ def read(held: Held, key: bytes) -> Found:
 
 
 def expiry_of(raw: bytes) -> int | None:
-    """Give when a value with its metadata stops being there, None for never."""
+    """Return the time at which a value with its metadata expires, None for never."""
     expires_ms = expires_at_ms(raw)
     return None if expires_ms == NEVER else expires_ms
 
@@ -242,7 +242,7 @@ def expiry_of(raw: bytes) -> int | None:
 def read_part(
     held: Collection[Held], bounds: Bounds, after: Place | None, limit: int, max_bytes: int = MAX_LOOKED_AT_BYTES
 ) -> Part[tuple[Held, Found]]:
-    """Give the next rows of some partitions together.
+    """Return the next rows of some partitions together.
 
     They are `limit` at most, and end behind the first value that exceeds `max_bytes` together with those before it.
     """
@@ -256,7 +256,7 @@ Looked = tuple[Place, Held, Found, int]
 def take(
     walks: Iterable[Iterator[Looked]], limit: int, max_bytes: int, *, most: int = MAX_LOOKED_AT
 ) -> Part[tuple[Held, Found]]:
-    """Give the next rows of all walks together, as `read_part` does; it looks at `most` keys at most."""
+    """Return the next rows of all walks together, as `read_part` does; at most `most` keys are looked at."""
     rows: list[tuple[Place, tuple[Held, Found]]] = []
     size = seen = 0
     for looked_at, (place, one, found, read_bytes) in enumerate(merge(*walks), 1):

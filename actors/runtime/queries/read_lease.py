@@ -76,7 +76,7 @@ class ReadLease:
         return self._now_s()
 
     def holds(self, member: Identity, since_s: float | None = None) -> bool:
-        """Tell whether nobody else owned this member's partitions at `since_s` or later, up to this call.
+        """Return whether nobody else owned this member's partitions at `since_s` or later, up to this call.
 
         `since_s` is of the lease's time, now by default.
         """
@@ -116,10 +116,10 @@ class ReadLease:
                     is_member = await self._confirm(member)
             except Exception as error:
                 raise NotReadyError(
-                    f"the group's coordinator doesn't say who owns what: {text_of(error, repr)}"
+                    f"the group's coordinator doesn't confirm the assignment: {text_of(error, repr)}"
                 ) from error
             if not is_member:
-                raise NotReadyError("the group is changing, or doesn't know this worker any more")
+                raise NotReadyError("the group is changing, or this worker is unknown to it")
             self._member_id, self._asked_s = member.member_id, asked_s
         finally:
             self._renewal = None

@@ -20,11 +20,11 @@ from actors.runtime.task.task import Task
 from stores.ports import PartitionStore
 
 StandbyStores = Callable[[str, int], tuple[Mapping[str, PartitionStore], int] | None]
-"""Gives the stores of a copy by name, and the time in Unix milliseconds up to which it has everything."""
+"""A function to the stores of a copy by name, and the time in Unix milliseconds up to which the copy is complete."""
 
 
 class StandbyReader(StateReader):
-    """What this worker owns, as the owner, and what it keeps copies of."""
+    """Reads of the partitions that this worker owns, and of its copies of others."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class StandbyReader(StateReader):
         self._stores_of = stores_of
 
     def has(self, spec: ActorSpec, partition: int) -> bool:
-        """Tell whether the partition is assigned to this worker, or a copy of it can be read."""
+        """Return whether the partition is assigned to this worker, or a copy of it can be read."""
         return super().has(spec, partition) or self._stores_of(spec.name, partition) is not None
 
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:

@@ -47,7 +47,7 @@ class ReplyCodec(Protocol):
 
 
 class ReplyTypes:
-    """What an actor answers with, by the type of the message: as its handlers' return annotations say."""
+    """The types of an actor's answers by the type of the message, from its handlers' return annotations."""
 
     def __init__(
         self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], ReplyCodec]
@@ -59,7 +59,7 @@ class ReplyTypes:
 
     @classmethod
     def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
-        """Return those of a function or class, None if nothing that it does gives an answer.
+        """Return the types of a function or class, None if it gives no answers.
 
         `resolve` gives a type's codec; it is called when the first message of the type comes.
         """
@@ -96,7 +96,7 @@ class ReplyTypes:
         return None if type_ is None else self._codec(type_)
 
     def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
-        """Return what reads the answer to a message, None if there is no answer to such messages."""
+        """Return the reader of answers to a message, None if there is no answer to such messages."""
         codec = self.codec_for(message)
         return None if codec is None else codec.decode
 
@@ -126,7 +126,7 @@ def _annotation(handler: Callable[..., Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _RequestHeaders:
-    """What a message's headers say of the question that it is."""
+    """The headers of a message that is a question."""
 
     id: bytes
     reply_to: bytes
@@ -134,7 +134,7 @@ class _RequestHeaders:
 
     @classmethod
     def of(cls, record: InputRecord) -> _RequestHeaders | None:
-        """Return it, None for a message that isn't a question, or not one that can be answered."""
+        """Return the headers, None for a message that isn't a question, or not one that can be answered."""
         if not record.headers:
             return None
         headers = dict(record.headers)
@@ -149,7 +149,7 @@ class _RequestHeaders:
 
 
 def _check(record: InputRecord, source: TopicPartition) -> None:
-    """See that a message isn't a question whose answer couldn't carry its id.
+    """Refuse a question whose answer couldn't carry its id.
 
     Raises:
         UndecodableRecordError: it is.
@@ -195,13 +195,13 @@ class Replies:
         return handle
 
     def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
-        """Tell who asked, if it was a question, that the handler refused the message."""
+        """Answer, if the message was a question, that the handler refused it."""
         request = _RequestHeaders.of(record)
         if request is not None:
             self._give(state, request, b"r" + _cut(reason))
 
     def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
-        """Tell who asked, if it was a question, that the handler failed."""
+        """Answer, if the message was a question, that the handler failed."""
         request = _RequestHeaders.of(record)
         if request is not None:
             self._give(state, request, _FAILED + _cut(reason))
@@ -241,12 +241,12 @@ class Replies:
 
     @staticmethod
     def forget(ctx: Context) -> None:
-        """See `Context.forget_answer`."""
+        """Forget an answer as `Context.forget_answer` does."""
         ctx._working("forget_answer")
         ctx._is_answer_forgotten = True
 
     def later(self, ctx: Context) -> AnswerLater | None:
-        """See `Context.answer_later`."""
+        """Return a later answer as `Context.answer_later` does."""
         state, request = ctx._working("answer_later"), _RequestHeaders.of(ctx._record)
         if request is None:
             return None
@@ -262,7 +262,7 @@ class Replies:
         return AnswerLater(request.id, request.reply_to, ctx._raw_key, kind, is_kept)
 
     def answer_now(self, ctx: Context, later: AnswerLater, value: Any) -> bool:
-        """See `Context.answer`."""
+        """Answer as `Context.answer` does."""
         state = ctx._working("answer")
         if not isinstance(later, AnswerLater) or later.key != ctx._raw_key:
             raise UsageError(
@@ -296,7 +296,7 @@ class Replies:
         self._store.write_raw(state, request.id, _PENDING + request.reply_to, ttl_ms)
 
     def _again(self, state: TaskState, request: _RequestHeaders, given: bytes) -> None:
-        """See to a question that was asked before: its answer is sent again, or will go to the new address."""
+        """Handle a question that was asked before: its answer is sent again, or will go to the new address."""
         if given.startswith(_PENDING):
             self._keep_open(state, request)
         else:
@@ -347,7 +347,7 @@ class Replies:
 
 
 def _is_dead_letter(record: InputRecord) -> bool:
-    """Tell whether the record was sent to the dead letters once, and is back in the input now."""
+    """Return whether the record was sent to the dead letters once, and is back in the input now."""
     return any(name == ORIGIN_HEADER for name, _ in record.headers)
 
 

@@ -85,13 +85,13 @@ class Asker:
 
     @property
     def asks(self) -> Requests:
-        """What carries the questions; it outlives the task."""
+        """The client for the questions; it outlives the task."""
         return self._asks
 
     async def ask(
         self, ctx: Context, actor: Any, key: Any, message: Any, timeout: timedelta, *, id: str | None = None
     ) -> Any:
-        """See `Context.ask`. With an `id` of its own the question takes no number of the message's."""
+        """Ask as `Context.ask` does. With an `id` of its own the question takes no number of the message's."""
         state = ctx._state
         if hasattr(ctx, "expired_in"):
             raise UsageError(
@@ -194,7 +194,7 @@ class EncodedRequest:
         return cls(raw_key, raw_value, headers, decode, f"{kind} to actor {target.actor}, key {show_bytes(raw_key)}")
 
     def open(self, answer: ActorReply) -> Any:
-        """Return what the other handler returned.
+        """Return the other handler's answer.
 
         Raises:
             AskRejectedError: it raised `Rejected`.
@@ -243,7 +243,7 @@ async def carry(
         await clock.sleep(min(retry_s, max(0.0, until_s - clock.monotonic())))
     why = "" if failure is None else f" ({failure})"
     raise AskTimeoutError(
-        f"{what}: no answer within {timeout.total_seconds():g} s{why}: whether it is handled isn't known"
+        f"{what}: no answer within {timeout.total_seconds():g} s{why}: whether it is handled is unknown"
     ) from failure
 
 
@@ -258,7 +258,7 @@ def _text(raw_key: bytes) -> str:
 
 
 def _chain_in(ctx: Context) -> list[Link]:
-    """Return who waits for the message that is being handled."""
+    """Return the links that wait for the message that is being handled."""
     raw = next((raw for name, raw in ctx.headers if name == CHAIN), None)
     if raw is None:
         return []
@@ -304,7 +304,7 @@ class Waiting:
         """
         if self._count >= self._limit:
             raise BrokerUnavailableError(
-                f"{self._limit} questions of this process wait for their answers: ask less at a time, or look why "
+                f"{self._limit} questions of this process wait for their answers: ask less at a time, or find out why "
                 "nobody answers"
             )
         future: asyncio.Future[ActorReply] = asyncio.get_running_loop().create_future()

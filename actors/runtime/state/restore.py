@@ -90,7 +90,7 @@ class Changelog:
     other_names: tuple[str, ...] = ()
 
     def kept(self, margin_ms: int) -> Retention:
-        """Return how long deletes are kept, where clocks may differ by `margin_ms`."""
+        """Return the retention of deletes, where clocks may differ by `margin_ms`."""
         return Retention(self.topic_id, self.delete_retention_ms, margin_ms)
 
 
@@ -99,8 +99,8 @@ class LastCommit:
     """A partition's last commit.
 
     Attributes:
-        epoch: of its owner, None if that isn't known.
-        changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
+        epoch: of its owner, None if that is unknown.
+        changelog_id: the id of the store's changelog as its owner knew it, "" if that is unknown.
         reached: for each input the offset behind the last record that is committed.
         is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
             owner took over. Brokers delete the offsets of an input with the input.
@@ -157,7 +157,7 @@ class Restorer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a long read is under way, or waits for its turn."""
+        """Return whether a long read is under way, or waits for its turn."""
         return self._reading > 0
 
     async def restore(
@@ -341,7 +341,7 @@ class Restorer:
             return
         why = why_not_followed(snapshot.position, bounds, self._clock.wall_ms(), changelog.kept(self._margin_ms))
         if why is not None:
-            raise SnapshotError(f"{why}: make it anew")
+            raise SnapshotError(f"{why}: make a new snapshot")
 
     async def _read(
         self,
@@ -466,7 +466,7 @@ def begin_position(start: int, since_ms: int, topic_id: str) -> Position:
 
 
 def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], list[bytes]]:
-    """Give what the store keeps of records, in the log's order, and the highest write metadata of each input.
+    """Return the store's writes of records, in the log's order, and the highest write metadata of each input.
 
     Records of another program get empty write metadata; records without a key are no state. Write metadata compares as
     bytes: version, epoch, input offset, big-endian and not negative.
@@ -500,7 +500,7 @@ def _metadata(headers: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def metadata_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Give a record's write metadata as the store keeps it: empty write metadata for another program's record."""
+    """Return a record's write metadata as the store keeps it: empty write metadata for another program's record."""
     metadata = _metadata(headers)
     return metadata if len(metadata) == METADATA_BYTES else NO_METADATA
 

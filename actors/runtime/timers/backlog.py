@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class Backlog:
-    """What is left of the input before offset `end`.
+    """The rest of the input before offset `end`.
 
     `position` gives the offset that is fetched next, None if unknown.
     """

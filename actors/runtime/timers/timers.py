@@ -152,7 +152,7 @@ class Timers:
         self._in_hand: set[bytes] = set()
         self._is_merged_later = False
         self.backlog_ms: Callable[[], float] = lambda: math.inf
-        """Gives the lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
+        """The lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
         written = self._merged.get(_STREAM_TIME)
         self._keeps_stream_time = written is not None
         self.stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
@@ -170,7 +170,7 @@ class Timers:
         name: str | None = None,
         stream_time: bool = False,
     ) -> str:
-        """See `Context.schedule`."""
+        """Schedule a timer as `Context.schedule` does."""
         state, spec = _reached(ctx), self._spec
         refuse_keyless(ctx, "schedule")
         index = self._stream if stream_time else self._wall
@@ -194,7 +194,7 @@ class Timers:
         return name
 
     def cancel(self, ctx: Context, name: str) -> bool:
-        """See `Context.cancel`."""
+        """Cancel a timer as `Context.cancel` does."""
         _check_name(name)
         state, address = _reached(ctx), _address(ctx._raw_key, name)
         held = self._held(state, address)
@@ -237,12 +237,12 @@ class Timers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a timer is due that has to wait for input that was there before."""
+        """Return whether a timer is due that has to wait for input that was there before."""
         earliest_ms = self._wall.earliest_ms
         return earliest_ms <= self._now_ms(self._wall) and earliest_ms > self.backlog_ms()
 
     def may_refuse(self, record: InputRecord) -> bool:
-        """Tell whether `check` has to be called for an input record. Hot."""
+        """Return whether `check` has to be called for an input record. Hot."""
         return self._keeps_stream_time and self._timestamps.is_unusual(record.timestamp)
 
     def check(self, source: TopicPartition, record: InputRecord) -> None:
@@ -269,7 +269,7 @@ class Timers:
         return self.is_due()
 
     def is_due(self) -> bool:
-        """Whether a timer by stream time may be due."""
+        """Return whether a timer by stream time may be due."""
         return self._stream.earliest_ms <= self.stream_ms
 
     def advance(self, to_ms: int) -> None:
@@ -282,7 +282,7 @@ class Timers:
         return int(min([self.stream_ms, self._stream.earliest_ms, *in_hand]))
 
     def wait_s(self) -> float:
-        """See `Punctuator.wait_s`."""
+        """Return seconds until a timer is due."""
         if self._stream.earliest_ms <= self.stream_ms:
             return 0.0
         earliest_ms = self._wall.earliest_ms
@@ -292,7 +292,7 @@ class Timers:
         return BACKLOG_LOOK_S if not wait_s and earliest_ms > self.backlog_ms() else wait_s
 
     def take(self) -> Sequence[InternalMessage]:
-        """See `Punctuator.take`: the oldest first, those by the wall clock before those by stream time."""
+        """Return due timers: the oldest first, those by the wall clock before those by stream time."""
         due: list[InternalMessage] = []
         for index in self._by_prefix.values():
             until_ms: float = self._now_ms(index)
@@ -303,7 +303,7 @@ class Timers:
         return due
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`: stream time goes with each commit, once a timer went by it."""
+        """Note timers that were merged later; write stream time once a timer went by it."""
         if self._is_merged_later:
             # A look into what was merged when these were scheduled, but not merged, has forgotten them.
             for key, (_, value) in self._merged.writes.items():
@@ -316,13 +316,13 @@ class Timers:
             self._written_ms = self.stream_ms
 
     def committed(self) -> None:
-        """See `Punctuator.committed`."""
+        """Do nothing: timers are removed as they are handled."""
 
     async def leave(self) -> None:
-        """See `Punctuator.leave`: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
     async def close(self) -> None:
-        """See `Punctuator.close`: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
     def _now_ms(self, index: _Index, ctx: Context | None = None) -> int:
         """Return the time by the clock of `index`, for what is due, or for the message of `ctx`."""

@@ -94,7 +94,7 @@ class AcrossKeys:
 
 @dataclass(slots=True, kw_only=True)
 class Across:
-    """What both stages do.
+    """The parameters of both stages.
 
     Attributes:
         first, second: their window stores.

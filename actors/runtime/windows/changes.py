@@ -9,8 +9,8 @@ All changes of a window in one interval have the same row. When stream time has 
 handed out and removed in one commit, as a window that closes.
 
 A close changes windows as of the stream time at which it was due, and messages may have changed them behind it by then;
-an interval may end later than the present one if intervals were longer before. So a change goes into the window's rows
-of all later intervals too: what is handed out last is what the window store has.
+an interval may end earlier or later than the present one if intervals had another length before. So a change goes into
+the window's rows of all intervals that aren't over: what is handed out last is what the window store has.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ class ChangeStore:
 
     @property
     def layout(self) -> str:
-        """What the rows are made for: any interval, since each row says when its own ends."""
+        """The layout of the rows: any interval, since each row says when its own ends."""
         return "windows that changed"
 
     def note(self, state: TaskState, raw_key: bytes, window: Window, raw: bytes) -> None:
         """Note a window's new value, encoded."""
-        value, until_ms = encode_list([Held(*window, raw, window.end_ms)]), self._until_ms(state)
+        value, now_ms = encode_list([Held(*window, raw, window.end_ms)]), self._now_ms(state)
+        until_ms = self._until_ms(now_ms)
         waiting_row = changes_key(window.start_ms, raw_key)
         waiting = self._waiting(state.overlays[self.rows], waiting_row)
         if until_ms not in waiting:
@@ -93,14 +94,14 @@ class ChangeStore:
             self.rows.write_raw(state, waiting_row, encode_times(waiting))
             state.windows.expect(self, close_key(until_ms, window.start_ms, raw_key))
         for end_ms in waiting:
-            if end_ms >= until_ms:
+            if end_ms > now_ms:
                 self.rows.write_raw(state, close_key(end_ms, window.start_ms, raw_key), value)
 
     def forget(self, state: TaskState, raw_key: bytes, window: Window) -> None:
-        """Forget what was noted, in this interval or for later ones, of a window that isn't there any more."""
-        overlay, until_ms = state.overlays[self.rows], self._until_ms(state)
+        """Forget what was noted of a window that isn't there any more, but for intervals that are over."""
+        overlay, now_ms = state.overlays[self.rows], self._now_ms(state)
         for end_ms in self._waiting(overlay, changes_key(window.start_ms, raw_key)):
-            if end_ms >= until_ms:
+            if end_ms > now_ms:
                 self.take(state, close_key(end_ms, window.start_ms, raw_key))
 
     def take(self, state: TaskState, row: bytes) -> Held | None:
@@ -119,13 +120,16 @@ class ChangeStore:
         raw = overlay.get(waiting_row)
         return [] if raw is None else decode_times(raw)
 
-    def _until_ms(self, state: TaskState) -> int:
-        """Return the end of the present interval. In a close, the one that ends at its stream time is over.
+    def _now_ms(self, state: TaskState) -> int:
+        """Return the time of a change. In a close, the interval that ends at its stream time is over.
 
         A message may be ahead of stream time, which follows several feeds: its change belongs to its own interval.
         """
         time, ctx = state.windows, current_message.get(None)
-        now_ms = time.stream_ms + 1 if time.is_closing or ctx is None else max(time.stream_ms, time.time_of(ctx))
+        return time.stream_ms + 1 if time.is_closing or ctx is None else max(time.stream_ms, time.time_of(ctx))
+
+    def _until_ms(self, now_ms: int) -> int:
+        """Return the end of the interval that a time lies in."""
         return (now_ms // self.every_ms + 1) * self.every_ms
 
     # --- what closes -----------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ class ChangeStore:
         return time_of(row)
 
     def expired_until(self, _: int) -> bytes:
-        """Return no row: each is removed when it is handed out."""
+        """Return b"": each row is removed when it is handed out."""
         return b""
 
     def expired_ms(self, _: bytes) -> int:

@@ -25,16 +25,16 @@ from stores._core.windows import PROGRESS_KEY, Progress, decode_progress, encode
 TimedStore = WindowStore[Any, Any] | JoinStore | ChangeStore
 """A store whose rows belong to stream time."""
 Found = list[tuple[Any, bytes]]
-"""What closes: a window or a side, and the encoded value."""
+"""Closing entries: a window or a side, and the encoded value."""
 
 
 def is_by_clock(stores: Iterable[TimedStore]) -> bool:
-    """Tell whether the windows of an actor go by the clock in place of stream time: all of them do, or none."""
+    """Return whether the windows of an actor go by the clock in place of stream time: all of them do, or none."""
     return any(isinstance(store, WindowStore) and goes_by_clock(store.windows) for store in stores)
 
 
 class Closes(Protocol):
-    """What closes in one store.
+    """The closes of one store.
 
     Attributes:
         prefix: what the rows that close begin with.
@@ -64,7 +64,7 @@ class Closes(Protocol):
 
 
 def closes_of(store: TimedStore) -> Closes:
-    """Return how what closes lies in a store."""
+    """Return the closes of a store."""
     if isinstance(store, OneStore):
         return _Ended(store)
     if isinstance(store, JoinStore):
@@ -75,7 +75,7 @@ def closes_of(store: TimedStore) -> Closes:
 
 
 def read_progress(store: TimedStore, state: TaskState) -> Progress:
-    """Return how far a store has come."""
+    """Return the progress of a store."""
     raw = state.overlays[store.rows].get(PROGRESS_KEY)
     return Progress() if raw is None else decode_progress(raw)
 

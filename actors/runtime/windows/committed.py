@@ -40,12 +40,12 @@ class CommittedTime:
     latest_ms: int
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
-        """Return up to which start (sessions: end) windows are past their retention."""
+        """Return the start (sessions: end) up to which windows are past their retention."""
         return self.stream_ms - store.kept_ms
 
 
 def committed_time(get: Callable[[bytes], bytes | None]) -> CommittedTime:
-    """Return the time of a window store; `get` gives the committed value of a row, None where it isn't there."""
+    """Return the time of a window store; `get` gives the committed value of a row, None where it is missing."""
     raw = get(PROGRESS_KEY)
     progress = Progress() if raw is None else decode_progress(raw)
     return CommittedTime(progress.stream_ms, max(progress.stream_ms, progress.latest_ms))
@@ -64,7 +64,7 @@ def read_windows(
 
     Args:
         store: the store.
-        get: gives the committed value of a row without its metadata, None where it isn't there.
+        get: gives the committed value of a row without its metadata, None where it is missing.
         raw_key: the encoded key.
         from_ms: Unix milliseconds.
         to_ms: likewise.

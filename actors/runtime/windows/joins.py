@@ -107,14 +107,14 @@ class JoinStore:
 
     @property
     def layout(self) -> str:
-        """What the rows are made for: rows of another join can't be read by it."""
+        """The layout of the rows: rows of another join can't be read by it."""
         after, before = (timedelta(milliseconds=span_ms) for span_ms in self.spans_ms)
         return f"a join, {self.how}, within {after if before == after else f'{before} before and {after} after'}"
 
     # --- messages --------------------------------------------------------------------------------------------------
 
     def is_closed(self, side: int, at_ms: int, time: WindowTime) -> bool:
-        """Tell whether the window of a record is closed."""
+        """Return whether the window of a record is closed."""
         return at_ms + self.spans_ms[side] <= time.closed_ms(self)
 
     def matches(self, ctx: Context, side: int) -> list[Match] | None:
@@ -190,7 +190,7 @@ class JoinStore:
     # --- what closes -----------------------------------------------------------------------------------------------
 
     def is_late(self, *_: Any) -> bool:
-        """Tell whether `ctx.late` holds: late records of a join never come to its function."""
+        """Return whether `ctx.late` holds: late records of a join never come to its function."""
         return False
 
     def closing_ms(self, row: bytes) -> int:
@@ -211,14 +211,14 @@ class JoinStore:
         return segment_of(row) * self._segment_ms - 1 if row else -1
 
     def kept_at(self, overlay: Overlay, row: bytes) -> Kept | None:
-        """Return the record that a row says had no match; None if it isn't there any more."""
+        """Return the record that a row says had no match; None if it is missing."""
         one = unmatched_parts(row)
         raw = overlay.get(chunk_key(self.time_of(row) // self._segment_ms, one.side, one.chunk, one.raw_key))
         records = [] if raw is None else decode_chunk(raw).records
         return records[one.place] if one.place < len(records) else None
 
     def result(self, raw: bytes) -> bytes:
-        """Return what `on_close_function` gets of a record: its value as it came."""
+        """Return the record's value for `on_close_function`, as it came."""
         return raw
 
     # --- for people ------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class OneStore(JoinStore):
 
     @property
     def layout(self) -> str:
-        """See `JoinStore.layout`."""
+        """The layout of the rows."""
         return f"a join of one with many, {self.how}, retention {timedelta(milliseconds=self.waits_ms)}"
 
     # --- messages --------------------------------------------------------------------------------------------------
@@ -405,13 +405,13 @@ class OneStore(JoinStore):
         return unmatched_parts(row).end_ms
 
     def expired_until(self, to_ms: int) -> bytes:
-        """Return no row: each is removed by itself."""
+        """Return b"": each row is removed by itself."""
         return b""
 
     # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
-        """See `JoinStore.shown_key`; of what has an end, the time is that."""
+        """Return a row's key for people; of a row with an end, the time is that."""
         return ("one", self.decode_key(row[1:])) if row[:1] == ONES else super().shown_key(row)
 
     def shown_value(self, raw: bytes) -> Any:
@@ -421,7 +421,7 @@ class OneStore(JoinStore):
         return super().shown_value(raw)
 
     def shown_row(self, decode: Sequence[Callable[[bytes], Any]], row: bytes, raw: bytes) -> Any:
-        """See `JoinStore.shown_row`."""
+        """Return a row's value for people."""
         if raw[:1] == ONES:
             return [(one.at_ms, one.until_ms, decode[LEFT](one.value)) for one in decode_ones(raw)]
         if raw[:1] == CONTENT:

@@ -20,7 +20,7 @@ REMOVALS = 32
 
 @dataclass(slots=True)
 class Removal:
-    """What was removed from the disk of one partition of a store.
+    """The removals from the disk of one partition of a store.
 
     Attributes:
         store: the window store, or the join.

@@ -44,11 +44,11 @@ V = TypeVar("V")
 OnClose = Callable[[Context, Window, Any], Awaitable[Any] | Any]
 Changed = list[tuple[Window, V]]
 Change = Callable[[bytes | None], Any]
-"""Gives the new value for an encoded one; None: there is none."""
+"""A function from an encoded value, None if there is none, to the new one."""
 Get = Callable[[bytes], bytes | None]
-"""Gives the value of a row, None where it isn't there."""
+"""A function from a row to its value, None if the row is missing."""
 Items = Callable[..., Iterator[tuple[bytes, bytes]]]
-"""Gives (row, value) from a row up to another one, as `Overlay.items`."""
+"""A function to the (row, value) from a row up to another one, as `Overlay.items`."""
 
 SEGMENTS = 32
 """Into how many segments of time the sessions of a retention are divided at most."""
@@ -323,7 +323,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
                     yield key_of(row), one.window, one.value
 
     def is_late(self, raw_key: bytes, at_ms: int, overlay: Overlay, state: TaskState) -> bool:
-        """Tell whether a record of a key at that time would change no window."""
+        """Return whether a record of a key at that time would change no window."""
         time, kind = state.windows, self.windows
         if at_ms > time.closed_ms(self):
             return False
@@ -337,7 +337,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     @property
     def layout(self) -> str:
-        """What windows the rows are made for, and how they lie there: rows of other ones can't be read by it."""
+        """The windows that the rows are made for, and the rows' layout: rows of other windows can't be read by it."""
         return f"{self.windows}{self.fed_by}" if self._aligned else f"{self.windows}, {self.segment_ms} ms a list"
 
     def end_ms(self, row: bytes) -> int:
@@ -364,7 +364,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return time_of(row) * (1 if self._aligned is not None else self.segment_ms) - 1
 
     def result(self, raw: bytes) -> Any:
-        """Return what users see of a window's encoded value."""
+        """Return the users' value of a window's encoded value."""
         value = self.decode_value(raw)
         return value if self.aggregate is None else self.aggregate.result(value)
 
@@ -415,7 +415,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return found
 
     def _result(self, value: Any, encoded: bytes) -> Any:
-        """Return what users see of a value that was just encoded."""
+        """Return the users' value of a value that was just encoded."""
         # What is read back is equal, save for types that MessagePack doesn't tell apart.
         value = value if type(value) in _EXACT else self.decode_value(encoded)
         return value if self.aggregate is None else self.aggregate.result(value)

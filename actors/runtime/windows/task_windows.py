@@ -67,7 +67,7 @@ _GROWS_BYTES = 64
 
 @dataclass(slots=True)
 class _Closing:
-    """What closes in one store.
+    """The closes of one store.
 
     Attributes:
         store: the store.
@@ -111,7 +111,7 @@ class _Closing:
         return self.by_former_grace(self.store.closing_ms(row))
 
     def by_former_grace(self, closing_ms: int) -> int:
-        """Return when a window is closed that the declared grace closes then."""
+        """Return the close by the former grace of a window that the declared grace closes at `closing_ms`."""
         grace_ms = self.store.grace_ms
         if self.closed_end_ms < 0 or closing_ms > self.closed_end_ms + self.closes.idle_ms + grace_ms:
             return closing_ms
@@ -204,7 +204,7 @@ class TaskWindows:
     # --- what stores ask -------------------------------------------------------------------------------------------
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
-        """Tell whether a window still takes records."""
+        """Return whether a window still takes records."""
         closing, closing_ms = self._closings[store], store.windows.closes_ms(window, store.grace_ms)
         if closing.by_former_grace(closing_ms) <= self.stream_ms:
             return False
@@ -246,7 +246,7 @@ class TaskWindows:
         return at_ms if 0 <= at_ms <= self.latest_ms else max(0, min(at_ms, self.latest_ms))
 
     def is_late(self, ctx: Context) -> bool:
-        """Tell whether a message is too late for all windows; those of timers and effects never are."""
+        """Return whether a message is too late for all windows; those of timers and effects never are."""
         record = ctx._record
         if self._by_clock:
             return False
@@ -273,7 +273,7 @@ class TaskWindows:
             self._state.tools.was_late(store.name, ctx, self.stream_ms, is_warned=is_warned)
 
     def _is_late_by_clock(self, store: TimedStore) -> bool:
-        """Tell whether the window of the message that is handled would be open if time were that of the records."""
+        """Return whether the window of the message that is handled would be open if time were that of the records."""
         ctx = current_message.get(None) if self._follows_clock else None
         if ctx is None:
             return False
@@ -365,7 +365,7 @@ class TaskWindows:
     # --- what closes -----------------------------------------------------------------------------------------------
 
     def wait_s(self) -> float:
-        """See `Punctuator.wait_s`."""
+        """Return seconds until a close is due."""
         stream_ms = self.stream_ms
         for closing in self._closings.values():
             if closing.next_ms <= stream_ms:
@@ -376,7 +376,7 @@ class TaskWindows:
         return max(0.0, (next_ms - self._timestamps.clock.wall_ms()) / 1000)
 
     def take(self) -> Sequence[InternalMessage]:
-        """See `Punctuator.take`: the windows that end first go first."""
+        """Return due closes; the windows that end first go first."""
         if self._by_clock:
             self._tick()
         due: list[tuple[_Order, InternalMessage]] = []
@@ -389,7 +389,7 @@ class TaskWindows:
         return [message for _, message in due]
 
     def before_commit(self) -> None:
-        """See `Punctuator.before_commit`: stream time goes with each commit in which it moved, and so does expiry."""
+        """Write stream time and expiry if they moved since the last commit."""
         reached_ms = self._reached_ms()
         has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
         has_moved = has_moved or (self._follows_feeds and self.latest_ms > self._written_latest_ms)
@@ -414,16 +414,16 @@ class TaskWindows:
         self._written_ms, self._written_latest_ms = reached_ms, self.latest_ms
 
     def committed(self) -> None:
-        """See `Punctuator.committed`: what is past its retention by then is removed from the disk."""
+        """Remove what is past its retention from the disk."""
         self._note_time()
         for closing in self._closings.values():
             closing.removal.remove(closing.expired)
 
     async def leave(self) -> None:
-        """See `Punctuator.leave`: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
     async def close(self) -> None:
-        """See `Punctuator.close`: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
     def _begin(self, closing: _Closing) -> Progress:
         """Compare what the rows are made for with what the program declares; return how far they have come.
@@ -483,7 +483,7 @@ class TaskWindows:
         return self.stream_ms if is_handled else self._earlier_ms
 
     def _handled_ms(self) -> int:
-        """Return up to which stream time all closes were handled: each may read, and add to, what was kept by then."""
+        """Return the stream time up to which all closes were handled: each may read and add to rows of then."""
         handled_ms = self.stream_ms
         for closing in self._closings.values():
             if not closing.waiting and closing.next_ms <= self.stream_ms:
@@ -563,7 +563,7 @@ class TaskWindows:
         return bool(what)
 
     def _comes_before(self, other: _Closing, place: _Order) -> bool:
-        """Tell whether a close of another store comes first. What a function added that raised isn't there any more."""
+        """Return whether a close of another store comes first; not a close that a function added and then raised."""
         if other.next_close < place:
             self._look_for_next(other)
         return other.next_close < place

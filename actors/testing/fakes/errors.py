@@ -1,4 +1,4 @@
-"""What the simulated broker answers instead of a result, and what its clients make of no answer."""
+"""Error answers of the simulated broker, and its clients' errors for a missing answer."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class StoredRecord:
 
     @property
     def is_committed(self) -> bool:
-        """Whether a reader of committed records is given it, once the last stable offset is behind it."""
+        """True if a reader of committed records gets it, once the last stable offset is behind it."""
         return not self.is_marker and (self.transaction is None or self.transaction.decision is Decision.COMMIT)
 
 

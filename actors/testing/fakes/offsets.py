@@ -31,7 +31,7 @@ class GroupOffsets:
         """Refuse a member that isn't one, or is of another generation: this one always is."""
 
     def knows(self, member_id: str) -> bool:
-        """Tell whether this is a member, in whatever generation."""
+        """Return whether this is a member, in whatever generation."""
         return True
 
     def transactional_ids(self) -> set[str | None]:

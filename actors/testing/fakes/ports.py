@@ -117,12 +117,12 @@ class FakeWriter:
         self._epoch: int | None = None
 
     async def fence(self) -> None:
-        """See `actors.ports.Writer.fence`."""
+        """End open work of this id, and fence its other writers."""
         self._epoch = None
         self._epoch = await self._init(self._id, self._transaction_timeout_s)
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """See `actors.ports.TaskLog.end_transaction_of`."""
+        """End the transaction that another id left open."""
         await self._init(transactional_id, 30.0)
 
     async def _init(self, transactional_id: str, timeout_s: float) -> int:
@@ -134,7 +134,7 @@ class FakeWriter:
         return epoch
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        """See `actors.ports.Writer.write`."""
+        """Make all batches durable as a whole."""
         epoch, self._epoch = self._epoch, None
         if epoch is None:
             raise OutcomeUnknownError(f"{self._id} has a transaction of unknown outcome")
@@ -148,7 +148,7 @@ class FakeWriter:
             raise kind(f"commit of {self._id}: {_said(error)}") from error
 
     async def close(self) -> None:
-        """See `actors.ports.Writer.close`."""
+        """Disconnect. May be called twice."""
         self._epoch = None
 
     async def _write(self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
@@ -257,7 +257,7 @@ class FakeGroupView:
         self._network = network
 
     async def is_member(self, identity: Identity) -> bool:
-        """See `actors.ports.GroupView.is_member`."""
+        """Return whether the group has this member in this generation."""
 
         async def ask() -> bool:
             try:
@@ -271,14 +271,14 @@ class FakeGroupView:
         return bool(await _answered(f"is {identity.member_id} in the group", ask))
 
     async def committed(self, source: TopicPartition) -> Committed | None:
-        """See `actors.ports.GroupView.committed`."""
+        """Return the group's committed offset, None if there is none."""
         found: Committed | None = await _answered(
             f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", self._group.committed, source)
         )
         return found
 
     async def stable_offset(self, source: TopicPartition) -> Committed | None:
-        """See `actors.ports.GroupView.stable_offset`."""
+        """Return the group's committed offset unless an open transaction may change it, None if there is none."""
         ask = self._cluster.stable_offset
         try:
             found: Committed | None = await _answered(
@@ -291,14 +291,14 @@ class FakeGroupView:
         return found
 
     async def knows(self, member_id: str) -> bool:
-        """See `actors.ports.GroupView.knows`."""
+        """Return whether the group has this member, in whatever generation."""
         ask = self._group.knows
         return bool(
             await _answered(f"is {member_id} in the group", lambda: self._network.ask("Knows?", ask, member_id))
         )
 
     async def left_open(self, own_id: str) -> set[str]:
-        """See `actors.ports.GroupView.left_open`."""
+        """Return ids with an open transaction whose workers left the group."""
 
         def look() -> set[str]:
             opened = {one.transactional_id for one in self._cluster.transactions.open_transactions()}
@@ -307,7 +307,7 @@ class FakeGroupView:
         return set(await _answered("open transactions", lambda: self._network.ask("ListTransactions", look)))
 
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
-        """See `actors.ports.GroupView.topic_ids`."""
+        """Return the identities of the topics that exist."""
         wanted = set(names)
 
         def find() -> dict[str, TopicIdentity]:
@@ -319,7 +319,7 @@ class FakeGroupView:
     async def look(
         self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
     ) -> LookAnswer:
-        """See `actors.ports.GroupView.look`."""
+        """Ask for committed offsets, then for high watermarks and topics."""
 
         def committed() -> dict[TopicPartition, Committed]:
             found = {source: self._group.committed(source) for source in commits}
@@ -337,7 +337,7 @@ class FakeGroupView:
             raise BrokerUnavailableError(f"a look at the inputs: {_said(error)}") from error
 
     async def require_agreement(self, names: Iterable[str]) -> None:
-        """See `actors.ports.GroupView.require_agreement`: the cluster has one answer."""
+        """Do nothing: the cluster has one answer."""
 
 
 async def _answered(what: str, ask: Any) -> Any:
@@ -357,7 +357,7 @@ class FakeLogs:
         self._chunk_records = chunk_records
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
-        """See `actors.ports.Logs.bounds`."""
+        """Return the partition's start and high watermark."""
         what = f"offsets of {partition}"
         start = await _answered(what, lambda: self._network.ask("ListOffsets", self._cluster.start_of, partition))
         end = await _answered(what, lambda: self._network.ask("ListOffsets", self._cluster.end_of, partition))
@@ -366,7 +366,7 @@ class FakeLogs:
     async def read(
         self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
     ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
-        """See `actors.ports.Logs.read`.
+        """Yield chunks of committed records with the next offset to read, until it reaches `end`.
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
@@ -386,7 +386,7 @@ class FakeLogs:
             await asyncio.sleep(POLL_S)
 
     async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
-        """See `actors.ports.Logs.open_records`."""
+        """Return the records from the oldest open transaction on, None if none is open."""
         ask = self._cluster.open_records
         found: Sequence[LogRecord] | None
         found = await _answered(f"open transactions of {partition}", lambda: self._network.ask("Read", ask, partition))
@@ -415,19 +415,19 @@ class FakeOwners:
         self._pauses, self._end = Pauses(), 0
 
     def pause_of(self, actor: str, partition: int) -> Pause | None:
-        """See `actors.ports.Owners.pause_of`."""
+        """Return a task's pause, None if there is none."""
         return self._pauses.of(actor, partition)
 
     def released(self, actor: str) -> Sequence[Release]:
-        """See `actors.ports.Owners.released`."""
+        """Return the feeds that an actor's event time goes on without."""
         return self._pauses.released(actor)
 
     async def refresh(self) -> None:
-        """See `actors.ports.Owners.refresh`."""
+        """Read the committed records up to the current end."""
         await self.latest("", 0)
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """See `actors.ports.Owners.latest`."""
+        """Return the newest committed record of a task."""
         source = TopicPartition(self.topic, 0)
         bounds = await self._logs.bounds(source)
         found, pauses = None, Pauses()
@@ -444,7 +444,7 @@ class FakeOwners:
         return found
 
     async def open_claims(self) -> Sequence[OwnerRecord] | None:
-        """See `actors.ports.Owners.open_claims`."""
+        """Return the claims in open transactions, None if none is open."""
         records = await self._logs.open_records(TopicPartition(self.topic, 0))
         if records is None:
             return None

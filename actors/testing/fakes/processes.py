@@ -116,13 +116,13 @@ class ProcessLoop(VirtualTime):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        """See `asyncio.AbstractEventLoop.call_soon`."""
+        """Schedule a callback that belongs to the current process."""
         handle = _Owned(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> Any:
-        """See `asyncio.AbstractEventLoop.create_task`."""
+        """Make a task that belongs to the current process."""
         if self.is_closed():
             coro.close()
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)

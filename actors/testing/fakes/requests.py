@@ -38,7 +38,7 @@ class FakeRequests:
         self._sending = asyncio.Lock()
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """See `actors.ports.Requests.ask`."""
+        """Send a question and wait for its answer."""
         async with asyncio.timeout(timeout_s):
             with self._waiting.question(question) as answer:
                 try:
@@ -69,7 +69,7 @@ class FakeRequests:
             try:
                 await self._produce(target, [(question.key, question.value, headers)])
             except BaseException as error:
-                # Whether it arrived isn't known, so its number can't be used: a new producer begins at 0.
+                # Whether it arrived is unknown, so its number can't be used: a new producer begins at 0.
                 self._producer, self._sequences = None, {}
                 if isinstance(error, RecordRefusedError):
                     raise RecordTooLargeError(f"question {question.id}: {text_of(error)}") from error

@@ -94,7 +94,7 @@ class TransactionCoordinator:
             transaction.appended[group, source] = self._appended()
 
     def is_pending(self, group: str, source: TopicPartition) -> bool:
-        """Tell whether a transaction that isn't at its end may change the group's offset."""
+        """Return whether an open transaction may change the group's offset."""
         transactions = (producer.transaction for producer in self._producers.values())
         return any(
             transaction.has_pending_offsets and (group, source) in transaction.offsets

@@ -21,7 +21,7 @@ class FakeTopicLogs(FakeLogs):
     """`actors.ports.TopicLogs`; what is compacted and how long deletes are kept, the simulated topic says."""
 
     async def facts(self, topic: str) -> TopicFacts | None:
-        """See `actors.ports.TopicLogs.facts`."""
+        """Return a topic's facts, None for a missing topic."""
         try:
             found = await self._network.ask("Metadata", self._cluster.find_topic, topic)
         except (NoAnswerError, RefusedError) as error:
@@ -41,11 +41,11 @@ class FakeTopicLogs(FakeLogs):
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
     ) -> FakeFollowing:
-        """See `actors.ports.TopicLogs.follow`."""
+        """Begin to read at these offsets, without an end."""
         return FakeFollowing(self._cluster, self._network, positions, self._chunk_records, topic_ids or {})
 
     async def close(self) -> None:
-        """See `actors.ports.TopicLogs.close`."""
+        """Do nothing: there is no connection."""
 
 
 class FakeFollowing:
@@ -66,7 +66,7 @@ class FakeFollowing:
         self._ids = {source: topic_ids.get(source.topic, "") for source in positions}
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
-        """See `actors.ports.Following.poll`."""
+        """Return the next chunk of some partitions, nothing after `timeout_s`."""
         positions = dict(self._positions)
         try:
             found: Mapping[TopicPartition, tuple[Sequence[LogRecord], int]] = await self._network.ask(
@@ -89,4 +89,4 @@ class FakeFollowing:
         return self._cluster.poll(positions, self._chunk_records, timeout_s, ids=self._ids)
 
     async def close(self) -> None:
-        """See `actors.ports.Following.close`."""
+        """Do nothing: there is no connection."""

@@ -70,7 +70,7 @@ class Callers:
 
     @property
     def has_login(self) -> bool:
-        """Whether there is a token to log in with."""
+        """True if there is a token to log in with."""
         return len(self._tokens) > 0
 
     def of(self, request: web.Request) -> Caller:
@@ -197,7 +197,7 @@ def check_origin(request: web.Request, caller: Caller) -> None:
 
 
 def is_link(request: web.Request) -> bool:
-    """Tell whether a browser's user follows a link: the page that has the link can't read what it leads to."""
+    """Return whether a browser's user follows a link: the linking page can't read the answer."""
     headers = request.headers
     is_page = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
     return is_page and request.method in SAFE_METHODS
@@ -238,7 +238,7 @@ _ends_s = lru_cache(maxsize=64)(ssl.cert_time_to_seconds)
 
 @lru_cache(maxsize=64)
 def names_this_machine(host: str) -> bool:
-    """Tell whether a Host header names this machine, independent of any name server."""
+    """Return whether a Host header names this machine, independent of any name server."""
     try:
         name = URL.build(scheme="http", authority=host).host or ""
     except (ValueError, IndexError):
@@ -247,7 +247,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a name or address can be reached from this machine only."""
+    """Return whether a name or address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

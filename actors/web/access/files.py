@@ -48,7 +48,7 @@ class AccessFiles:
         app.secrets.read()
 
     def hops(self) -> Hops:
-        """Return how this worker asks others; `ConfigurationError` if a file can't be used."""
+        """Return the settings of requests to other workers; `ConfigurationError` if a file can't be used."""
         if self._hops is None:
             self._hops = Hops.of(self._app)
         return self._hops
@@ -65,7 +65,7 @@ class AccessFiles:
             self._read_again()
         except ConfigurationError as error:
             logger.error(
-                "%s changed on disk and can't be used, so what was read before stays in use: write it anew. %s",
+                "%s changed on disk and can't be used, so its former content stays in use: write it again. %s",
                 names,
                 error,
             )

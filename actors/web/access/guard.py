@@ -278,7 +278,7 @@ def address_of(request: web.Request) -> str:
 
 GUARD: web.AppKey[Guard] = web.AppKey("actors_guard", Guard)
 PARTS: web.AppKey[dict[str, web.Application]] = web.AppKey("actors_parts", dict)
-"""What is mounted with `protect`, by its prefix."""
+"""Applications that are mounted with `protect`, by prefix."""
 
 
 def guard_of(app: Any, web_app: web.Application) -> Guard:
@@ -365,5 +365,5 @@ def _page(match: web.UrlMappingMatchInfo) -> str | None:
 
 
 def _is_preflight(handler: Any) -> bool:
-    """Tell whether a browser only asks for `web_cors_options`, which it does without a token."""
+    """Return whether a browser only asks for `web_cors_options`, which it does without a token."""
     return getattr(handler, "__module__", "") == "aiohttp_cors.preflight_handler"

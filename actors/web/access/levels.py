@@ -1,4 +1,4 @@
-"""What a request needs, and what its sender may."""
+"""Access levels: of requests, and of their callers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request, as far as is known.
+    """The sender of a request.
 
     Attributes:
         name: for logs and pages: which token, whose certificate, which address; never a secret.

@@ -31,11 +31,11 @@ MAX_ANSWER_BYTES = 4 * 1024 * 1024
 MAX_HELD_BYTES = 160 * 1024 * 1024
 """Limit of what all requests hold."""
 SPARE_BYTES = 32 * 1024 * 1024
-"""What of it readers leave to other workers and administrators."""
+"""The part of it that is reserved for other workers and administrators."""
 MAX_CLIENT_BYTES = (MAX_HELD_BYTES - SPARE_BYTES) // 2
 """The share of a reader that is alone, and therefore the limit of a single request."""
 REQUEST_BYTES = 256 * 1024
-"""What each request counts as at least: 512 of readers are under way at most, 256 of one that is alone."""
+"""The least that a request counts as: at most 512 of all readers run at once, 256 of a single reader."""
 JSON_GROWTH = 32
 """How many times its length decoded JSON takes in memory at most: `[[],[],…]`."""
 HANDLER_ARGS: Mapping[str, Any] = {
@@ -50,7 +50,7 @@ before the connection closes."""
 
 
 class Room:
-    """What all requests hold together: one limit for all, and a fair share for each client.
+    """The memory of all requests: one limit for all, and a fair share for each client.
 
     A request holds `REQUEST_BYTES` until its client has read the answer, and what it reads, makes and receives beyond
     that. A client may hold as much as it leaves to others: one alone gets half of all, and two get a third each.
@@ -102,7 +102,7 @@ class Room:
 
 
 class Reservation:
-    """What one request holds beyond `REQUEST_BYTES`."""
+    """The memory that one request holds beyond `REQUEST_BYTES`."""
 
     def __init__(self, room: Room, client: str, most_bytes: int) -> None:
         self._room = room
@@ -136,7 +136,7 @@ class UnreadableRequests(logging.Filter):
     """Replaces aiohttp's tracebacks of requests that it can't parse by one line without the request's text."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record of aiohttp's is written as it is."""
+        """Return whether a record of aiohttp's is written as it is."""
         error = record.exc_info[1] if record.exc_info else None
         # aiohttp quotes an Expect header that isn't text, before any middleware, and fails to send that answer.
         is_expect = isinstance(error, UnicodeEncodeError) and error.object.startswith("Unknown Expect: ")

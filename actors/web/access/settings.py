@@ -14,7 +14,7 @@ from actors.web.access.tls import has_client_certificates, has_https, serve_tls
 
 
 def is_local(conf: Any) -> bool:
-    """Tell whether the web server can be reached from this machine only."""
+    """Return whether the web server can be reached from this machine only."""
     return conf.web_transport.scheme == "unix" or is_loopback(str(conf.web_bind))
 
 
@@ -49,7 +49,7 @@ def check_access(app: Any) -> None:
 
 
 def is_guarded(app: Any) -> bool:
-    """Tell whether there is a token or a certificate to ask for."""
+    """Return whether requests need a token or a certificate."""
     return bool(app.secrets.tokens) or has_client_certificates(app.conf, app.actor_options)
 
 

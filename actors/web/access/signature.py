@@ -1,4 +1,4 @@
-"""What a worker shows another one: a signature for one request to one worker, for a minute.
+"""Signatures of requests between workers: each is for one request to one worker, for a minute.
 
     Authorization: Actors-Mac TIME.BODY.SIGNATURE
 

@@ -84,7 +84,7 @@ class Hops:
 
     @classmethod
     def of(cls, app: Any) -> Hops:
-        """Return what follows from an app's settings; `ConfigurationError` if a file can't be used."""
+        """Read an app's settings; `ConfigurationError` if a file can't be used."""
         options = app.actor_options
         return cls(
             keys=lambda: worker_keys(app, PURPOSE),
@@ -96,12 +96,12 @@ class Hops:
 
 
 def has_https(app: Any) -> bool:
-    """Tell whether this app's web servers have certificates."""
+    """Return whether this app's web servers have certificates."""
     return bool(app.conf.web_ssl_context or app.actor_options.web_certificate)
 
 
 def has_client_certificates(conf: Any, options: ActorOptions) -> bool:
-    """Tell whether the web server asks its clients for certificates."""
+    """Return whether the web server asks its clients for certificates."""
     given = conf.web_ssl_context
     return options.web_client_ca is not None or (given is not None and given.verify_mode != ssl.CERT_NONE)
 
@@ -145,7 +145,7 @@ def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
 
 
 def client_context(options: ActorOptions) -> ssl.SSLContext | None:
-    """Return what a worker asks other workers with, None where no setting says anything about it."""
+    """Return the TLS context for requests to other workers, None if no setting asks for one."""
     authority = options.web_ca or options.web_client_ca
     if authority is None and options.web_certificate is None:
         return None

@@ -53,7 +53,7 @@ class Actions:
 
     @property
     def recent(self) -> list[Action]:
-        """Those under way, and those that ended within a quarter of an hour; the newest first."""
+        """Actions that run, and that ended within a quarter of an hour; the newest first."""
         since_ms = _now_ms() - KEEP_MS
         return [action for action in self._kept if action.ended_ms is None or action.ended_ms > since_ms]
 

@@ -1,4 +1,4 @@
-"""What all workers of the group say about themselves: each is asked at its address.
+"""Reports of all workers of the group, each asked for at the worker's address.
 
 Addresses are in the leader registry, and of workers that never owned anything in what members told the group. A worker
 is known until `FORGET_MS` after its last answer, one that never owned anything from its first answer on. Workers are
@@ -56,7 +56,7 @@ Owners = Mapping[TaskKey, OwnerRecord]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a worker says about itself."""
+    """A worker's report about itself."""
 
     status: WorkerStatus
     waiting: Waiting
@@ -64,7 +64,7 @@ class Report(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a task is: None where it isn't known yet, or there was no commit in the last 10 s."""
+    """Speed of a task: None while unknown, or without a commit in the last 10 s."""
 
     records_per_s: float | None = None
     commit_ms: float | None = None
@@ -104,7 +104,7 @@ class Seen:
 
     @property
     def waiting(self) -> Waiting | None:
-        """What waits there as of its last answer; None while it doesn't answer."""
+        """The entries that wait there as of its last answer; None while it doesn't answer."""
         return None if self.report is None or self.silent_since_ms is not None else self.report.waiting
 
     @property
@@ -291,7 +291,7 @@ async def _owners(service: QueryService) -> tuple[Owners, str]:
 
 
 class Room:
-    """What the reports of a look at the group may take."""
+    """Memory that the reports of a look at the group may take."""
 
     def __init__(self) -> None:
         self._left = MAX_REPORTS_BYTES

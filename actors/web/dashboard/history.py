@@ -123,7 +123,7 @@ class History:
         self._at_ms, self._step = now_ms, step
 
     def series(self, actor: str | None = None, partition: int | None = None) -> Series:
-        """Return what is known of a place."""
+        """Return the history of a place."""
         first, ring = self._step - STEPS + 1, self._rings.get((actor, partition))
         samples = [_NOTHING if ring is None else ring.get(step) for step in range(first, self._step + 1)]
         records, lag, commit_s, commits, errors = map(_known, zip(*samples, strict=True))

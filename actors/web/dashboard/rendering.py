@@ -66,7 +66,7 @@ class Pages:
 
     @cached_property
     def version(self) -> str:
-        """What changes when the files do, so that browsers may keep them."""
+        """A hash of the files, so that browsers may cache them."""
         return hashlib.sha256(b"".join(self._files.values())).hexdigest()[:12]
 
 

@@ -106,7 +106,7 @@ class CopyCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow(Sums):
-    """A partition of an actor. What isn't known is None."""
+    """A partition of an actor. Unknown values are None."""
 
     actor: str
     partition: int
@@ -121,7 +121,7 @@ class PartitionRow(Sums):
 
     @property
     def is_paused(self) -> bool:
-        """Whether an operator has paused it."""
+        """True while an operator's pause holds it."""
         return self.task is not None and self.task.paused_at_ms is not None
 
 
@@ -485,7 +485,7 @@ def _sums(rows: Sequence[Sums]) -> dict[str, Any]:
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:
-    """Return the sum of those that are known, None if none is."""
+    """Return the sum of the values that aren't None, None if all are."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

@@ -1,4 +1,4 @@
-"""What waits at this worker: parked messages, effects, timers, locks, from the committed stores of its own partitions.
+"""Entries that wait at this worker: parked messages, effects, timers and locks of its own partitions, as committed.
 
 Only so much is looked at, and in slices, so that the worker's event loop is never held for long: a count that stops
 at a limit says so.
@@ -43,7 +43,7 @@ _DUE_BYTES = slice(1, 9)
 
 
 class ParkedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What is parked of a key: the first, and how many there are.
+    """Parked entries of a key: the first, and how many there are.
 
     Attributes:
         key: as it was sent.
@@ -64,7 +64,7 @@ class ParkedLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits in one partition.
+    """Waiting entries of one partition.
 
     Attributes:
         parked: lines of parked messages and effects, up to `MOST_LINES` of each.
@@ -86,7 +86,7 @@ class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits at a worker: the first lines and locks, and the counts of all.
+    """Waiting entries of a worker: the first lines and locks, and the counts of all.
 
     Attributes:
         locks_held: None where this worker has no partition of the app's lock service.
@@ -140,7 +140,7 @@ class Looker:
         self._lock = asyncio.Lock()
 
     async def look(self) -> Waiting:
-        """Return what waits; partitions whose stores can't be read at the moment are left out."""
+        """Return the waiting entries; partitions whose stores can't be read at the moment are left out."""
         async with self._lock:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
@@ -237,7 +237,7 @@ def _shown(task: Task, what: What, key: bytes, head: Entry, waiting: int) -> Par
 async def _timers(
     looked: _Look, spec: ActorSpec, store_of: Callable[[str], PartitionStore]
 ) -> tuple[int, int | None, bool]:
-    """Return how many timers are set, when the first is due, and whether some go by the input's time."""
+    """Return the number of timers, when the first is due, and whether some go by the input's time."""
     if spec.timers is None:
         return 0, None, False
     store, count = store_of(spec.timers.name), 0

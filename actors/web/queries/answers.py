@@ -1,4 +1,4 @@
-"""What this worker says about its own partitions of a store."""
+"""Answers of this worker about its own partitions of a store."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class CountAnswer(msgspec.Struct, frozen=True):
 
 
 class AskAnswer(msgspec.Struct, frozen=True):
-    """What an actor's query returned."""
+    """The result of an actor's query."""
 
     actor: str
     query: str
@@ -365,7 +365,7 @@ def as_values(
 
 
 def item_bytes(item: Item) -> int:
-    """Return about how long a row is as JSON."""
+    """Estimate the length of a row as JSON."""
     return _size(item.key) + _size(item.value)
 
 

@@ -1,4 +1,4 @@
-"""What a request says, and what an answer shows: parameters, bodies, and keys and values as JSON, URLs or bytes.
+"""Decoding of requests and encoding of answers: parameters, bodies, keys and values as JSON, URLs or bytes.
 
 Bytes are base64 in JSON. A key in a URL is what the store's serializer writes, as a command's is: `ada`, `42`,
 `{"id":1}`.
@@ -53,7 +53,7 @@ class KeyCoding:
 
     @property
     def kind(self) -> str:
-        """What keys are: `base64` for bytes, `text` for text that is stored as it is, `other`."""
+        """The kind of keys: `base64` for bytes, `text` for text that is stored as it is, `other`."""
         if self._kind is None:
             try:
                 probe = self._decode(b"0")
@@ -255,7 +255,7 @@ class Parameters:
         for name, value in parse_qsl(query, keep_blank_values=True, encoding="latin-1"):
             if name not in allowed:
                 known = ", ".join(sorted(allowed))
-                raise bad_request("bad-parameter", f"parameter {name!r} isn't known here; there are: {known}")
+                raise bad_request("bad-parameter", f"parameter {name!r} is unknown here; known are: {known}")
             if name in self._values:
                 raise bad_request("bad-parameter", f"parameter {name} is there twice")
             self._values[name] = value.encode("latin-1")
@@ -291,7 +291,7 @@ class Parameters:
         return int(text)
 
     def encoding(self) -> str | None:
-        """Return how keys are written in this URL."""
+        """Return the form of keys in this URL."""
         return checked_encoding(self.text("encoding"))
 
     def cursor(self) -> Place | None:

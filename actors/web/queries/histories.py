@@ -1,4 +1,4 @@
-"""What this worker says about the values that keys of a table had as of a time."""
+"""Answers of this worker about the values that keys of a table had as of a time."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Directory:
         self._lock = asyncio.Lock()
 
     async def owners(self, *, since_s: float) -> Owners:
-        """Return who took each task over last, as it was at `since_s` of the monotonic clock or later, or just before.
+        """Return each task's last owner record, as of `since_s` of the monotonic clock or later, or just before.
 
         Raises:
             NotReadyError: the registry can't be read.
@@ -187,7 +187,7 @@ def _words(error: BaseException | None) -> str:
 
 
 def wanted(request: web.Request, partition_count: int) -> list[int]:
-    """Return the partitions that a request is about: those that another worker asks for, each once, or all.
+    """Return the partitions of a request: the ones that another worker asks for, each once, or all.
 
     Raises:
         NotOwnerError: they aren't the actor's.
@@ -205,7 +205,7 @@ def wanted(request: web.Request, partition_count: int) -> list[int]:
 
 
 def answer_bytes(request: web.Request) -> int:
-    """Tell how many bytes of keys and values an answer may have: another worker wants its share only."""
+    """Return how many bytes of keys and values an answer may have: another worker wants its share only."""
     given = request.headers.get(ANSWER_BYTES, "") if HOP in request.headers else ""
     if given.isascii() and given.isdigit() and len(given) < 12:
         return min(int(given), MAX_ANSWER_BYTES)

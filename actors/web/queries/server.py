@@ -284,7 +284,7 @@ class QueryRoutes:
 
     @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
-        """Return what an actor's query says about a key."""
+        """Return the result of an actor's query of a key."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
         keys = self._keys_of(spec)
         is_post = request.method == "POST"
@@ -463,9 +463,7 @@ def reply(content: msgspec.Struct) -> web.Response:
 def _absent(answer: ValueAnswer) -> Problem:
     key = msgspec.json.decode(json_bytes(answer.key))
     more = {name: getattr(answer, name) for name in ("partition", "position", "read", "staleness_ms")}
-    return Problem(
-        404, "no-such-key", "The key isn't there", f"store {answer.store} has no key {key!r}", key=key, **more
-    )
+    return Problem(404, "no-such-key", "Key not found", f"store {answer.store} has no key {key!r}", key=key, **more)
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
@@ -487,7 +485,7 @@ def _partitions(request: web.Request, spec: ActorSpec, parameters: Parameters) -
 
 
 def _has_join(spec: ActorSpec, store: str) -> bool:
-    """Tell whether a store has the records of a join."""
+    """Return whether a store has the records of a join."""
     return any(one.name == store and isinstance(one, JoinStore) for one in spec.windows)
 
 

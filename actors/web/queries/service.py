@@ -81,7 +81,7 @@ class QueryService:
 
 
 def service_of(host: App) -> QueryService:
-    """Return what this process's worker answers with.
+    """Return the query service of this process's worker.
 
     Raises:
         Problem: 503, the worker is starting or stopping.

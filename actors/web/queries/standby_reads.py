@@ -81,7 +81,7 @@ class StandbyRouter(Router):
     async def scatter(
         self, request: web.Request, spec: ActorSpec, partitions: Collection[int], *, here: Here[T], there: There[T]
     ) -> list[T]:
-        """See `Router.scatter`; the answers are of owners or of standbys."""
+        """Have each partition answered by its owner or a standby, else as `Router.scatter`."""
         left, answers, tried = list(partitions), [], {(self._address, partition) for partition in partitions}
         trouble: BaseException | None = None
         steps: list[Callable[..., Awaitable[dict[str, list[int]]]]] = [self._mine]

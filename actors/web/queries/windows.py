@@ -1,4 +1,4 @@
-"""What this worker says about the windows of a key."""
+"""Answers of this worker about the windows of a key."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ async def test_a_renamed_field_without_a_version_is_refused(brokers: str, start:
     await refused(
         start(name, APP_KIND="wallet"),
         "store saver: the type of its values doesn't fit those that are kept",
-        "field coins (int) isn't there any more",
+        "field coins (int) is missing",
         "Set state_version to 2",
     )
     grown = start(name, APP_KIND="grown")
@@ -234,7 +234,7 @@ async def test_a_renamed_field_without_a_version_is_refused(brokers: str, start:
     older = start(name, APP_KIND="purse")
     await said(older, RUNS)
     assert "a newer program has run on this state" in older.log()
-    assert "field notes (int) isn't there any more" in older.log()
+    assert "field notes (int) is missing" in older.log()
 
 
 async def test_parked_messages_of_an_actor_that_parks_no_more_are_not_left_behind(brokers: str, start: Start) -> None:

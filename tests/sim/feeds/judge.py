@@ -35,7 +35,7 @@ class Judge:
 
     Attributes:
         last_id, last_ms: of the record that ends all windows but its own.
-        commits: how many transactions have ended, and offsets were committed outside of one: with nothing in them, too.
+        commits: how many transactions have ended, those with nothing in them too.
     """
 
     def __init__(self, world: FeedWorld, counted: Counter[str]) -> None:
@@ -45,7 +45,6 @@ class Judge:
         self._offsets: dict[TopicPartition, Committed] = {}
         group = world.cluster.group
         group.complete = self._completing(group.complete)  # type: ignore[method-assign]
-        group.on_commit.append(self._count)
         world.cluster.transactions.on_decision.append(self._count)
 
     def _count(self, *_: object) -> None:

@@ -94,17 +94,6 @@ def test_two_actors_of_an_app_that_come_to_one_repartition_topic_are_refused() -
         app.actor(app.topic("c", key_type=str, value_type=dict), by="shop", name="a-b")(count)
 
 
-async def test_a_version_does_not_share_the_repartition_topics_of_another(brokers: Brokers) -> None:
-    app = App("shop", broker=URL, version=2)
-
-    @app.actor(app.topic("sales", key_type=str, value_type=dict), by="shop")
-    async def count(ctx: Context, sale: dict[str, Any]) -> None:
-        """Count nothing."""
-
-    with pytest.raises(ConfigurationError, match=r"topic shop--count-sales-repartition .* App\('shop-v2'\)"):
-        await start_of(brokers, app).check()
-
-
 # --- what stores hold ------------------------------------------------------------------------------------------------
 
 

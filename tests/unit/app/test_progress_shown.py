@@ -152,7 +152,7 @@ def test_a_rebalance_is_told_from_having_nothing_to_do(caplog: pytest.LogCapture
         assert said_from(10.0) == ["this worker has partitions of act 0-1, after 10.0 s"]
         worker._tasks = {}
         assert said_from(20.0) == [
-            "waiting for the group g: its members agree on who owns what; broker b:1 can't be reached"
+            "waiting for the group g: its members agree on the assignment of tasks; broker b:1 can't be reached"
         ]
         worker.meters.rebalances = 2
         assert said_from(30.0) == ["this worker has no partition: the group's other workers have all, after 10.0 s"]

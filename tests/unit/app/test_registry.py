@@ -215,7 +215,7 @@ async def test_shapes_may_grow_older_programs_start_and_others_are_refused(
         await brokers.start(brokers.worker("shop", "orders", value_type))
     assert "newer program" not in caplog.text
     await brokers.start(brokers.worker("shop", "orders", Small))
-    warning = "a newer program has run on this state. Compared with it: field b (int) isn't there"
+    warning = "a newer program has run on this state. Compared with it: field b (int) is missing"
     assert caplog.text.count(warning) == 1
     with pytest.raises(ConfigurationError, match="Set version to 2 and give upgrades a function for 1"):
         await brokers.start(brokers.worker("shop", "orders", Other))

@@ -146,7 +146,7 @@ def test_the_worker_serves_http_as_the_settings_say_unless_its_option_is_given(t
         ("broker_credentials = 'me:secret'", "broker_credentials=… can't be used: it can't be written as text"),
         (f"query_tokens = '{TOKEN}'", "query_tokens is a secret"),
         ("commit_deadline = -1", "commit_deadline=-1 day, 23:59:59 has to be more than 0"),
-        ("[other", "can't be read, so its settings aren't known"),
+        ("[other", "can't be read, so its settings are unknown"),
     ],
 )
 def test_a_setting_in_the_file_that_cannot_be_used_is_named_with_the_file(folder: Path, lines: str, said: str) -> None:

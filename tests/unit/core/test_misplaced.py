@@ -391,8 +391,8 @@ def test_timers_fire_where_their_key_is(caplog: pytest.LogCaptureFixture) -> Non
     [("crc32", crc32(b"ada") % 7), ("murmur2", MURMUR2.home(b"ada", 7)), ("f", None)],
 )
 async def test_clients_follow_owners_of_partitioners_that_they_know(said: str, home: int | None) -> None:
-    about = {"store": "s", "actor": "a", "placement": "key", "partitions": 7, "keys": "text"}
+    about = {"store": "s", "actor": "a", "placement": "key", "partitions": 7, "keys": "text", "partitioner": said}
     client = StateClient("http://127.0.0.1:1")
     routes = {("a", number): f"http://127.0.0.1:{number + 1}" for number in range(7)}
-    client._stores = _Stores({"s": {**about, "partitioner": said}}, routes)
+    client._stores = _Stores({"s": about}, routes)
     assert await client._route("s", "ada") == (None if home is None else f"http://127.0.0.1:{home + 1}")

@@ -73,8 +73,19 @@ def test_the_number_of_participles_is_exact(tmp_path: Path, monkeypatch: pytest.
     assert list(tidy.look_at_locals([file])) == []
 
 
-def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
-    text = 'class Mark:\n    """{} a commit has."""\n'
-    assert len(list(tidy._look_at_code(Path("spark_replay/marks.py"), text.format("What")))) == 1
-    assert list(tidy._look_at_code(Path("spark_replay/marks.py"), text.format("Fields that"))) == []
-    assert list(tidy._look_at_code(Path("tests/marks.py"), text.format("What"))) == []
+def test_docstrings_that_begin_with_neither_a_verb_nor_a_noun_are_counted() -> None:
+    text = '"""What a mark is."""\nclass Mark:\n    """{} a commit has."""\n    at: int\n    """Whether it is."""\n'
+    assert tidy.count_vague_docstrings(text.format("Gives what")) == 3
+    assert tidy.count_vague_docstrings(text.format("Fields that")) == 2
+    assert tidy.count_vague_docstrings('print("What")\n"""Given marks."""\n') == 0
+
+
+def test_the_number_of_vague_docstrings_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "module.py"
+    file.write_text('"""See below."""\n')
+    for limit, words in ((0, "1 docstrings begin"), (2, "falls to 1")):
+        monkeypatch.setattr(tidy, "MAX_VAGUE_DOCSTRINGS", limit)
+        [finding] = tidy.look_at_docstrings([file])
+        assert words in finding
+    monkeypatch.setattr(tidy, "MAX_VAGUE_DOCSTRINGS", 1)
+    assert list(tidy.look_at_docstrings([file])) == []

@@ -252,7 +252,7 @@ def test_calls_do_not_run_far_ahead_of_what_handles_their_results():
 def test_no_call_that_has_ended_is_made_again_where_a_commit_fails_and_the_partition_stays(
     monkeypatch, concurrency, error
 ):
-    shop, in_order = Shop(concurrency=concurrency), FakeWriter._in_order
+    shop, in_order = Shop(concurrency=concurrency), FakeWriter._write
     errors = []
 
     async def fail_or_write(writer, producer, identity, batches):
@@ -260,7 +260,7 @@ def test_no_call_that_has_ended_is_made_again_where_a_commit_fails_and_the_parti
             raise errors.pop()
         return await in_order(writer, producer, identity, batches)
 
-    monkeypatch.setattr(FakeWriter, "_in_order", fail_or_write)
+    monkeypatch.setattr(FakeWriter, "_write", fail_or_write)
     with ActorTestDriver(shop.app, **shop.options) as driver:
         shop.fill(driver)
         for _ in range(3):

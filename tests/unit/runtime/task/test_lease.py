@@ -67,7 +67,7 @@ async def test_it_goes_on_in_the_next_generation_and_begins_anew_with_another_me
     assert lease.holds(ME, group.now_s)
     assert lease.holds(ME_AGAIN, group.now_s)
     assert not lease.holds(OTHER, group.now_s)
-    with pytest.raises(NotReadyError, match="doesn't know this worker"):
+    with pytest.raises(NotReadyError, match="this worker is unknown"):
         await lease.renew(OTHER)
     await lease.close()
 
@@ -110,7 +110,7 @@ async def test_no_answer_is_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.runtime.queries.read_lease.ANSWER_S", 0.01)
     assert ANSWER_S > 0.01
     group.may_answer.clear()
-    with pytest.raises(NotReadyError, match="doesn't say"):
+    with pytest.raises(NotReadyError, match="doesn't confirm"):
         await lease.renew(ME)
     assert not lease.holds(ME, group.now_s)
     asking = asyncio.create_task(lease.renew(ME))

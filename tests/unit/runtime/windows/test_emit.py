@@ -117,25 +117,64 @@ def test_a_window_that_did_not_change_is_not_handed_out_again_and_its_close_come
         ]
 
 
-def test_a_window_that_is_deleted_is_not_handed_out():
-    app = App("shop", broker="kafka://127.0.0.1:1")
-    orders = app.topic("orders", key_type=str, value_type=int)
-    last = app.window_store("last", Tumbling(seconds=1), value_type=int, emit=Every(seconds=1))
+class Last:
+    """Keeps the last amount of a window; one of 0 deletes it."""
+
+    def __init__(self, *, every_s):
+        self.app = app = App("shop", broker="kafka://127.0.0.1:1")
+        self.orders = orders = app.topic("orders", key_type=str, value_type=int)
+        last = app.window_store("last", Tumbling(minutes=1), value_type=int, emit=Every(seconds=every_s))
+        self.emitted = []
+        last.on_emit(lambda ctx, window, value: self.emitted.append((ctx.key, value)))
+
+        @app.actor(orders, stores=[last])
+        async def keep(ctx, amount):
+            if amount:
+                last.set(ctx.key, amount)
+            else:
+                last.delete(ctx.key)
+
+
+@pytest.mark.parametrize("every_s", [1, 60, 0.1])
+def test_a_window_that_is_deleted_is_not_handed_out_though_the_interval_changes(every_s):
+    before, after = Last(every_s=1), Last(every_s=every_s)
+    with ActorTestDriver(before.app, partitions=1) as driver:
+        for key, amount in (("a", 1), ("b", 2)):
+            driver.send(before.orders, key=key, value=amount, timestamp_ms=BEGIN_MS)
+        driver.restart(after.app)
+        driver.send(after.orders, key="a", value=0, timestamp_ms=BEGIN_MS)
+        driver.advance_stream_time("keep", BEGIN_MS + 100 * SECOND_MS)
+    assert before.emitted + after.emitted == [("b", 2)]
+
+
+class Visits:
+    """Adds amounts up in sessions."""
+
+    def __init__(self, emitted, *, every_s):
+        self.app = app = App("shop", broker="kafka://127.0.0.1:1")
+        self.orders = orders = app.topic("orders", key_type=str, value_type=int)
+        visits = app.window_store(
+            "visits", Session(3_000 * MS), aggregate=aggregates.sum(), emit=Every(seconds=every_s)
+        )
+        visits.on_emit(lambda ctx, window, total: emitted.append((window.start_ms - BEGIN_MS, total)))
+
+        @app.actor(orders, stores=[visits])
+        async def count(ctx, amount):
+            visits.add(ctx.key, amount)
+
+
+@pytest.mark.parametrize("intervals_s", [(5, 10), (5, 10, 5), (10, 5, 10)])
+@pytest.mark.parametrize("earlier_ms", [0, 100])
+def test_a_session_is_handed_out_as_it_is_though_the_interval_changes(earlier_ms, intervals_s):
     emitted = []
-    last.on_emit(lambda ctx, window, value: emitted.append((ctx.key, value)))
-
-    @app.actor(orders, stores=[last])
-    async def keep(ctx, amount):
-        if amount:
-            last.set(ctx.key, amount)
-        else:
-            last.delete(ctx.key)
-
-    with ActorTestDriver(app, partitions=1) as driver:
-        for key, amount in (("a", 1), ("b", 2), ("a", 0)):
-            driver.send(orders, key=key, value=amount, timestamp_ms=BEGIN_MS)
-        driver.advance_stream_time(keep, BEGIN_MS + 5 * SECOND_MS)
-    assert emitted == [("b", 2)]
+    with ActorTestDriver(Visits(emitted, every_s=1).app, partitions=1) as driver:
+        for number, every_s in enumerate(intervals_s):
+            visits = Visits(emitted, every_s=every_s)
+            driver.restart(visits.app)
+            at_ms = 2_000 - number * earlier_ms
+            driver.send(visits.orders, key="a", value=1, timestamp_ms=BEGIN_MS + at_ms)
+        driver.advance_stream_time("count", BEGIN_MS + 60_000)
+    assert set(emitted) == {(at_ms, len(intervals_s))}
 
 
 @pytest.mark.parametrize("emit", ["final", timedelta(seconds=1), Every(hours=48)])

@@ -36,7 +36,9 @@ async def worker(owner: str, asked: list[str], context: ssl.SSLContext | None = 
     """A worker that says that `owner` has everything, and keeps what tokens it was shown."""
 
     async def overview(_: web.Request) -> web.Response:
-        stores = [{"store": "s", "actor": "a", "placement": "key", "partitions": 1, "keys": "text"}]
+        stores = [
+            {"store": "s", "actor": "a", "placement": "key", "partitions": 1, "keys": "text", "partitioner": "murmur2"}
+        ]
         return web.json_response({"stores": stores, "partitions": [{"actor": "a", "partition": 0, "address": owner}]})
 
     async def one(request: web.Request) -> web.Response:

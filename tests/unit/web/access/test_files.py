@@ -112,7 +112,7 @@ async def test_files_that_cant_be_used_leave_the_old_tokens_and_say_so_once(
     await eventually(lambda: len(looks) > 5)
     assert [await takes(server, token) for token in (READ, OLD_READ, ADMIN, NEW_READ)] == [True, True, True, False]
     (line,) = lines(caplog)
-    assert "what was read before stays in use: write it anew" in line
+    assert "its former content stays in use: write it again" in line
     assert str(secrets / "query") in line
     assert not any(token in line for token in broken.values() if token)
     mounted(secrets, 3, query=NEW_READ, admin=NEW_ADMIN)
@@ -203,7 +203,7 @@ async def test_a_new_certificate_is_shown_and_a_broken_one_isnt(
                 options[name].write_bytes(content)
             await eventually(lambda said=said: len(lines(caplog)) > said)
             assert "web_certificate" in lines(caplog)[said]
-            assert "write it anew" in lines(caplog)[said]
+            assert "write it again" in lines(caplog)[said]
             assert await shown(server, authority) == second
             said += 1
         authority.certificate("worker")

@@ -292,7 +292,7 @@ async def test_without_a_lease_there_is_no_answer(there: Served) -> None:
     connection.send(QUESTION)
     status, _, body = await connection.answer()
     assert status == 503
-    assert b"doesn't know this worker" in body
+    assert b"this worker is unknown" in body
     there.is_member = True
     connection.send(QUESTION)
     assert (await connection.answer())[0] == 200
