@@ -108,10 +108,7 @@ bench-replay: $(READY)  ## rebuild and validate changelogs of 1, 5 and 20 millio
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
 
-bench-inhand: $(READY)  ## workers that stop, join, leave and die with everything in hand: 3,000 inputs, 14 faults
-	$(BIN)/python -m tests.inhand
-
-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
+bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
 	$(BIN)/python -m benchmarks.locks
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
