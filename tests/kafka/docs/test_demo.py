@@ -49,8 +49,7 @@ def test_the_demo_without_a_java_or_maven(clone: Path, programs: Path, tmp_path:
         [sys.executable, "-m", "dev.demo"],
         cwd=clone,
         env=environment | {"PATH": str(programs), "SPARK_REPLAY_JARS": str(tmp_path / "connector")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
