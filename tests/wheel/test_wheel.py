@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import email
 import json
+import os
 import re
 import sys
 import tomllib
@@ -89,7 +90,7 @@ def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> No
     """Also in a copy with other modes and times, as another checkout has them."""
     source = copy_sources(tmp_path)
     for path in source.rglob("*"):
-        path.chmod(0o777 if path.is_dir() else 0o664)
+        path.chmod(0o777 if os.access(path, os.X_OK) else 0o664)
     again = sorted(make(source, "packages").iterdir())
     former = sorted(wheel.parent.iterdir())
     assert [path.name for path in again] == [path.name for path in former]
