@@ -45,7 +45,7 @@ _WHY = {
     "replaced": "is of epoch {epoch}, behind the position of a store of epoch {part.epoch}",
     "done": "lies behind the position of a store that has the last commit of epoch {epoch} already",
     "unhandled": "is of epoch {epoch} and of {source}, which the group hasn't committed",
-    "untransacted": "is in no transaction, as all are that the owner of epoch {epoch} wrote",
+    "untransacted": "is in no transaction, but all records of the owner of epoch {epoch} are",
 }
 
 

@@ -75,11 +75,11 @@ def as_record_error(
     unanswered = error.__cause__ if isinstance(error, AskTimeoutError) else error
     if isinstance(unanswered, TaskError) and unanswered.missing:
         raise unanswered
-    is_handlers = not isinstance(error, (StoreError, asyncio.CancelledError, GeneratorExit, *EXITS))
-    if not (is_handlers or (isinstance(error, asyncio.CancelledError | GeneratorExit) and not is_ending)):
-        if isinstance(error, asyncio.CancelledError) and not is_cancelled():
-            # Something that the handler waited for ended with the task.
-            raise GivenBack from error
+    is_end = is_ending and isinstance(error, asyncio.CancelledError | GeneratorExit)
+    if is_end and not isinstance(error, GivenBack | GeneratorExit) and not is_cancelled():
+        # Something that the handler waited for ended with the task.
+        raise GivenBack from error
+    if is_end or isinstance(error, (StoreError, *EXITS)):
         raise error
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"

@@ -14,8 +14,8 @@ one that is parked holds the line up until somebody retries or drops it. What ha
 So a call is made at least once, and its result is handled once. After a commit that failed, the task's next takeover
 has the outcomes of calls that succeeded from memory, and makes none of these again.
 
-Only what is committed is ever run: the runner reads the store below the overlays. What else it keeps in memory says
-merely where to look: it is bounded, and found again by a walk through the store.
+The runner reads the store below the overlays, so it runs committed calls alone. Its other memory is a bounded index
+of places in the store, which a walk through the store restores.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def an_app(name: str, brokers: str, folder: Path, **options: object) -> Setup:
 async def all_topics(setup: Setup, brokers: str, **changed: dict[str, str]) -> None:
     """Make all topics that the app needs, as they should be, but for settings that are given by the topic's ending."""
     for need in topic_needs(setup):
-        config = dict(need.config) | changed.get(need.name.rpartition(f"{setup.app.conf.id}-")[2].replace("-", "_"), {})
+        config = dict(need.config) | changed.get(
+            need.name.removeprefix(f"{setup.app.conf.id}-").removeprefix("-").replace("-", "_"), {}
+        )
         await make_topics(brokers, need.name, partitions=need.partitions or 2, config=config)
 
 

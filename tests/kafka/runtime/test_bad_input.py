@@ -143,8 +143,8 @@ async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("about", "message"),
     [
-        ({"app": "another", "format": 1}, "belongs to the app 'another'"),
-        ({"app": None, "format": 99}, "use the release that made it"),
+        ({"app": "another", "format": 1, "id": "f"}, "belongs to the app 'another'"),
+        ({"app": None, "format": 99, "id": "f"}, "use the release that made it"),
     ],
 )
 async def test_a_data_folder_of_another_app_or_format(

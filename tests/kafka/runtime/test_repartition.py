@@ -310,27 +310,3 @@ async def test_what_is_parked_holds_the_number_of_partitions_and_can_be_given_up
         await producer.send_and_wait(topic, value, b"c", partition=PARTITIONS)
     await eventually(lambda: is_counted([1, 2], [2, 3]), what=worker.log)
     assert worker.terminate() == 0
-
-
-async def test_two_apps_whose_names_make_one_topic_do_not_share_it(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
-) -> None:
-    name = unique("shop")
-    await make_topics(brokers, f"{name}-sales")
-
-    def start(app: str, actor: str) -> WorkerProcess:
-        names = {"APP_NAME": app, "ACTOR": actor, "SALES": f"{name}-sales"}
-        worker = WorkerProcess("tests.kafka.apps.shared_name_app", brokers, tmp_path / app / actor, **names)
-        workers.append(worker.start())
-        return worker
-
-    first = start(name, "eu-count")
-    await eventually(lambda: "actor eu-count owns" in first.log(), what=first.log)
-    second = start(f"{name}-eu", "count")
-    assert second.wait() != 0
-    shared = f"{name}--eu-count-{name}-sales-repartition"
-    assert f"topic {shared} is what actor count of app {name}-eu reads by another key" in second.log()
-    assert f"actor eu-count of app {name} too" in second.log()
-    assert first.terminate() == 0
-    both = [start(name, "eu-count"), start(f"{name}-eu", "counter")]
-    await eventually(lambda: all(" owns " in worker.log() for worker in both), what=lambda: both[1].log())

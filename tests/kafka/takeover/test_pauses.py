@@ -144,8 +144,8 @@ async def test_a_pause_outlives_a_kill_and_a_takeover_and_nothing_is_lost(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("pause", "cuont"), 1, "there is no actor 'cuont', did you mean count?. The app's actors: count"),
-        (("resume", "nothing-like-it"), 1, "there is no actor 'nothing-like-it'. The app's actors: count"),
+        (("pause", "cuont"), 1, "has no actor 'cuont'. Its actors: count"),
+        (("resume", "nothing-like-it"), 1, "has no actor 'nothing-like-it'. Its actors: count"),
         (("pause", "count:x"), 2, "'x' isn't a partition's number. Write ACTOR or ACTOR:PARTITION"),
         (("pause", "count:-1"), 2, "'-1' isn't a partition's number"),
         (("pause", "count:"), 2, "'' isn't a partition's number"),

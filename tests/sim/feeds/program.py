@@ -97,7 +97,7 @@ class Shape:
 
     def with_features(self, features: frozenset[str], random: Random) -> Shape:
         """Return one that has the features: a kind, ordered, idle, wall, warned, stopped, failing."""
-        kind = next((one for one in (*KINDS, ONE_MANY) if one in features), self.kind)
+        kind = next((name for name in (*KINDS, ONE_MANY) if name in features), self.kind)
         has_direct = self.has_direct or kind in ("join", ONE_MANY)
         if "ordered" in features:
             kind = random.choice(("history", "history", "timers", "tumbling", "session", "emit"))

@@ -422,7 +422,7 @@ class Run:
             self.notes.violated(difference)
 
     async def _rest(self) -> None:
-        """See that nothing comes any more: no record, no commit, however empty, and no owner but those that are.
+        """Check that nothing comes any more: no record, no commit, however empty, and no further owner.
 
         A rebalance has a cause, and all causes are over by now: machines run, sessions and transactions of the dead
         have timed out, and what was to be handed over is.

@@ -20,7 +20,7 @@ from spark_replay.fold.fold import last_writes, live
 from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import with_metadata
-from stores._core.record import METADATA_BYTES, decode_metadata
+from stores._core.record import METADATA_BYTES, decode_metadata, place_of
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from tests.spark.helpers import NOW_MS
 from tests.unit.runtime.windows.test_against_records import BEGIN_MS, GRACE_MS, KINDS, MS, make
@@ -109,7 +109,7 @@ def folded(spark: SparkSession, histories: list[History]) -> DataFrame:
 
 def held_row(number: int, row: bytes, raw: bytes) -> tuple[Any, ...]:
     metadata = decode_metadata(raw)
-    return (number, number, row, raw[METADATA_BYTES:], metadata.source_offset, metadata.epoch, 0, None)
+    return (number, number, row, raw[METADATA_BYTES:], metadata.source_offset, metadata.epoch, 0, place_of(raw))
 
 
 def kinds(spark: SparkSession, histories: list[History], rows: list[tuple[Any, ...]]) -> dict[tuple[int, bytes], str]:

@@ -201,14 +201,14 @@ def test_readers_are_told_of_parcels_until_they_have_arrived():
 
 
 def test_the_page_has_the_example_and_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    shown = block("docs/reference/actors.md", "Several inputs").code
+    shown = block("docs/reference/inputs.md", "Several inputs").code
     example = (ROOT / "examples" / "order_payments.py").read_text()
     assert program(shown) == program(example)
     assert program(shown.replace("+=", "=")) != program(example)
     (tmp_path / "order_payments.py").write_text(shown)
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        names = block("docs/reference/actors.md", "Several inputs", 2).run({})
+        names = block("docs/reference/inputs.md", "Several inputs", 2).run({})
         [test] = [test for name, test in names.items() if name.startswith("test_")]
         test()
     finally:

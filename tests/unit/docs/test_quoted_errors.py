@@ -10,7 +10,17 @@ from pathlib import Path
 
 from tests.documents import ROOT
 
-PAGES = ("operations", "snapshots", "replay", "local-broker")
+PAGES = (
+    "start-errors",
+    "stopped-partitions",
+    "reset",
+    "pause",
+    "coordination",
+    "logs",
+    "snapshots",
+    "replay",
+    "local-broker",
+)
 GAP = "…"
 """Stands for a value, in the page and here in the code's texts."""
 Run = tuple[str, ...]

@@ -20,6 +20,7 @@ from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.declare.names import group_of
 from actors.web import health, metrics
+from actors.web.access.settings import own_address
 from tests.documents import ROOT
 
 CHART = ROOT / "docs" / "ops" / "chart"
@@ -89,7 +90,7 @@ def test_the_environment_of_the_chart_takes_effect(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     setup = Setup(App("shop", broker="kafka://other:9092", datadir="elsewhere", web_port=6066))
     conf = setup.app.conf
-    assert (setup.instance_id, setup.address) == ("shop-0", given["NODE_CANONICAL_URL"])
+    assert (setup.instance_id, own_address(setup.app)) == ("shop-0", given["NODE_CANONICAL_URL"])
     assert (setup.connection.bootstrap, conf.web_bind, conf.web_port) == (("broker:9000",), "0.0.0.0", 7000)
     assert setup.folder.is_relative_to(tmp_path)
     assert setup.placement_rules().standbys == 1

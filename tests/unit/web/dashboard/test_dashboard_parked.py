@@ -105,8 +105,9 @@ async def test_an_administrator_resolves_a_key_from_its_page(monkeypatch: pytest
 
     router = SimpleNamespace(reader=SimpleNamespace(pace=Pace()))
     queries = SimpleNamespace(actors={"talk": SimpleNamespace(partition_count=4)}, router=router)
-    service: Any = SimpleNamespace(queries=queries, setup=object())
+    service: Any = SimpleNamespace(setup=object())
     app._actor_service = service
+    app.extensions["web"].queries = queries
     monkeypatch.setattr(ParkedReader, "connect", Line().connect)
     for operation in (RetryParked, DropParked):
         monkeypatch.setattr(operation, "run", run)
