@@ -511,11 +511,11 @@ class App(TableMethods, FaustApp):
         waiting = self._extra(name, "waiting", options.order is not None)
         extras = (own, ids, timers, effects, parked, answers, waiting)
         definition = ActorDefinition(
-            name,
-            topic,
-            (*options.stores, *(store for store in extras if store is not None)),
-            wrap(declared),
-            declared,
+            name=name,
+            topics=(topic, *others),
+            stores=(*options.stores, *(store for store in extras if store is not None)),
+            handler=wrap(declared),
+            declared=declared,
             concurrency=options.concurrency,
             on_error=options.on_error,
             effect_functions={effect.name: effect for effect in options.effects},
@@ -528,7 +528,6 @@ class App(TableMethods, FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            more_topics=tuple(others),
             max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
             order=waiting,

@@ -7,7 +7,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
+from actors._faust.inputs import check_aggregates, check_alike, input_spec, repartitions
 from actors._faust.settings.derived import (
     LOST_CHANGELOG,
     check_copies,
@@ -50,7 +50,7 @@ from actors.declare.names import (
 from actors.declare.options import milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
 from actors.declare.streams.feeds import checked, feeds_of, writers_of
-from actors.declare.values.codecs import key_codec, one_form, resolve, topic_codecs
+from actors.declare.values.codecs import key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -59,7 +59,7 @@ from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
+from actors.runtime.spec import WINDOW_MARGIN_MS, ActorParts, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.runtime.windows.joins import OneStore
 from stores.snapshot import SnapshotFolder
@@ -307,7 +307,6 @@ class Setup:
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
         definition.check_windows()
-        key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
             name = self.changelog_topic(store.name)
@@ -322,35 +321,18 @@ class Setup:
             )
         answers = self._answers(definition)
         spec = ActorSpec(
-            name=definition.name,
-            topic=definition.topic_name,
+            **{part.name: getattr(definition, part.name) for part in fields(ActorParts)},
+            inputs=tuple(input_spec(self.app, definition, topic, answers) for topic in definition.topics),
             partition_count=inputs[definition.topic_name].partitions,
-            handler=input_handler(definition, definition.topic, answers),
-            decode_key=one_form(key) if definition.places_by_key else key.decode,
-            decode_value=messages.decode,
-            stores=definition.stores,
             changelogs=logs,
-            concurrency=definition.concurrency,
-            on_error=definition.on_error,
-            encode_message=messages.with_headers,
-            timers=definition.timers,
-            effects=definition.effects,
-            effect_functions=definition.effect_functions,
-            parked=definition.parked,
-            order=definition.order,
+            encode_message=definition.messages().with_headers,
             seen=tuple(store for store in (definition.ids, definition.answers) if store is not None),
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
-            partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
-            tombstones=definition.takes_tombstones(definition.topic),
-            more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
-            max_task_idle_s=definition.max_task_idle.total_seconds(),
             forwarded=frozenset(definition.sources),
-            windows=definition.windows,
             feeds=self._feeds.get(definition.name),
             foreign={topic: names for topic, names in self._writers.items() if definition.name not in names},
-            event_times=event_times(definition),
             max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
