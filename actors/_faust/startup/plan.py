@@ -16,7 +16,7 @@ from actors._faust.inputs import repartitions
 from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, topic_needs
 from actors._faust.startup.programs import windows_of
 from actors._faust.startup.registry import StoreFacts, StoreRegistry
-from actors._faust.startup.topic_settings import command, misshapen
+from actors._faust.startup.topic_settings import POLICY, command, misshapen
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, NoOwners, StoreRecord
 from actors._kafka.admin.topics import Topics
@@ -39,7 +39,6 @@ class Action(enum.Enum):
     REFUSE = "refuse"
 
 
-_POLICY = "cleanup.policy"
 _SIGNS = {Action.CREATE: "+", Action.ADD: "+", Action.REMOVE: "-", Action.REFUSE: "!"}
 
 
@@ -153,14 +152,15 @@ def _count(
 def _settings(
     setup: Setup, need: TopicNeed, found: Mapping[str, TopicInfo], config: Mapping[str, str]
 ) -> Iterator[Change]:
-    policy, wanted = config.get(_POLICY, ""), need.config.get(_POLICY)
-    is_other = wanted is not None and sorted(policy.split(",")) != sorted(wanted.split(","))
-    for one in misshapen(need, found, policy if is_other or wanted is None else wanted) if need.keeps else ():
+    faults = misshapen(need, found, config)
+    for fault in faults if need.keeps else ():
         remedy = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
-        yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=f"{one.what}: {one.why}", remedy=remedy)
-    differing = {key: value for key, value in need.config.items() if key != _POLICY and config.get(key) != value}
-    if is_other and wanted is not None and not need.keeps:
-        differing[_POLICY] = wanted
+        text = f"{fault.what}: {fault.why}"
+        yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=text, remedy=remedy)
+    is_other = bool(faults) and not need.keeps
+    differing = {
+        key: value for key, value in need.config.items() if (is_other if key == POLICY else config.get(key) != value)
+    }
     if differing:
         change = ",".join(f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in differing.items())
         yield Change(

@@ -336,7 +336,10 @@ def test_no_secret_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert shown["cache"] == ("redis://me:***@here/1", "App(…)")
     assert shown["broker_credentials"] == ("***", "App(…)")
     monkeypatch.setenv("QUERY_TOKENS_FILE", "/run/tokens")
-    assert sources(made(query_tokens=[TOKEN]))["query_tokens"] == ("/run/tokens", "QUERY_TOKENS_FILE in the environment")
+    assert sources(made(query_tokens=[TOKEN]))["query_tokens"] == (
+        "/run/tokens",
+        "QUERY_TOKENS_FILE in the environment",
+    )
 
 
 def test_what_the_program_changes_later_is_shown() -> None:

@@ -34,15 +34,8 @@ def encode(message):
     return message.encode(), [("type", b"str")]
 
 
-SPEC = ActorSpec(
-    name="x",
-    inputs=(InputSpec("in", print, bytes.decode, bytes.decode),),
-    partition_count=1,
-    stores=(STORE,),
-    changelogs={},
-    encode_message=encode,
-    timers=STORE,
-)
+PARTS = {"stores": (STORE,), "changelogs": {}, "encode_message": encode, "timers": STORE}
+SPEC = ActorSpec(name="x", inputs=(InputSpec("in", print, bytes.decode, bytes.decode),), partition_count=1, **PARTS)
 
 
 class Task:
