@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
-from actors._core.windows.kinds import Windows
 from actors._faust.faust_app import FaustApp
 from actors._faust.setup import Setup, inbox_of
-from actors._faust.tables import TableMethods
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
@@ -35,9 +33,10 @@ from actors.declare.host import changelog_topic
 from actors.declare.names import check_app_id
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
+from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder
-from actors.declare.streams.tables import inputs_of, owned
-from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
+from actors.declare.streams.tables import Tables, inputs_of, owned
+from actors.declare.streams.windows import Late, WindowStores, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.stored import store_keys, stored_values, use_keys
@@ -60,7 +59,7 @@ Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 
 
-class App(TableMethods, FaustApp):
+class App(Joins, Tables, WindowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -147,58 +146,6 @@ class App(TableMethods, FaustApp):
             aggregate=aggregate,
         )
         return use_keys(self.stores[name], keys)
-
-    @check_arguments
-    def window_store(
-        self,
-        name: str,
-        windows: Windows,
-        *,
-        grace: timedelta = timedelta(0),
-        retention: timedelta | None = None,
-        key_type: Any = str,
-        value_type: Any = None,
-        key_serializer: str | None = None,
-        value_serializer: str | None = None,
-        aggregate: Aggregate[Any] | None = None,
-        emit: Every | None = None,
-        close_when_idle: timedelta | None = None,
-        renamed_from: str | None = None,
-    ) -> WindowStore[Any, Any]:
-        """Declare windows over event time by key, kept as a store is.
-
-        Args:
-            name: as of `store`.
-            windows: `Tumbling(…)`, `Hopping(…)`, `Sliding(…)` or `Session(…)`.
-            grace: how long after its end a window takes records, by stream time.
-            retention: how long after its start a window can be read, by stream time; at least its length and the grace.
-                A day by default.
-            key_type: as of `store`.
-            value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
-            key_serializer: as of `store`.
-            value_serializer: likewise.
-            aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
-            emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
-            close_when_idle: how far behind the clock windows close while the inputs are at their ends.
-            renamed_from: as of `store`.
-
-        Raises:
-            ConfigurationError: the name can't be used, or the arguments contradict each other.
-        """
-        return make_window_store(
-            self,
-            name,
-            windows,
-            grace=grace,
-            retention=retention,
-            keys=store_keys(self, key_type, key_serializer),
-            value_type=value_type,
-            value_serializer=value_serializer,
-            aggregate=aggregate,
-            emit=emit,
-            close_when_idle=close_when_idle,
-            renamed_from=renamed_from,
-        )
 
     @check_arguments
     def actor(
