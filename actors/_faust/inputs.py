@@ -60,25 +60,6 @@ def repartitions(app: DeclaredApp) -> dict[str, str]:
     return likes
 
 
-async def ensure_repartitions(app: DeclaredApp, topics: Topics, replication_factor: int) -> dict[str, TopicInfo]:
-    """Make the missing repartition topics whose sources are there, and return all.
-
-    One of an actor with state has the partitions of that: its source may have got more.
-    """
-    likes = repartitions(app)
-    kept = {
-        made: changelog_topic(app, definition.stores[0].name)
-        for definition in app.actors.values()
-        for made in definition.sources
-        if definition.stores
-    }
-    found = await topics.existing({*likes.values(), *kept.values()})
-    wanted = {
-        name: found.get(kept.get(name, ""), found[like]).partitions for name, like in likes.items() if like in found
-    }
-    return await topics.ensure_plain(wanted, replication_factor, REPARTITION_CONFIG)
-
-
 async def purge(topics: Topics, made: Mapping[str, TopicInfo], tasks: Collection[Task]) -> None:
     """Delete from time to time what tasks have handled of repartition topics; never returns."""
     purged: dict[TopicPartition, int] = {}

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from actors._core.shapes import Shape, misfits
-from actors._faust.inputs import repartitions
-from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, topic_needs
+from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, counts, topic_needs
 from actors._faust.startup.programs import windows_of
 from actors._faust.startup.registry import StoreFacts, StoreRegistry
 from actors._faust.startup.topic_settings import POLICY, command, misshapen
@@ -115,7 +114,7 @@ def _was_deleted(setup: Setup, topic: str, known: Mapping[str, StoreRecord]) -> 
 def _created(
     setup: Setup, need: TopicNeed, needs: Sequence[TopicNeed], found: Mapping[str, TopicInfo], free: int
 ) -> Change:
-    partitions = _count(setup, need, {one.name: one for one in needs}, found, free)
+    partitions = counts(needs, free, found)[need.name]
     settings = " ".join(f"{key}={value}" for key, value in need.config.items())
     is_workers = need.is_made and setup.app.actor_options.create_topics
     return Change(
@@ -129,34 +128,13 @@ def _created(
     )
 
 
-def _count(
-    setup: Setup, need: TopicNeed, needs: Mapping[str, TopicNeed], found: Mapping[str, TopicInfo], free: int
-) -> int:
-    """Return how many partitions a new topic gets, as a worker would make it."""
-    like = need.like
-    if need.name in repartitions(setup.app):
-        # State that is there keeps its partitions, though the source may have got more.
-        kept = [
-            setup.changelog_topic(one.stores[0].name)
-            for one in setup.app.actors.values()
-            if need.name in one.sources and one.stores
-        ]
-        like = next((topic for topic in kept if topic in found), like)
-    if need.partitions:
-        return need.partitions
-    if like in found:
-        return found[like].partitions
-    return _count(setup, needs[like], needs, found, free) if like in needs else free
-
-
 def _settings(
     setup: Setup, need: TopicNeed, found: Mapping[str, TopicInfo], config: Mapping[str, str]
 ) -> Iterator[Change]:
     faults = misshapen(need, found, config)
     for fault in faults if need.keeps else ():
-        remedy = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
         text = f"{fault.what}: {fault.why}"
-        yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=text, remedy=remedy)
+        yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=text, remedy=fault.remedy)
     is_other = bool(faults) and not need.keeps
     differing = {
         key: value for key, value in need.config.items() if (is_other if key == POLICY else config.get(key) != value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors._core.logs import escaping
@@ -29,6 +29,8 @@ logger = escaping(logging.getLogger(__name__))
 
 IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 LAG, LARGEST, POLICY = "max.compaction.lag.ms", "max.message.bytes", "cleanup.policy"
+MISSING = "it is missing"
+CHOICES = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
 LEAST_RECORD_BYTES = 64 * 1024
 """The room for a slice of 48 KiB with its headers and key."""
 
@@ -42,6 +44,7 @@ class Finding:
         what: the setting, as it is.
         why: what follows from it.
         change: what `--add-config` of `kafka-configs.sh` repairs it with; "" where another tool is needed.
+        remedy: what to do where that is no command.
         is_error: whether the worker can't run with it.
     """
 
@@ -49,6 +52,7 @@ class Finding:
     what: str
     why: str
     change: str = ""
+    remedy: str = ""
     is_error: bool = False
 
 
@@ -152,6 +156,11 @@ def findings(
     ]
 
 
+def repair(bootstrap: str, finding: Finding) -> str:
+    """Return what to do about a finding."""
+    return finding.remedy or command(bootstrap, finding.change, [finding.topic])
+
+
 def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
     """Return the command that repairs a setting of some topics."""
     if not change:
@@ -167,12 +176,15 @@ def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
 
 def told(bootstrap: str, seen: Iterable[Finding]) -> list[tuple[str, str]]:
     """Return a text for each kind of finding, with the topics that have it, and the command that repairs it."""
-    kinds: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    kinds: dict[Finding, list[str]] = defaultdict(list)
     for one in seen:
-        kinds[one.what, one.why, one.change].append(one.topic)
+        kinds[replace(one, topic="")].append(one.topic)
     return [
-        (f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {what}: {why}", command(bootstrap, change, topics))
-        for (what, why, change), topics in kinds.items()
+        (
+            f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {kind.what}: {kind.why}",
+            kind.remedy or command(bootstrap, kind.change, topics),
+        )
+        for kind, topics in kinds.items()
     ]
 
 
@@ -193,8 +205,8 @@ async def check_topic_settings(setup: Setup, topics: Topics, needs: Sequence[Top
         raise ConfigurationError("; ".join(f"{line}. {repair}" for line, repair in told(bootstrap, errors)))
 
 
-async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:
-    """Return the topics that are missing or have another shape, and the findings about their settings.
+async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> list[Finding]:
+    """Return the findings about topics: first those that are missing or have another shape, then their settings.
 
     Raises:
         BrokerUnavailableError: no broker answers.
@@ -209,8 +221,9 @@ async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Findin
         if need.name in found:
             wrong += misshapen(need, found, configs[need.name])
         else:
-            wrong.append(Finding(topic=need.name, what="it is missing", why="; ".join(need.roles), is_error=True))
-    return wrong, seen
+            why, remedy = "; ".join(need.roles), "`faust -A APP topics create` makes it"
+            wrong.append(Finding(topic=need.name, what=MISSING, why=why, remedy=remedy, is_error=True))
+    return [*wrong, *seen]
 
 
 def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], config: Mapping[str, str]) -> list[Finding]:
@@ -223,4 +236,4 @@ def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], config: Mapping[s
         faults.append((what, "keys would be looked for in the wrong one"))
     if sorted(need.config.get(POLICY, policy).split(",")) != sorted(policy.split(",")):
         faults.append((f"{POLICY}={policy}", f"state would be deleted; it has to be {need.config[POLICY]}"))
-    return [Finding(topic=need.name, what=what, why=why, is_error=True) for what, why in faults]
+    return [Finding(topic=need.name, what=what, why=why, remedy=CHOICES, is_error=True) for what, why in faults]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actors._faust.startup.needs import GIVEN_PARTITIONS, TopicNeed, permissions, principal_of, topic_needs
-from actors._faust.startup.topic_settings import Finding, command, compare
+from actors._faust.startup.topic_settings import Finding, command, compare, repair
 from actors.cli.session import Session, with_session
 from stores._core.printable import counted
 
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "kafka-topics", "kafka-acls")
 _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
+partitions_option = click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=GIVEN_PARTITIONS,
+    show_default=True,
+    help="Of inputs and outputs that are new. An input keeps its number for ever, with what depends on it.",
+)
+replication_option = click.option(
+    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
+)
 
 
 @click.group("topics", invoke_without_command=True)
@@ -25,16 +35,8 @@ _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
     "--format", "shape", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
 @click.option("--check", "is_check", is_flag=True, help="Compare with the cluster; exits with 1 where it differs.")
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    default=GIVEN_PARTITIONS,
-    show_default=True,
-    help="Of inputs and outputs. An input keeps its number for ever, with what depends on it.",
-)
-@click.option(
-    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
-)
+@partitions_option
+@replication_option
 @click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
 @click.pass_context
 def topics(context: click.Context, /, **options: Any) -> None:
@@ -102,17 +104,16 @@ def _print(session: Session, plan: Plan) -> None:
 
 
 def _check(session: Session, needs: Sequence[TopicNeed]) -> None:
-    wrong, seen = asyncio.run(compare(session.setup, needs))
+    found = asyncio.run(compare(session.setup, needs))
     bootstrap = session.setup.connection.bootstrap[0]
-    errors = [*wrong, *(one for one in seen if one.is_error)]
+    errors = [finding for finding in found if finding.is_error]
     if session.as_json:
-        session.say_json([_as_json(one, bootstrap) for one in [*wrong, *seen]])
+        session.say_json([_as_json(finding, bootstrap) for finding in found])
     else:
-        warnings = len(wrong) + len(seen) - len(errors)
-        for one in [*wrong, *seen]:
-            level = "error" if one in errors else "warning"
-            repair = f". {command(bootstrap, one.change, [one.topic])}" if one not in wrong else ""
-            session.say(f"{level}: topic {one.topic}: {one.what}: {one.why}{repair}")
+        for finding in found:
+            level = "error" if finding.is_error else "warning"
+            session.say(f"{level}: topic {finding.topic}: {finding.what}: {finding.why}. {repair(bootstrap, finding)}")
+        warnings = len(found) - len(errors)
         session.say(f"{counted(len(needs), 'topic')}, {counted(len(errors), 'error')}, {counted(warnings, 'warning')}")
     if errors:
         raise click.exceptions.Exit(1)
