@@ -273,19 +273,13 @@ class App(Joins, Tables, WindowStores, FaustApp):
 
         def decorate(function: Callable[..., Any]) -> Effect:
             called = name or name_of(function)
-            for option, span in (("first_wait", first_wait), ("longest_wait", longest_wait), ("timeout", timeout)):
+            spans = {"first_wait": first_wait, "longest_wait": longest_wait, "timeout": timeout}
+            for option, span in spans.items():
                 check_span(f"effect {called}", option, span)
             try:
-                return Effect(
-                    function,
-                    name=name or function.__name__,
-                    attempts=attempts,
-                    first_wait=first_wait,
-                    longest_wait=longest_wait,
-                    timeout=timeout,
-                )
+                return Effect(function, name=called, attempts=attempts, **spans)
             except ValueError as error:
-                raise ConfigurationError(f"effect {name or function.__name__}: {error}") from error
+                raise ConfigurationError(f"effect {called}: {error}") from error
 
         return decorate
 
@@ -437,8 +431,21 @@ class App(Joins, Tables, WindowStores, FaustApp):
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self.app_id}")
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
-        ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
-
+        answer_types = ReplyTypes.of(name, declared, resolve)
+        wanted = {
+            "ids": (options.dedupe_by is not None, options.dedupe_ttl),
+            "timers": (options.timers, None),
+            "effects": (bool(options.effects), None),
+            "parked": (options.on_error.then == "park", None),
+            "answers": (answer_types is not None, options.answer_ttl),
+            "waiting": (options.order is not None, None),
+        }
+        extras = {
+            what: self.store(f"{name}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
+            for what, (is_wanted, ttl) in wanted.items()
+            if is_wanted
+        }
+        ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
 
         def wrap(function: Any) -> Any:
@@ -450,26 +457,19 @@ class App(Joins, Tables, WindowStores, FaustApp):
                 handler = deduplicated(handler, ids, options.dedupe_by)
             return windowed(handler, late, options.windows)
 
-        timers = self._extra(name, "timers", options.timers)
-        effects = self._extra(name, "effects", bool(options.effects))
-        parked = self._extra(name, "parked", options.on_error.then == "park")
-        answer_types = ReplyTypes.of(name, declared, resolve)
-        answers = self._extra(name, "answers", answer_types is not None, ttl=options.answer_ttl)
-        waiting = self._extra(name, "waiting", options.order is not None)
-        extras = (own, ids, timers, effects, parked, answers, waiting)
         definition = ActorDefinition(
             name=name,
             topics=(topic, *others),
-            stores=(*options.stores, *(store for store in extras if store is not None)),
+            stores=(*options.stores, *([] if own is None else [own]), *extras.values()),
             handler=wrap(declared),
             declared=declared,
             concurrency=options.concurrency,
             on_error=options.on_error,
             effect_functions={effect.name: effect for effect in options.effects},
-            timers=timers,
-            effects=effects,
-            parked=parked,
-            answers=answers,
+            timers=extras.get("timers"),
+            effects=extras.get("effects"),
+            parked=extras.get("parked"),
+            answers=extras.get("answers"),
             answer_types=answer_types,
             queries=dict(getattr(declared, "queries", {})),
             misplaced=options.misplaced,
@@ -477,7 +477,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
             tombstones=takes_tombstones(name, declared, options),
             max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
-            order=waiting,
+            order=extras.get("waiting"),
             late=late,
             windows=options.windows,
             wrap=wrap,
@@ -486,10 +486,3 @@ class App(Joins, Tables, WindowStores, FaustApp):
         for other in self.actors.values():
             check_disjoint(definition, other)
         self.actors[name] = definition
-
-    def _extra(
-        self, actor: str, what: str, is_wanted: bool, *, ttl: timedelta | None = None
-    ) -> Store[bytes, bytes] | None:
-        if not is_wanted:
-            return None
-        return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -109,12 +110,4 @@ def _summary(changes: list[Change]) -> str:
 
 
 def _as_json(change: Change) -> dict[str, Any]:
-    return {
-        "action": change.action.value,
-        "kind": change.kind,
-        "name": change.name,
-        "text": change.text,
-        "remedy": change.remedy or None,
-        "partitions": change.partitions or None,
-        "config": dict(change.config) or None,
-    }
+    return {**{name: value or None for name, value in asdict(change).items()}, "action": change.action.value}
