@@ -58,7 +58,6 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
         topic="input",
         topics=("input",),
         inputs=(None,),
-        more_inputs=(),
         partition_count=2,
         is_partitioned=bool(stores),
         stores=stores,
