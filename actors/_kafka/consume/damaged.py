@@ -9,10 +9,11 @@ from __future__ import annotations
 import gzip
 import io
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
+from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
+from aiokafka.record.default_records import DefaultRecord
 from aiokafka.record.memory_records import MemoryRecords
 
 # The compiled one reads behind the end of a buffer, which can end the process.
@@ -27,7 +28,8 @@ CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
 _DELTA_PLACE = 23
-_HEADER_BYTES = 61
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CODEC, _LOG_APPEND_TIME = 0b111, 0b1000
 NO_TIMESTAMP = -1
 
 
@@ -89,7 +91,7 @@ def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
 
     `following` is the first offset of the next batch, None if there is none; `first` the first that may be its own.
     """
-    if len(raw) < _HEADER_BYTES:
+    if len(raw) < _HEADER.size:
         return first, first
     base, _ = _FRAME.unpack_from(raw)
     delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
@@ -100,13 +102,31 @@ def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
     return first, base + delta if is_likely and delta + 1 == count else first
 
 
+class _Batch(NamedTuple):
+    """The header of a batch in Kafka's format 2."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_delta: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    size: int
+
+
 def salvaged(raw: bytes, end: int) -> Flawed:
     """Return a batch's records up to the first broken one, and an `Unreadable` for the rest before offset `end`."""
-    records, batch = Flawed(), _DefaultRecordBatchPy(raw)
+    records, batch = Flawed(), _Batch(*_HEADER.unpack_from(raw))
     try:
-        iter(batch)
-        buffer, at = batch._buffer, batch._pos
-        for _ in range(batch._num_records):
+        unpack, at = _UNPACK.get(batch.attributes & _CODEC), 0
+        buffer = bytearray(raw[_HEADER.size :] if unpack is None else unpack(raw[_HEADER.size :]))
+        for _ in range(batch.size):
             record, at = _read(batch, buffer, at)
             records.append(record)
     except Exception as error:
@@ -115,7 +135,7 @@ def salvaged(raw: bytes, end: int) -> Flawed:
     return records or Flawed([damage(batch.base_offset, end - 1, "it has no records")])
 
 
-def _read(batch: Any, buffer: bytearray, at: int) -> tuple[_DefaultRecordPy | Unreadable, int]:
+def _read(batch: _Batch, buffer: bytearray, at: int) -> tuple[DefaultRecord | Unreadable, int]:
     """Read a record whose header names may be any bytes; return it and where the next one begins."""
     length, at = decode_varint(buffer, at)
     end = at + length
@@ -134,9 +154,9 @@ def _read(batch: Any, buffer: bytearray, at: int) -> tuple[_DefaultRecordPy | Un
         headers.append((text, data))
     if at != end:
         raise CorruptRecordException(f"a record of {length} bytes ends after {at - end + length}")
-    offset, is_appended = batch.base_offset + delta, batch.timestamp_type
+    offset, is_appended = batch.base_offset + delta, bool(batch.attributes & _LOG_APPEND_TIME)
     timestamp = batch.max_timestamp if is_appended else batch.first_timestamp + after_ms
-    record = _DefaultRecordPy(offset, timestamp, batch.timestamp_type, key, value, headers)
+    record = DefaultRecord(offset, timestamp, int(is_appended), key, value, headers)
     if broken is None:
         return record, at
     return Unreadable(
@@ -160,7 +180,7 @@ def dated(record: Any) -> Any:
     """Return a record that has a timestamp: -1 if its format has none, as Kafka's own client does."""
     if record.timestamp is not None:
         return record
-    return _DefaultRecordPy(record.offset, NO_TIMESTAMP, record.timestamp_type, record.key, record.value, [])
+    return DefaultRecord(record.offset, NO_TIMESTAMP, 0, record.key, record.value, [])
 
 
 def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> Unreadable:
@@ -189,3 +209,6 @@ def gunzip(payload: bytes) -> bytes:
     if len(content) > UNPACKED_BYTES:
         raise CorruptRecordException(f"a batch of {len(payload)} bytes unpacks to more than {UNPACKED_BYTES}")
     return content
+
+
+_UNPACK = {1: gunzip, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from actors._kafka.admin.control import ControlPlane
-from actors._kafka.connection import producing
+from actors._kafka.client import producing
 from actors.admin.host import Setup
 from actors.admin.parked.reader import ParkedQueue, ParkedReader, What
 from actors.ports import TopicPartition
