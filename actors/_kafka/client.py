@@ -34,7 +34,6 @@ from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.outage import Outages, why_away
 from actors._kafka.permissions import WRITE
 from actors.errors import ConfigurationError
-from actors.ports import Identity
 from actors.runtime.cancellation import is_cancelled
 
 logger = escaping(logging.getLogger(__name__))
@@ -320,10 +319,9 @@ class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
         return owned
 
     @property
-    def identity(self) -> Identity:
-        """The current member id and generation; generation -1 before the first join."""
-        coordinator = self._coordinator
-        return Identity("", -1) if coordinator is None else Identity(coordinator.member_id, coordinator.generation)
+    def coordinator(self) -> Any:
+        """Aiokafka's coordinator of the group, None before `start`."""
+        return self._coordinator
 
     async def fetched(
         self, *partitions: KafkaPartition, timeout_s: float, max_records: int | None = None
@@ -355,14 +353,6 @@ class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
         self.seek(partition, offset)
         self.resume(partition)
 
-    def check_membership(self) -> None:
-        """Raise the error that ended aiokafka's coordination.
-
-        Raises:
-            KafkaError: it.
-        """
-        self._coordinator.check_errors()
-
     def resume_heartbeats(self) -> None:
         """Send heartbeats again, if an error ended that. The error counts as seen, as others report it."""
         coordinator = self._coordinator
@@ -372,11 +362,6 @@ class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
                 task.exception()
             coordinator._heartbeat_task = None
             coordinator._start_heartbeat_task()
-
-    def ask_for_rebalance(self) -> None:
-        """Join again with this member's current metadata."""
-        if self._coordinator is not None:
-            self._coordinator.request_rejoin()
 
     def adjust(self, *, fetch_bytes: int, heartbeat_ms: int) -> None:
         """Set how much a fetch asks of each partition, and how often heartbeats are sent, for a new assignment."""

@@ -115,8 +115,8 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             max_poll_records=settings.max_poll_records or POLL_RECORDS,
             partition_assignment_strategy=(assignor,),
         )
-        assignor.generation = lambda: consumer.identity.generation
         source = cls(consumer, settings, assignor, events)
+        assignor.generation = lambda: source.identity().generation
         assignor.joins = source._joins
         source._principal = connection.principal
         try:
@@ -129,8 +129,9 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         return source
 
     def identity(self) -> Identity:
-        """Return the current member id and generation."""
-        return self._consumer.identity
+        """Return the current member id and generation, -1 before the first join."""
+        coordinator = self._consumer.coordinator
+        return Identity("", -1) if coordinator is None else Identity(coordinator.member_id, coordinator.generation)
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[KafkaPartition, Sequence[Any]]:
         """Return records of the wanted partitions, after `timeout_s` at the latest, or later while a rebalance runs."""
@@ -158,7 +159,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._is_denied:
             return
         with self._membership_errors():
-            self._consumer.check_membership()
+            self._consumer.coordinator.check_errors()
 
     @property
     def _is_denied(self) -> bool:
@@ -245,8 +246,9 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def ask_for_rebalance(self) -> None:
         """Join again with this member's current metadata; the group rebalances if the metadata changed."""
-        if not self._is_closed:
-            self._consumer.ask_for_rebalance()
+        coordinator = self._consumer.coordinator
+        if not self._is_closed and coordinator is not None:
+            coordinator.request_rejoin()
 
     async def close(self) -> None:
         """Leave the group. May be called twice."""

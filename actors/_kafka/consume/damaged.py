@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
@@ -28,7 +28,7 @@ CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
 _DELTA_PLACE = 23
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER = struct.Struct(">q13xh4xqq14xi")
 _CODEC, _LOG_APPEND_TIME = 0b111, 0b1000
 NO_TIMESTAMP = -1
 
@@ -102,40 +102,25 @@ def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
     return first, base + delta if is_likely and delta + 1 == count else first
 
 
-class _Batch(NamedTuple):
-    """The header of a batch in Kafka's format 2."""
-
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_delta: int
-    first_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    size: int
-
-
 def salvaged(raw: bytes, end: int) -> Flawed:
     """Return a batch's records up to the first broken one, and an `Unreadable` for the rest before offset `end`."""
-    records, batch = Flawed(), _Batch(*_HEADER.unpack_from(raw))
+    records, (base, attributes, first_ms, last_ms, count) = Flawed(), _HEADER.unpack_from(raw)
+    is_appended = bool(attributes & _LOG_APPEND_TIME)
     try:
-        unpack, at = _UNPACK.get(batch.attributes & _CODEC), 0
+        unpack, at = _UNPACK.get(attributes & _CODEC), 0
         buffer = bytearray(raw[_HEADER.size :] if unpack is None else unpack(raw[_HEADER.size :]))
-        for _ in range(batch.size):
-            record, at = _read(batch, buffer, at)
+        for _ in range(count):
+            record, at = _read(buffer, at, base, first_ms, last_ms if is_appended else None)
             records.append(record)
     except Exception as error:
-        first = records[-1].offset + 1 if records else batch.base_offset
+        first = records[-1].offset + 1 if records else base
         records.append(damage(first, max(first, end - 1), error_text(error)))
-    return records or Flawed([damage(batch.base_offset, end - 1, "it has no records")])
+    return records or Flawed([damage(base, end - 1, "it has no records")])
 
 
-def _read(batch: _Batch, buffer: bytearray, at: int) -> tuple[DefaultRecord | Unreadable, int]:
+def _read(
+    buffer: bytearray, at: int, base: int, first_ms: int, appended_ms: int | None
+) -> tuple[DefaultRecord | Unreadable, int]:
     """Read a record whose header names may be any bytes; return it and where the next one begins."""
     length, at = decode_varint(buffer, at)
     end = at + length
@@ -154,9 +139,8 @@ def _read(batch: _Batch, buffer: bytearray, at: int) -> tuple[DefaultRecord | Un
         headers.append((text, data))
     if at != end:
         raise CorruptRecordException(f"a record of {length} bytes ends after {at - end + length}")
-    offset, is_appended = batch.base_offset + delta, bool(batch.attributes & _LOG_APPEND_TIME)
-    timestamp = batch.max_timestamp if is_appended else batch.first_timestamp + after_ms
-    record = DefaultRecord(offset, timestamp, int(is_appended), key, value, headers)
+    offset, timestamp = base + delta, first_ms + after_ms if appended_ms is None else appended_ms
+    record = DefaultRecord(offset, timestamp, 0, key, value, headers)
     if broken is None:
         return record, at
     return Unreadable(

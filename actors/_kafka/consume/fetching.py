@@ -96,9 +96,9 @@ class FetchesById(Hook):
         count = sum(len(partitions) for _, partitions in request.topics)
         if self._is_trickle.get(node):
             await asyncio.sleep(min(MOST_GATHER_S, GATHER_S * count))
-        session = self._sessions.get(node, _Session())
-        self._sessions[node] = restarted = session.restarted()
-        return _FetchById(request, self._ids, session, restarted, count)
+        by_id = _FetchById(request, self._ids, self._sessions.get(node, _Session()))
+        self._sessions[node] = by_id.restarted
+        return by_id
 
     def after(self, node: Any, request: Any, response: Any) -> Any:
         if type(request) is not _FetchById or response.API_VERSION < FetchRequest_v13.API_VERSION:
@@ -109,7 +109,7 @@ class FetchesById(Hook):
         if self._sessions[node] is request.restarted and not _has_error(response):
             self._sessions[node] = request.next_session(response.session_id)
         size = sum(len(partition[-1]) for _, partitions in topics for partition in partitions)
-        self._is_trickle[node] = 0 < size < TRICKLE_BYTES * request.count
+        self._is_trickle[node] = 0 < size < TRICKLE_BYTES * len(request.partitions)
         return _Response(response.API_VERSION, topics)
 
     def _by_name(self, request: _FetchById, topics: Sequence[Any]) -> list[tuple[str, list[tuple[Any, ...]]]]:
@@ -159,20 +159,12 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
 
     API_KEY = FetchRequest.API_KEY
 
-    def __init__(
-        self,
-        request: FetchRequest,
-        ids: Mapping[KafkaPartition, uuid.UUID],
-        session: _Session,
-        restarted: _Session,
-        count: int,
-    ) -> None:
+    def __init__(self, request: FetchRequest, ids: Mapping[KafkaPartition, uuid.UUID], session: _Session) -> None:
         self._request = request
         self.session = session
-        self.restarted = restarted
-        self.count = count
+        self.restarted = session.restarted()
         self._has_ids = True
-        self._partitions: dict[_Partition, tuple[int, int]] = {}
+        self.partitions: dict[_Partition, tuple[int, int]] = {}
         self.names: dict[uuid.UUID, str] = {}
         for name, partitions in request.topics:
             for number, offset, max_bytes in partitions:
@@ -181,7 +173,7 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
                     self._has_ids = False
                     return
                 self.names[topic_id] = name
-                self._partitions[topic_id, number] = offset, max_bytes
+                self.partitions[topic_id, number] = offset, max_bytes
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
         """Return the request for a broker of these versions."""
@@ -196,13 +188,13 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
         session = self.session
         changed: dict[uuid.UUID, list[Any]] = defaultdict(list)
         forgotten: dict[uuid.UUID, list[int]] = defaultdict(list)
-        for (topic_id, number), wanted in self._partitions.items():
+        for (topic_id, number), wanted in self.partitions.items():
             if session.partitions.get((topic_id, number)) != wanted:
                 changed[topic_id].append((number, -1, wanted[0], -1, -1, wanted[1], {}))
-        for topic_id, number in session.partitions.keys() - self._partitions.keys():
+        for topic_id, number in session.partitions.keys() - self.partitions.keys():
             forgotten[topic_id].append(number)
         # One partition needs no session, and brokers have only so many.
-        epoch = session.epoch if session.epoch > 0 or len(self._partitions) > 1 else _NO_SESSION
+        epoch = session.epoch if session.epoch > 0 or len(self.partitions) > 1 else _NO_SESSION
         return request_struct_class(
             -1,
             *limits,
@@ -218,7 +210,7 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
         """Return the session of the fetch after this one, from the response's number."""
         if number == 0:
             return _Session()
-        return _Session(number, self.session.epoch % _LAST_EPOCH + 1, self._partitions)
+        return _Session(number, self.session.epoch % _LAST_EPOCH + 1, self.partitions)
 
 
 def _has_error(response: Any) -> bool:

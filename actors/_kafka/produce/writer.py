@@ -448,12 +448,11 @@ class TransactionWriter:
         if isinstance(error, TimeoutError):
             wait_s = 0.0 if self._client is None else self._client.throttled_s(self.commit_deadline_s)
             quota = f"; a broker let this client wait {wait_s:.1f} s, because of a quota of its user or client id"
-            quota = quota if wait_s else ""
             words = [self._words[about] for about in self._asked_in_commits if about in self._words]
             return OutcomeUnknownError(
                 f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s; the last word is "
-                f"{'; '.join(words) or 'no answer'}{quota}. {NOTHING_LOST}. If it happens again and again, see whether "
-                "that broker is well, and its log"
+                f"{'; '.join(words) or 'no answer'}{quota if wait_s else ''}. {NOTHING_LOST}. If it happens again and "
+                "again, see whether that broker is well, and its log"
             )
         if isinstance(error, ProducerOverError):
             return OutcomeUnknownError(
