@@ -94,9 +94,6 @@ def _missing(place: str, names: str) -> Iterator[str]:
     yield from (f"{owner_name}.{name}" for name in names.split() if name not in attributes)
 
 
-# --- connections ---------------------------------------------------------------------------------------------------
-
-
 class Hook:
     """A part of the worker that stands around a client's requests. A subclass overrides what it needs."""
 
@@ -298,9 +295,6 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]
         return bool(self.was_refused or self._sender.sender_task.done())
 
 
-# --- consumers -----------------------------------------------------------------------------------------------------
-
-
 def RAW(_: Any) -> Any:  # noqa: N802  a marker; it has to be callable to pass for a deserializer
     """Mark a consumer; never called."""
     raise AssertionError("records are handed out as they are")
@@ -474,9 +468,6 @@ class FetchResult(fetcher.FetchResult):  # type: ignore[misc]
 def limits_of(request: FetchRequest) -> tuple[int, int, int, int, str]:
     """Return how long, for how many bytes, of at most how many and in which isolation to fetch, and the rack."""
     return request._max_wait_ms, request._min_bytes, request._max_bytes, request._isolation_level, request._rack_id
-
-
-# --- start and end -------------------------------------------------------------------------------------------------
 
 
 async def started(client: Owned) -> Owned:
