@@ -79,6 +79,12 @@ def name_firings_by_their_time(patch: Patch) -> None:
     patch.setattr(Timers, "_message", rewritten(Timers._message, edit))
 
 
+def forget_time_that_no_timer_went_by(patch: Patch) -> None:
+    """Stream time is written once a timer has gone by it, so that what was parked sets its timers too late."""
+    edit = ("== _UNSEEN:", "== _UNSEEN or not self._went_by_stream_time:")
+    patch.setattr(Timers, "before_commit", rewritten(Timers.before_commit, edit))
+
+
 # --- class actors whose states expire ---------------------------------------------------------------------------------
 
 
@@ -175,6 +181,7 @@ PLANTED = (
     Planted(keep_no_answer, "asks", features=("asks", "timers")),
     Planted(name_firings_by_their_time, "timers", features=("timers",)),
     Planted(name_firings_by_their_time, "effects", features=("effects", "timers")),
+    Planted(forget_time_that_no_timer_went_by, "timers", first_seed=6313, features=("park", "timers")),
     Planted(overwrite_what_expired, "sessions", features=("sessions",)),
     Planted(go_on_behind_a_failed_hook, "sessions", features=("sessions",)),
     Planted(forget_ids, "dedupe", features=("dedupe",)),

@@ -90,10 +90,19 @@ FOUND = (
     (1950, (), ("dedupe", "expiry", "static", "timers", "windows")),
     # The oracle kept records of a join for a millisecond longer than they can be matched.
     (2966, (), ("effects", "joins")),
+    # The clock was set while a view was read for the first time: the worker ended as if that had taken as long.
+    (728, (), ("asks", "expiry", "parallel", "steps", "timers", "views")),
+    # The oracle took stream time for that of the inputs before an offset which had been forgotten and set again.
+    (1071, (), ("asks", "expired", "expiry", "parallel", "poison", "queries", "retention", "timers")),
     # Intervals became longer and shorter again: a session that another one had taken the place of was emitted.
     (5054, (), ("windows",)),
     # The oracle took the ids of timers for new ones where an operator had inputs handled again.
     (830, (), ("effects", "operator", "parallel", "sessions", "timers")),
+    # Stream time wasn't written before a timer went by it: a parked message set one that the next owner never fired.
+    (6313, (), ("park", "timers")),
+    (7239, (), ("asks", "effects", "parallel", "park", "timers")),
+    # A timer that a refused record made due committed the record, and nobody was blamed for it.
+    (6831, (), ("effects", "refused", "timers")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 

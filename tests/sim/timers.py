@@ -231,7 +231,9 @@ class _Book:
             del self._set[name]
         if MOVED.isdisjoint(self._part.world.features) and timer.clock == "stream":
             # What is handled later than it came due has a later input's offset in its place, not an earlier one's.
-            latest_ms = self._part.latest_input(self._partition, None if self._part.is_parking else offset)
+            # Where the group forgot its offsets, stream time is that of inputs which are handled again.
+            is_bounded = not self._part.is_parking and "expired" not in self._part.world.features
+            latest_ms = self._part.latest_input(self._partition, offset if is_bounded else None)
         if due_ms > latest_ms:
             self._say(name, f"is due at {due_ms}, and fired before {latest_ms} by its clock, the {timer.clock}'s")
 

@@ -209,15 +209,15 @@ def into_session(kind: Session, held: Sequence[Held], at_ms: int) -> tuple[Windo
     `held` has the key's sessions in order of their ends, and so have those that are returned.
     """
     from_ms, to_ms, start_ms, end_ms = at_ms - kind.gap_ms, at_ms + kind.gap_ms, at_ms, at_ms
-    merged = [one for one in held if one.end_ms >= from_ms and one.start_ms <= to_ms and not one.is_merged]
+    merged = [one for one in held if one.end_ms >= from_ms and one.start_ms <= to_ms]
     for one in merged:
         start_ms, end_ms = min(start_ms, one.start_ms), max(end_ms, one.end_ms)
     return Window(start_ms, end_ms), merged
 
 
-def replaced(held: Sequence[Held], starts: Container[int], new: Sequence[Held]) -> list[Held]:
-    """Return a list without the windows that begin at `starts`, and with new ones."""
-    found = [one for one in held if one.is_merged or one.start_ms not in starts]
+def replaced(held: Sequence[Held], places: Container[Window], new: Sequence[Held]) -> list[Held]:
+    """Return a list without the windows at `places`, and with new ones."""
+    found = [one for one in held if one.is_merged or one.window not in places]
     found += new
     if len(found) > 1:
         found.sort(key=_place)

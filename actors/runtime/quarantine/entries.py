@@ -58,6 +58,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         id: what identifies it if it isn't an input record; None if it is one.
         tag: what its id has behind the topic's name if it is one: it may have come from a topic that is gone.
         timer: the name of the timer that sent it, None if none did.
+        has_event_time: whether that goes by stream time.
         error: why it couldn't be handled; None if it only waits behind another.
         attempts: how often it was tried.
         parked_at_ms: since when it waits, Unix milliseconds.
@@ -74,6 +75,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     tag: str = ""
     timer: str | None = None
+    has_event_time: bool = False
     error: str | None = None
     attempts: int = 0
     parked_at_ms: int = 0
@@ -86,11 +88,17 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     def record(self) -> InternalRecord:
         """Return the record of the message's context."""
-        headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
-        place = self.offset, self.timestamp_ms
-        is_input = self.id is None
         return InternalRecord(
-            *place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag, is_input=is_input
+            self.offset,
+            self.timestamp_ms,
+            self.key,
+            self.value,
+            self.headers,  # type: ignore[arg-type]
+            id=self.id,
+            timer=self.timer,
+            tag=self.tag,
+            is_input=self.id is None,
+            has_event_time=self.has_event_time,
         )
 
 

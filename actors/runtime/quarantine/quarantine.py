@@ -262,6 +262,7 @@ class Parked:
             id=getattr(record, "id", None),
             tag=getattr(record, "tag", state.message_tag),
             timer=getattr(record, "timer", None),
+            has_event_time=getattr(record, "has_event_time", False),
             error=error,
             attempts=attempts,
             parked_at_ms=state.scope.now_ms,

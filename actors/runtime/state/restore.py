@@ -59,6 +59,8 @@ from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
+_TOO_OLD = "its checkpoint is older than deletes are kept, some may have escaped it"
+_CLOCK_SET = "the clock was set, or the machine was suspended, while it was read: deletes may have escaped it"
 _OLDER = (
     'another worker may have a newer one. Start that one with lost_changelog="restore"; or, if there is none, this one '
     'with lost_changelog="restore_older", which loses what the commits in between wrote (both also as LOST_CHANGELOG '
@@ -187,7 +189,8 @@ class Restorer:
         meter = RestoreMeter() if meter is None else meter
         if last.changelog_id != changelog.topic_id or self._lost is LostChangelog.REBUILD:
             last = replace(last, owner=0)
-        asked_ms, position, bounds = self._clock.wall_ms(), store.position(), await self._logs.bounds(source)
+        asked_ms, asked_s = self._clock.wall_ms(), self._clock.monotonic()
+        position, bounds = store.position(), await self._logs.bounds(source)
         claimed_id = last.changelog_id or ("" if position is None else position.changelog_id)
         facts = RestoreFacts(position, bounds, changelog.topic_id, claimed_id, doubt)
         may_use_snapshot = self._snapshots is not None
@@ -197,7 +200,8 @@ class Restorer:
                 logger.warning("%s: rebuilding the store: %s", source, plan.wipe)
                 await finish_in_thread(store.wipe)
                 may_use_snapshot &= not (facts.doubt or facts.rewritten or facts.missed)
-                asked_ms, bounds = self._clock.wall_ms(), await self._logs.bounds(source)
+                asked_ms, asked_s = self._clock.wall_ms(), self._clock.monotonic()
+                bounds = await self._logs.bounds(source)
                 facts = RestoreFacts(None, bounds, changelog.topic_id)
                 continue
             if step is not RestoreStep.READ:
@@ -212,19 +216,27 @@ class Restorer:
             except _RewrittenError as error:
                 facts = replace(facts, rewritten=str(error))
                 continue
-            if not self._is_missed(plan, facts.position, asked_ms, changelog):
+            took_ms = int((self._clock.monotonic() - asked_s) * 1000)
+            if not self._is_missed(plan, facts.position, asked_ms, took_ms, changelog):
                 return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
-            facts = replace(facts, missed="its checkpoint is older than deletes are kept, some may have escaped it")
-            if facts.position is None:
+            if facts.position is None and took_ms >= changelog.delete_retention_ms:
                 raise RestoreError(
                     f"{source}: reading all of it took longer than delete.retention.ms="
                     f"{changelog.delete_retention_ms}, deletes may have escaped it: raise the topic's setting"
                 )
+            facts = replace(facts, missed=_CLOCK_SET if facts.position is None else _TOO_OLD)
 
-    def _is_missed(self, plan: Restore, position: Position | None, asked_ms: int, changelog: Changelog) -> bool:
-        """Return whether deletes may have escaped a restore that began at `asked_ms` from this position."""
-        since_ms, margin_ms = (asked_ms, 0) if position is None else (position.wall_time_ms, self._margin_ms)
-        return missed_tombstones(plan, changelog.kept(margin_ms), since_ms=since_ms, now_ms=self._clock.wall_ms())
+    def _is_missed(
+        self, plan: Restore, position: Position | None, asked_ms: int, took_ms: int, changelog: Changelog
+    ) -> bool:
+        """Return whether deletes may have escaped a restore from this position that began at `asked_ms`."""
+        now_ms = self._clock.wall_ms()
+        if position is not None:
+            kept = changelog.kept(self._margin_ms)
+            return missed_tombstones(plan, kept, since_ms=position.wall_time_ms, now_ms=now_ms)
+        # A clock that was set back hides how long the read took; a monotonic one hides how long the machine slept.
+        now_ms = max(now_ms, asked_ms + took_ms, key=lambda at_ms: abs(at_ms - asked_ms))
+        return missed_tombstones(plan, changelog.kept(0), since_ms=asked_ms, now_ms=now_ms)
 
     async def _not_read(
         self,

@@ -361,8 +361,7 @@ class TaskProcessor:
         is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
         is_special = self._is_special if is_watched else is_command
         for one, records in runs:
-            # Where inputs take turns, this is once a record.
-            self._turn_to(one)
+            self._turn_to(one)  # once a record where inputs take turns
             handler, decode_key, decode_value = one.spec.handler, one.spec.decode_key, one.spec.decode_value
             saw = self._saw[one.index] if self._saw else None
             for record in records:
@@ -386,11 +385,12 @@ class TaskProcessor:
                         undo.clear()
                 one.next_offset = offset + 1
                 self._handled += 1
-                if saw is not None and not (record.headers and is_command(record)) and saw(record.timestamp):
-                    outputs, pause_s = await self._handle_timers(one), self._next_pause_s()
+                is_due = saw is not None and not (record.headers and is_command(record)) and saw(record.timestamp)
                 if monotonic() >= pause_s or (not self._handled & _SIZE_MASK and self._is_large()):
                     await self._pause(record)
                     outputs, pause_s = messages.outputs, self._next_pause_s()
+                if is_due:  # after the pause, in which a record that the broker may refuse is committed alone
+                    outputs, pause_s = await self._handle_timers(one), self._next_pause_s()
                 if inbox.stopping:
                     return
 

@@ -5,8 +5,8 @@ They are in a store of the actor, one entry by name and one by time, written tog
     "n" address              the timer, as JSON: `_Entry`
     "w" due_ms address       nothing: the timers by the wall clock in order of time
     "s" due_ms address       the same for those by stream time
-    "t"                      stream time: the highest timestamp of an input record; there once a timer went by it.
-                             A record that is too far ahead of the clock is refused from then on; before, it moves none
+    "t"                      stream time, the highest timestamp of an input record, and a byte once a timer went by it:
+                             a record that is too far ahead of the clock is refused from then on; before, it moves none
 
 `address` is the length of the message key (4 bytes, big-endian), the key, and the timer's name in UTF-8; times are Unix
 milliseconds (8 bytes, big-endian). So what is due is at the head of an index, however many timers wait behind it.
@@ -52,6 +52,7 @@ ClockName: TypeAlias = Literal["wall", "stream"]
 
 _ENTRY = b"n"
 _STREAM_TIME = b"t"
+_WENT_BY = b"\x01"
 _WORD = 8
 _ID_BYTES = 8
 _ADDRESS_AT = 1 + _WORD
@@ -154,8 +155,9 @@ class Timers:
         self.backlog_ms: Callable[[], float] = lambda: math.inf
         """The lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
         written = self._merged.get(_STREAM_TIME)
-        self._keeps_stream_time = written is not None
-        self.stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
+        self._went_by_stream_time = written is not None and len(written) > _WORD
+        self.stream_ms = _UNSEEN if written is None else int.from_bytes(written[:_WORD])
+        self._written = written or b""
         for index in self._by_prefix.values():
             index.begins_at(next((key for key, _ in self._merged.items(index.start, index.end)), None))
 
@@ -227,7 +229,7 @@ class Timers:
         self._store.write_raw(state, _ENTRY + address, _encode_entry(entry))
         self._store.write_raw(state, key, b"")
         index.expect(key)
-        self._keeps_stream_time |= index is self._stream
+        self._went_by_stream_time |= index is self._stream
         self._is_merged_later |= state is not self._state
 
     def _unlist(self, state: TaskState, address: bytes, entry: _Entry) -> None:
@@ -243,7 +245,7 @@ class Timers:
 
     def may_refuse(self, record: InputRecord) -> bool:
         """Return whether `check` has to be called for an input record. Hot."""
-        return self._keeps_stream_time and self._timestamps.is_unusual(record.timestamp)
+        return self._went_by_stream_time and self._timestamps.is_unusual(record.timestamp)
 
     def check(self, source: TopicPartition, record: InputRecord) -> None:
         """Refuse an input record that would make timers due long before their time.
@@ -303,17 +305,21 @@ class Timers:
         return due
 
     def before_commit(self) -> None:
-        """Note timers that were merged later; write stream time once a timer went by it."""
+        """Note timers that were merged later; write stream time if it moved."""
         if self._is_merged_later:
             # A look into what was merged when these were scheduled, but not merged, has forgotten them.
             for key, (_, value) in self._merged.writes.items():
                 index = self._by_prefix.get(key[:1])
                 if value is not None and index is not None:
                     index.expect(key)
-        if self._keeps_stream_time and self.stream_ms > self._written_ms:
-            self._store.write_raw(self._state, _STREAM_TIME, self.stream_ms.to_bytes(_WORD))
+        if self.stream_ms == _UNSEEN:
+            return
+        # Before a timer goes by it too: a parked message, or the clock, may lead to the first one after a takeover.
+        stream_time = self.stream_ms.to_bytes(_WORD) + _WENT_BY * self._went_by_stream_time
+        if stream_time != self._written:
+            self._store.write_raw(self._state, _STREAM_TIME, stream_time)
             self._state.scope.release()
-            self._written_ms = self.stream_ms
+            self._written = stream_time
 
     def committed(self) -> None:
         """Do nothing: timers are removed as they are handled."""

@@ -215,9 +215,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
                 return default
             raw = overlay.get(aligned_key(start_ms, raw_key))
             return default if raw is None else self.result(raw[1:])
-        held = self._lists(overlay.get, raw_key, start_ms, LAST_MS, state.windows)
-        found = (one for one in held if one.start_ms == start_ms and not one.is_merged)
-        return next((self.result(one.value) for one in found), default)
+        held = self._kept(self._segments(overlay.get, raw_key, start_ms, LAST_MS, state.windows), state.windows)
+        return next((self.result(one.value) for one in held if one.start_ms == start_ms), default)
 
     def set(self, key: K, value: V, window: Window | int | None = None) -> bool:
         """Write the value of a tumbling or hopping window, the message's own when left out; False if it is closed.
@@ -280,9 +279,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             starts = self._aligned.starts(max(from_ms, visible_ms + 1, first_ms), min(to_ms, time.latest_ms))
             rows = ((start_ms, get(aligned_key(start_ms, raw_key))) for start_ms in starts)
             return [(self._aligned.starting(start_ms), raw[1:]) for start_ms, raw in rows if raw is not None]
-        held = self._lists(get, raw_key, max(from_ms, first_ms), LAST_MS if self._by_end else to_ms, time)
-        live = (one for one in held if not one.is_merged)
-        shown = (one for one in live if from_ms <= one.start_ms <= to_ms and self.counts_ms(one) > visible_ms)
+        found = self._segments(get, raw_key, max(from_ms, first_ms), LAST_MS if self._by_end else to_ms, time)
+        shown = (one for one in self._kept(found, time) if from_ms <= one.start_ms <= to_ms)
         return sorted((one.window, one.value) for one in shown)
 
     def first_ms(self, items: Items) -> int:
@@ -332,7 +330,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         if isinstance(kind, Sliding):
             return not time.is_open(self, Window(at_ms, at_ms + kind.longest_ms))
         segments = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
-        window, _ = into_session(kind, [one for part in segments.values() for one in part], at_ms)
+        window, _ = into_session(kind, self._kept(segments, time), at_ms)
         return not time.is_open(self, window)
 
     @property
@@ -454,13 +452,14 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             for row, raw in rows:
                 self.changes.note(state, key_of(row), self._aligned.starting(time_of(row)), raw[1:])
 
-    def _lists(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> list[Held]:
-        """Return a key's windows whose segments are in a span of time: all that begin or end there, and others."""
-        found = self._segments(get, raw_key, from_ms, to_ms, time)
-        return [one for held in found.values() for one in held]
+    def _kept(self, segments: dict[int, list[Held]], time: ReadTime) -> list[Held]:
+        """Return the windows of segments that aren't past their retention, without those kept for their close alone."""
+        visible_ms = time.visible_ms(self)
+        every = (one for held in segments.values() for one in held)
+        return [one for one in every if self.counts_ms(one) > visible_ms and not one.is_merged]
 
     def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
-        """Return the same by segment."""
+        """Return a key's windows by segment, for a span of time: all that begin or end there, and others."""
         segment_ms = self.segment_ms
         # No window begins, or ends, more than a millisecond behind the last record.
         first = max(0, from_ms, time.visible_ms(self) + 1) // segment_ms
@@ -491,7 +490,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     ) -> Changed[Any]:
         time = state.windows
         found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
-        window, gone = into_session(kind, [one for part in found.values() for one in part], at_ms)
+        window, gone = into_session(kind, self._kept(found, time), at_ms)
         if not time.is_open(self, window) or window.end_ms in {one.end_ms for one in gone if one.is_closed}:
             return []
         value = change(self._merged(gone))
@@ -526,13 +525,14 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         changed: list[Held],
     ) -> None:
         """Write the lists of all segments in which windows went, came or changed."""
-        starts = {one.start_ms for one in gone} | {one.start_ms for one in changed}
+        # A session that is past its retention may begin at the same time, and wait for its close.
+        places = {one.window for one in gone} | {one.window for one in changed}
         new_in: dict[int, list[Held]] = {}
         for one in changed:
             new_in.setdefault(self.segment_of(one), []).append(one)
         for segment in sorted(found.keys() | new_in.keys()):
             before, new = found.get(segment, []), new_in.get(segment, [])
-            after = replaced(before, starts, new)
+            after = replaced(before, places, new)
             row = list_key(segment, raw_key)
             if not after:
                 overlay.delete(row)

@@ -400,7 +400,7 @@ def test_a_timer_of_a_parked_key_waits_in_line():
         retry = json.dumps({"actor": "work", "what": "message", "command": "retry"}).encode()
         driver.send(topic, key="a", value="control", headers={"fa-control": retry})
         assert [sent.value for sent in driver.outputs(done)] == ["bad None", "now t", "last None"]
-        assert driver.items(app.stores["work-timers"]) == {}
+        assert driver.items(app.stores["work-timers"]).keys() == {b"t"}
 
 
 @pytest.mark.parametrize("on_error", ["park", "stop"])

@@ -97,7 +97,7 @@ def test_a_timer_that_holds_up_the_loop_twice_is_given_up(way: str, concurrency:
         driver.advance(60)
         driver.send(world.topic, key="ada", value="1")
         assert (world.calls, world.values()) == (2, ["1"])
-        assert driver.items(world.app.actors["a"].timers) == {}
+        assert driver.items(world.app.actors["a"].timers).keys() == {b"t"}
 
 
 class EffectWorld(World):

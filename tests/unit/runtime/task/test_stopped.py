@@ -215,6 +215,35 @@ def test_a_timer_that_the_broker_refused_is_tried_again_by_a_command(concurrency
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_message_that_the_broker_refuses_is_named_where_it_made_a_timer_by_stream_time_due(concurrency: int) -> None:
+    app = App("halt", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=str)
+    sent = app.topic("sent", key_type=str, value_type=str)
+    fired: list[str | None] = []
+
+    @app.actor(orders, timers=True, concurrency=concurrency)
+    async def order(ctx: Context, text: str) -> None:
+        if text == "set":
+            ctx.schedule("due", after=timedelta(seconds=10), stream_time=True)
+        elif ctx.timer is not None:
+            fired.append(ctx.key)
+        else:
+            ctx.send(sent, key=ctx.key, value=text * 100)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(orders, key="a", value="set")
+        driver.advance(10)
+        driver._cluster.limit_records("sent", 50)
+        driver.post(orders, key="b", value="large")
+        with pytest.raises(RefusedRecordError, match=r"orders\[0\] offset 1 key 'b'"):
+            driver.advance(60)
+        driver._cluster.limit_records("sent", None)
+        driver.restart()
+        driver.settle()
+        assert (len(driver.outputs(sent)), fired[-1:]) == (1, ["a"])
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("policy", [OnError(then="park"), OnError(then="skip", dead_letters=True)])
 def test_a_message_whose_dead_letter_is_refused_stops_its_partition(policy: OnError, concurrency: int) -> None:
     app = App("halt", broker="kafka://127.0.0.1:1")

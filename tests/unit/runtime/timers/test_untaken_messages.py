@@ -93,4 +93,4 @@ def test_a_timer_may_be_as_far_away_as_a_timedelta_says(option: str, stream_time
         driver.send(topic, key="ada", value="set")
         driver.crash(keep_disk=False)
         driver.advance(86_400)
-        assert driver.items(app.actors["take"].timers)
+        assert driver.items(app.actors["take"].timers).keys() - {b"t"}

@@ -22,7 +22,9 @@ KINDS = {
     "session": Session(5 * MS),
 }
 LENGTHS = {"tumbling": 10, "hopping": 10, "sliding": 10, "session": 10}
-"""What a record leads to depends on windows of the last two gaps, or differences."""
+"""Retention without the grace. Of sliding windows, what a record leads to depends on windows of two differences."""
+SHORTEST_MS = {"tumbling": 10, "hopping": 10, "sliding": 10, "session": 5}
+"""The shortest retention that a window store may have, without the grace."""
 CLOSE_S = 0.002
 """How long a slow close takes: longer than its turn, so that records come between any two."""
 RECORDS = st.tuples(
@@ -31,13 +33,19 @@ RECORDS = st.tuples(
     st.integers(0, 30) | st.integers(0, 200),
 )
 STEPS = st.lists(RECORDS | st.sampled_from(["crash", "lose disk"]), min_size=1, max_size=25)
+PAST_RETENTION = [("a", 1, 15), ("a", 2, 25), ("a", 4, 33), ("a", 8, 20)]
+"""The last record lies between two sessions, of which the first is past its retention."""
 
 
 class Model:
-    """All records with the stream time at their arrival; windows follow from them."""
+    """All records with the stream time at their arrival; windows follow from them.
 
-    def __init__(self, kind):
+    A session that is past its retention isn't continued. Other windows don't depend on their retention.
+    """
+
+    def __init__(self, kind, retention_ms=None):
         self.kind, self.stream_ms = kind, -1
+        self.retention_ms = (LENGTHS[kind] if retention_ms is None else retention_ms) + GRACE_MS
         self.records = []
         self.finals = defaultdict(list)
         self.late = []
@@ -62,7 +70,8 @@ class Model:
                 self.records += [(key, amount, start, None) for start in taken]
 
     def _session(self, key, amount, at_ms):
-        near = [one for one in self.sessions[key] if one[0] - 5 <= at_ms <= one[1] + 5]
+        kept = [one for one in self.sessions[key] if one[1] >= self.stream_ms - self.retention_ms]
+        near = [one for one in kept if one[0] - 5 <= at_ms <= one[1] + 5]
         start = min([at_ms, *(one[0] for one in near)])
         end = max([at_ms, *(one[1] for one in near)])
         if end + 5 + GRACE_MS < self.stream_ms:
@@ -162,12 +171,12 @@ def finals_and_late(kind, steps, *, settles=False, close_s=0.0, retention_ms=Non
         return sent, [(one.key, one.value) for one in driver.outputs(late)]
 
 
-def run(kind, steps, **how):
-    model = Model(kind)
+def run(kind, steps, *, retention_ms=None, **how):
+    model = Model(kind, retention_ms)
     for step in steps:
         if not isinstance(step, str):
             model.handle(*step)
-    sent, late = finals_and_late(kind, steps, **how)
+    sent, late = finals_and_late(kind, steps, retention_ms=retention_ms, **how)
     got = defaultdict(list)
     for key, (start_ms, end_ms, total) in sent:
         got[key, start_ms, end_ms].append(total)
@@ -181,6 +190,8 @@ def run(kind, steps, **how):
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
 @example(steps=[("a", 1, at_ms) for at_ms in (0, 0, 0, 14, 7, 6, 17)])
+@example(steps=[*PAST_RETENTION, ("a", 16, 34)])
+@example(steps=[*PAST_RETENTION, ("a", 16, 10)])
 def test_finals_are_those_of_all_records(kind, steps):
     run(kind, steps, settles=True)
 
@@ -188,6 +199,8 @@ def test_finals_are_those_of_all_records(kind, steps):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
+@example(steps=[*PAST_RETENTION, ("a", 16, 34)])
+@example(steps=[*PAST_RETENTION, ("a", 16, 10)])
 def test_finals_do_not_depend_on_when_closes_are_handled(kind, steps):
     run(kind, steps)
 
@@ -195,6 +208,8 @@ def test_finals_do_not_depend_on_when_closes_are_handled(kind, steps):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
+@example(steps=[*PAST_RETENTION, ("a", 16, 34)])
+@example(steps=[*PAST_RETENTION, ("a", 16, 10)])
 def test_finals_do_not_depend_on_records_between_closes(kind, steps):
     run(kind, steps, close_s=CLOSE_S)
 
@@ -204,6 +219,32 @@ def test_finals_do_not_depend_on_records_between_closes(kind, steps):
 @given(steps=STEPS)
 @example(steps=[*((key, 1, 10) for key in "abcdz"), ("x", 1, 23), ("z", 1, 15), ("x", 1, 100)])
 def test_what_is_past_its_retention_does_not_depend_on_closes_that_wait(kind, steps):
-    shortest_ms = 5 if kind == "session" else 10
-    settled = finals_and_late(kind, steps, settles=True, retention_ms=shortest_ms)
-    assert finals_and_late(kind, steps, close_s=CLOSE_S, retention_ms=shortest_ms) == settled
+    retention_ms = SHORTEST_MS[kind]
+    settled = finals_and_late(kind, steps, settles=True, retention_ms=retention_ms)
+    assert finals_and_late(kind, steps, close_s=CLOSE_S, retention_ms=retention_ms) == settled
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(steps=STEPS)
+@example(steps=[("a", 1, 1), ("a", 2, 10), ("a", 4, 5), ("a", 8, 30)])
+@example(steps=[*((key, 1, 2) for key in "cdefg"), ("a", 1, 5), ("b", 8, 14), ("a", 2, 10), ("a", 4, 5)])
+def test_closed_sessions_are_not_continued_with_the_shortest_retention(steps):
+    retention_ms = SHORTEST_MS["session"]
+    run("session", steps, retention_ms=retention_ms)
+    run("session", steps, retention_ms=retention_ms, close_s=CLOSE_S)
+    finals, late = finals_and_late("session", [*steps, ("z", 0, 1_000)], retention_ms=retention_ms)
+    taken = sum(max(step[1], 0) for step in steps if not isinstance(step, str))
+    assert sum(total for _, (_, _, total) in finals) == taken - sum(max(amount, 0) for _, amount in late)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "session"])
+@settings(max_examples=examples(60), deadline=None)
+@given(steps=STEPS, shift_ms=st.integers(1, 4))
+@example(steps=[("a", 1, 1), ("a", 2, 10), ("a", 4, 5), ("a", 8, 30)], shift_ms=3)
+def test_results_do_not_depend_on_which_windows_share_a_row(kind, steps, shift_ms):
+    shifted = [step if isinstance(step, str) else (*step[:2], step[2] + shift_ms) for step in steps]
+    (sent, late), (sent_later, late_later) = (
+        finals_and_late(kind, some, retention_ms=SHORTEST_MS[kind]) for some in (steps, shifted)
+    )
+    assert late == late_later
+    assert sent_later == [(key, [start + shift_ms, end + shift_ms, total]) for key, (start, end, total) in sent]

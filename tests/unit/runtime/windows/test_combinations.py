@@ -476,7 +476,12 @@ def test_a_renamed_store_keeps_its_windows_and_what_is_closed(kind: Any) -> None
 
 @pytest.mark.parametrize(
     ("kind", "times", "last", "shown"),
-    [(Tumbling(seconds=10), (0, 10, 20), 30, [20]), (Session(5 * SECOND), (0, 14, 20), 34, [14, 20])],
+    [
+        (Tumbling(seconds=10), (0, 10, 20), 30, [20]),
+        (Session(5 * SECOND), (0, 14, 20), 34, [14, 20]),
+        (Session(5 * SECOND), (0, 12, 20), 34, [20]),
+        (Sliding(5 * SECOND), (0, 17, 24), 34, [19]),
+    ],
 )
 def test_handlers_and_queries_show_the_same_windows_at_the_end_of_a_retention(
     kind: Any, times: tuple[int, ...], last: int, shown: list[int]
@@ -485,15 +490,17 @@ def test_handlers_and_queries_show_the_same_windows_at_the_end_of_a_retention(
     clicks = app.topic("clicks", key_type=str, value_type=int)
     store = app.window_store("tens", kind, retention=20 * SECOND, aggregate=aggregates.sum())
     seen: list[list[float]] = []
+    every: list[Window] = []
 
     @app.actor(clicks, stores=[store])
     async def count(ctx: Context, number: int) -> None:
-        store.add(ctx.key, number)
+        every.extend(window for window, _ in store.add(ctx.key, number) if ctx.key == "a")
         seen.append([seconds(window)[0] for window, _ in store.fetch("a")])
+        assert [seconds(window)[0] for window in every if store.get("a", window) is not None] == seen[-1]
 
     with ActorTestDriver(app, partitions=1) as driver:
         for key, at_s in (*(("a", at_s) for at_s in times), ("z", last)):
             driver.send(clicks, key=key, value=1, timestamp_ms=at(at_s))
-        # Of windows that are aligned, the start counts; of sessions the end, which belongs to them.
+        # Of sessions the end counts, which belongs to them; of other windows the start.
         assert seen[-1] == shown
         assert [seconds(window)[0] for window in driver.windows(store, "a")] == shown
