@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from actors._core.partitioner import Partitioner
 from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
+from actors.errors import RecordError
 from stores.ports import PartitionStore, SnapshotContent
 
 Headers = Sequence[tuple[str, bytes]]
@@ -45,27 +46,25 @@ class LogRecord(Protocol):
 InputRecord = LogRecord
 
 
-@dataclass(slots=True)
-class Unreadable:
-    """Stands in the place of a record that the client can't read, or of all that are left of a batch.
+@dataclass(slots=True, kw_only=True)
+class RefusedRecord:
+    """Stands in the place of a record that can't be handled, or of all that are left of an unreadable batch.
 
-    It has no key and no value, so that it is never taken for a message.
+    It has no value, so that it is never taken for a message.
 
     Attributes:
-        first_offset, offset: of the first and the last record that it stands for.
-        reason: why they can't be read, with their offsets if they are several.
-        remedy: what an operator may do, as a sentence.
+        first_offset: of the first record that it stands for; None if `offset`, that of the last one, is.
+        error: why it is refused; the client leaves the error's topic and partition empty.
         original: the record with what can be read of it; None if nothing can.
-        lacks_codec: whether this process lacks the codec, and another one might read it.
+        stops: the partition stops in front of it whatever the actor's policy.
         may_be_transient: whether it may be readable when it is fetched again.
     """
 
-    first_offset: int
     offset: int
-    reason: str
-    remedy: str
+    error: RecordError
+    first_offset: int | None = None
     original: LogRecord | None = None
-    lacks_codec: bool = False
+    stops: bool = False
     may_be_transient: bool = False
     timestamp: int = 0
     key: bytes | None = None

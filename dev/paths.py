@@ -26,18 +26,22 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/runtime/worker.py", "Worker.run"),
         (
             "actors/runtime/inputs/inbox.py",
-            "Inbox.has_room Inbox.put take_in_order Inbox.take Inbox._took",
+            "Inbox.has_room Inbox.put take_in_order Inbox.take Inbox._took PlacedRecords.checked "
+            "PlacedRecords._misplaced",
         ),
-        ("actors/runtime/inputs/misplaced.py", "PlacedRecords.checked PlacedRecords._misplaced"),
         (
             "actors/runtime/task/context.py",
             "TaskContext.advance TaskContext.marked TaskContext.batch",
         ),
         (
             "actors/runtime/task/processor.py",
-            "TaskProcessor.work TaskProcessor._runs TaskProcessor._handle_or_halt TaskProcessor._handle "
-            "TaskProcessor._turn_to TaskProcessor._pause TaskProcessor._commit_if_due TaskProcessor._is_large "
-            "TaskProcessor._commit",
+            "TaskProcessor.work TaskProcessor._work TaskProcessor.runs TaskProcessor.begin "
+            "TaskProcessor.commit_if_due TaskProcessor.is_large TaskProcessor.begin_commit TaskProcessor._freeze "
+            "TaskProcessor._carry_out",
+        ),
+        (
+            "actors/runtime/task/in_order.py",
+            "InOrder.advance InOrder.handle InOrder._handle InOrder._turn_to InOrder._go_home InOrder._pause",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (

@@ -24,7 +24,7 @@ from actors._kafka.client import Consumer, Producer, release, started
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE
 from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
-from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
+from actors.ports import ActorReply, ActorRequest, RefusedRecord, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
@@ -201,8 +201,8 @@ class KafkaRequests:
                 await asyncio.sleep(RETRY_S)
                 continue
             for record in records.get(source, ()):
-                if isinstance(record, Unreadable):
-                    logger.error("%s[%d]: answers are lost: %s. %s", *source, record.reason, record.remedy)
+                if isinstance(record, RefusedRecord):
+                    logger.error("%s[%d]: answers are lost: %s. %s", *source, record.error.reason, record.error.remedy)
                 else:
                     self._waiting.deliver(record)
 

@@ -7,10 +7,11 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 from actors._core.task.lifecycle import State
 from actors.errors import ActorsError, RecordError, UsageError
@@ -20,7 +21,7 @@ from actors.runtime.handlers.expiry import remove
 from actors.runtime.inputs.event_times import written_ms
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import DueMessages, InternalMessage
+from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import call_id
 from actors.runtime.outbox.effects import Effects
@@ -29,7 +30,9 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
+from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.processor import TaskProcessor
+from actors.runtime.task.tools import assemble
 from stores._core.record import NEVER, decode_metadata
 from stores.ports import PartitionStore
 
@@ -227,9 +230,12 @@ class _ReplayHandling(Handling):
 
     __slots__ = ("_unknowns",)
 
-    def __init__(self, unknowns: Unknowns, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._unknowns = unknowns
+    def __init__(self, unknowns: Unknowns, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self._unknowns, self.wait = unknowns, self._try_at_once
+
+    async def _try_at_once(self, seconds: float) -> None:
+        """A handler that fails is tried again at once."""
 
     async def recover(
         self,
@@ -267,8 +273,8 @@ class _ReplayHandling(Handling):
         state.scope.release()
 
 
-class ReplayProcessor(TaskProcessor):
-    """Handles what it is given, and what comes due on the way."""
+class Replay:
+    """Has a processor handle what it is given, and what comes due on the way."""
 
     def __init__(
         self,
@@ -281,83 +287,84 @@ class ReplayProcessor(TaskProcessor):
         expiries: Expiries,
     ) -> None:
         context.state = State.RUNNING
-        super().__init__(context, stores, inputs)
-        self._input_clock, self._unknowns, self._expiries = clock, unknowns, expiries
-        # Hooks are called when a key expires, and without a hook an expired key is merely absent.
-        self._sweeper = None
+        self._clock, self._unknowns, self._expiries = clock, unknowns, expiries
         self._committed_ms = 0
-        spec, tools, parked = self._spec, self._messages.tools, self._handling.parked
+        self._inbox = context.inbox
+        parts = assemble(context, stores, inputs)
+        spec, tools = context.spec, parts.state.tools
         tools.asks = _Unanswered(unknowns, clock)  # type: ignore[assignment]
         if spec.effects is not None:
-            uncalled = _Uncalled(spec, unknowns)
-            tools.effects = uncalled
-            self._due = DueMessages(one for one in self._due.punctuators if not isinstance(one, Effects))
-            parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
+            tools.effects = uncalled = _Uncalled(spec, unknowns)
+            parts.punctuators = [part for part in parts.punctuators if not isinstance(part, Effects)]
+            parts.parked = Parked(spec, parts.state, effects=uncalled, meters=context.meters)
         if tools.timestamps is not None:
             tools.timestamps.clock = CheckedClock(clock)
-        timers = self._handling.timers
-        self._handling = _ReplayHandling(unknowns, spec, parked, self._poison.poisoned, self._is_ending, self._let_pass)
-        self._handling.timers = timers
+        self._processor = processor = TaskProcessor(context, parts, InOrder, partial(_ReplayHandling, unknowns))
+        # Hooks are called when a key expires, and without a hook an expired key is merely absent.
+        processor.sweeper = None
+        self._executor = cast(InOrder, processor.executor)
 
     async def replay(self, records: Sequence[tuple[int, InputRecord]]) -> None:
         """Handle records of the inputs, and commit."""
         for place, group in groupby(records, key=itemgetter(0)):
-            one, left = self.inputs[place], [record for _, record in group]
+            one, left = self._processor.inputs[place], [record for _, record in group]
             if self._inbox.event_times is not None:
                 left = list(self._inbox.event_times.timed(place, left))
-            if len(self.inputs) > 1:
+            if len(self._processor.inputs) > 1:
                 self._unknowns.topic = one.source.topic
-            if not self._due.punctuators and not self._expiries:
+            if not self._processor.due.punctuators and not self._expiries:
                 await self._handle_all(one, left)
                 continue
             for record in left:
                 await self.pass_time(written_ms(record))
                 await self._handle_all(one, [record])
                 await self._take_what_is_due()
-        await self._commit()
+        await self._processor.commit()
 
     async def pass_time(self, to_ms: int) -> None:
         """Let the clock go on, and see to what comes due on the way at its time."""
-        clock = self._input_clock
+        clock = self._clock
         if to_ms <= clock.ms:
             return
         if self._expiries and to_ms - self._committed_ms >= COMMIT_EVERY_MS:
             self._committed_ms = to_ms
-            await self._commit()
+            await self._processor.commit()
         while (due_ms := self._due_ms()) <= to_ms:
             clock.ms = max(clock.ms, int(due_ms))
             await self._take_what_is_due()
         clock.ms = to_ms
 
     def _due_ms(self) -> float:
-        due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
-        wait_s = self._due.wait_s() if self._may_take else math.inf
+        processor = self._processor
+        due_ms, now_ms = self._expiries.due_ms(), self._clock.ms
+        wait_s = processor.due.wait_s() if processor.may_take else math.inf
         if wait_s != math.inf:
             due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
         return due_ms
 
     async def _take_what_is_due(self) -> None:
-        while await self._punctuate():
+        while await self._processor.punctuate():
             pass
-        if self._expiries.due_ms() <= self._input_clock.ms:
+        if self._expiries.due_ms() <= self._clock.ms:
             await self._expire()
 
     async def _expire(self) -> None:
-        await self._commit()
-        scope, now_ms = self._scope, self._input_clock.ms
-        scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), self.reached - 1
-        stores = [held.store for _, held, _ in self._parts]
+        processor = self._processor
+        await processor.commit()
+        scope, now_ms = processor.scope, self._clock.ms
+        scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), processor.reached - 1
+        stores = [part.committed for part in processor.stores]
         while (found := self._expiries.take(now_ms, stores)) is not None:
             number, key, raw = found
-            store, overlay = self._overlays[number]
-            await remove(self._messages, store, overlay, key, raw)
-            await self._commit()
+            part = processor.stores[number]
+            await remove(processor.messages, part.store, part.overlay, key, raw)
+            await processor.commit()
 
     async def _handle_all(self, one: InputProgress, left: list[InputRecord]) -> None:
         """Handle records of an input; one that can't even be parked is skipped."""
         while left:
             try:
-                await self._handle_or_halt([(one, left)])
+                await self._executor.handle([(one, left)])
             except RecordError as error:
                 stuck = next(record for record in left if record.offset >= one.next_offset)
                 self._unknowns.note(stuck, error.reason)
@@ -365,9 +372,6 @@ class ReplayProcessor(TaskProcessor):
                 left = [record for record in left if record.offset > stuck.offset]
             else:
                 return
-
-    async def _let_pass(self, seconds: float) -> None:
-        """A handler that fails is tried again at once."""
 
 
 def on_input_time(

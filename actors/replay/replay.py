@@ -36,7 +36,7 @@ from actors.replay.processor import (
     Expiries,
     InputClock,
     MemoryLog,
-    ReplayProcessor,
+    Replay,
     Unknowns,
     on_input_time,
 )
@@ -250,7 +250,7 @@ class _Run:
         self._topics: Any = _Topics(replayer.topics, partition_count)
         self._spec, self._resolve = self._loop.run(self._specify(replayer, partition_count, topic_ids))
         self._opened: dict[str, RocksStore] = {}
-        self._processor: ReplayProcessor | None = None
+        self._replay: Replay | None = None
 
     def event_times(self) -> EventTimes:
         """Return the reader of event times from records' values."""
@@ -269,21 +269,21 @@ class _Run:
         expiries = Expiries({spec.changelogs[store].topic: number for store, number in hooked.items()})
         self._load(kept, position, expiries, hooked)
         restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
-        self._processor = self._loop.run(self._make_processor(restored, starts, expiries))
+        self._replay = self._loop.run(self._make_replay(restored, starts, expiries))
 
     def replay(self, records: Iterable[tuple[int, InputRecord]], until_ms: int | None) -> Iterator[Replayed]:
         """Handle the records, and return the unknowns."""
-        processor, left = self._processor, iter(records)
-        if processor is None:
+        replay, left = self._replay, iter(records)
+        if replay is None:
             raise AssertionError("open() comes first")
         while batch := list(islice(left, _AT_ONCE)):
             self.count += len(batch)
             first, last = (f"{self._spec.topics[place]} {record.offset}" for place, record in (batch[0], batch[-1]))
-            self._run(processor.replay(batch), f"{first} to {last}")
+            self._run(replay.replay(batch), f"{first} to {last}")
             yield from self._noted()
         if until_ms is not None:
-            self._run(processor.pass_time(until_ms), "the last")
-            self._run(processor.replay([]), "the last")
+            self._run(replay.pass_time(until_ms), "the last")
+            self._run(replay.replay([]), "the last")
         yield from self._noted()
 
     def state(self, stores: Sequence[str]) -> Iterator[Replayed]:
@@ -336,9 +336,7 @@ class _Run:
     def _on_input_time(self, handler: Any) -> Any:
         return on_input_time(handler, self._clock, self._unknowns)
 
-    async def _make_processor(
-        self, stores: list[Restored], starts: Sequence[int], expiries: Expiries
-    ) -> ReplayProcessor:
+    async def _make_replay(self, stores: list[Restored], starts: Sequence[int], expiries: Expiries) -> Replay:
         settings, spec = self._setup.task_settings(), self._spec
         inbox = Inbox(settings.queue_records, lambda: None)
         inbox.queues = [InputQueue() for _ in spec.inputs]
@@ -366,7 +364,7 @@ class _Run:
             )
             for place, of in enumerate(spec.inputs)
         ]
-        return ReplayProcessor(context, stores, inputs, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
+        return Replay(context, stores, inputs, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 
     def _services(self) -> TaskServices:
         nothing: Any = None

@@ -1,6 +1,6 @@
 """The cause of each mismatch, decided from the records that the log has of the key.
 
-The causes are in `CAUSES`; docs/how-to/replay.md has the table for operators. Each is decided by facts, and the
+The causes are in `CAUSES`; docs/how-to/validate.md has the table for operators. Each is decided by facts, and the
 first that applies is the one, so that they exclude each other. The facts come from a second pass over the log, which
 reads of it the keys in question only, and happens only if there are any:
 

@@ -105,4 +105,4 @@ class ClosingPart(Part):
 def _has_more(node: Node) -> bool:
     """Tell whether a task has closes in hand behind the one that is handled."""
     processors = () if node.worker is None else [task._processor for task in node.worker.tasks]
-    return any(processor is not None and processor._due._taken for processor in processors)
+    return any(processor is not None and processor.due._taken for processor in processors)

@@ -232,7 +232,8 @@ class Nemesis:
         """A process dies, and what it finds when it is back can't be read."""
         node = self._some_node()
         for files in node.disk.files():
-            files.is_damaged = self._random.random() < 0.5
+            # What an earlier fault damaged may be on its way to being deleted, and stays damaged.
+            files.is_damaged = self._random.random() < 0.5 or files.is_damaged
         self._kill(node)
 
     def swap_folders(self) -> None:

@@ -26,9 +26,10 @@ from actors.errors import (
     UndecodableRecordError,
 )
 from actors.ports import CommitReceipt, Identity, TopicPartition
+from actors.runtime.task.by_key import ByKey
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import FoundInput
-from actors.runtime.task.key_executor import KeyExecutor
+from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import (
@@ -37,7 +38,7 @@ from actors.testing.fakes.ports import (
     FakeLogs,
     FakeWriter,
 )
-from stores._core.overlay import MessageScope, Overlay
+from stores._core.overlay import MessageScope, Overlay, with_metadata
 from tests.sim.fakes.disk import Disk
 from tests.sim.fakes.group import Group
 from tests.sim.fakes.source import FakeSource
@@ -48,10 +49,10 @@ def store_before_commit(patch: Patch) -> None:
     """RocksDB is written before the transaction, as Faust does."""
 
     def freeze(self: TaskProcessor) -> Any:
-        position = [held.store.position() for _, held, _ in self._parts]
-        for (_, held, overlay), at in zip(self._parts, position, strict=True):
-            writes = [(key, processor.with_metadata(entry)) for key, entry in overlay.writes.items()]
-            held.store.apply(writes, replace(at, source_offset=self._at.next_offset))
+        for part in self.stores:
+            writes = [(key, with_metadata(entry)) for key, entry in part.overlay.writes.items()]
+            position = replace(part.committed.position(), source_offset=self.at.next_offset)
+            part.committed.apply(writes, position)
         return original(self)
 
     original = TaskProcessor._freeze
@@ -64,14 +65,14 @@ def keep_overlay(patch: Patch) -> None:
     async def drop_nothing(self: Task) -> None:
         self.inbox.clear()
         if self._processor is not None:
-            for _, overlay in self._processor._overlays:
+            for _, _, _, overlay in self._processor.stores:
                 overlay.writes = overlay._frozen | overlay.writes
                 overlay.settle()
 
     def begin(self: Task, offset: int) -> TaskProcessor:
         before, after = self._processor, original(self, offset)
         if before is not None:
-            for (_, old), (_, new) in zip(before._overlays, after._overlays, strict=True):
+            for (*_, old), (*_, new) in zip(before.stores, after.stores, strict=True):
                 new.writes = old.writes
         return after
 
@@ -146,7 +147,7 @@ def refresh_without_asking(patch: Patch) -> None:
     patch.setattr(
         TaskProcessor,
         "_refresh_checkpoints",
-        rewritten(TaskProcessor._refresh_checkpoints, ("    await self._context.confirm()\n", "")),
+        rewritten(TaskProcessor._refresh_checkpoints, ("    await self.context.confirm()\n", "")),
     )
 
 
@@ -329,25 +330,21 @@ def no_savepoint_of_sends(patch: Patch) -> None:
 def read_on(patch: Patch) -> None:
     """A record that can't be handled is skipped."""
 
-    async def handle(self: TaskProcessor, runs: Any) -> None:
+    async def handle(self: InOrder, runs: Any) -> None:
         runs = list(runs)
         try:
             await original(self, runs)
         except (HandlerFailedError, UndecodableRecordError) as error:
-            self._at.next_offset = error.offset + 1
+            self._processor.at.next_offset = error.offset + 1
             await handle(self, runs)
 
-    original = TaskProcessor._handle_or_halt
-    patch.setattr(TaskProcessor, "_handle_or_halt", handle)
+    original = InOrder.handle
+    patch.setattr(InOrder, "handle", handle)
 
 
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
-
-    async def nothing(*_: Any) -> None:
-        pass
-
-    patch.setattr(TaskProcessor, "_end_before", nothing)
+    patch.setattr(TaskProcessor, "work", TaskProcessor._work)
 
 
 def retry_what_is_refused(patch: Patch) -> None:
@@ -370,7 +367,7 @@ def blame_the_last(patch: Patch) -> None:
         try:
             await original(self)
         except CommitRefusedError as error:
-            last, source = self._at.next_offset - 1, self._at.source
+            last, source = self.at.next_offset - 1, self.at.source
             raise processor.RefusedRecordError(str(error), **source._asdict(), offset=last, key=None) from error
 
     original = TaskProcessor._commit_ended
@@ -409,35 +406,35 @@ def lose_the_finished(patch: Patch) -> None:
 def merge_before_the_end(patch: Patch) -> None:
     """A message writes to the shared overlays at once: a commit meanwhile holds half of it."""
 
-    def shared_state(self: KeyExecutor, slot: Any) -> Any:
+    def shared_state(self: ByKey, slot: Any) -> Any:
         state = original(self, slot)
         for store, overlay in state.overlays.items():
             overlay.writes = self._shared.overlays[store].writes
         return state
 
-    original = KeyExecutor._private_state
-    patch.setattr(KeyExecutor, "_private_state", shared_state)
+    original = ByKey._private_state
+    patch.setattr(ByKey, "_private_state", shared_state)
 
 
 def overlap_within_a_key(patch: Patch) -> None:
     """Messages of one key are handled side by side."""
-    patch.setattr(KeyExecutor, "admit", rewritten(KeyExecutor.admit, ("self._queues.get(key)", "None")))
-    patch.setattr(KeyExecutor, "_merge", rewritten(KeyExecutor._merge, ("del self._queues[queue.key]", "pass")))
+    patch.setattr(ByKey, "_admit", rewritten(ByKey._admit, ("self._queues.get(key)", "None")))
+    patch.setattr(ByKey, "_merge", rewritten(ByKey._merge, ("del self._queues[queue.key]", "pass")))
 
 
 def go_on_behind_a_failure(patch: Patch) -> None:
     """The messages of a key go on behind one that failed."""
 
-    def merge_anyway(self: KeyExecutor) -> Any:
+    def merge_anyway(self: ByKey) -> Any:
         for slot in list(self._open):
             if slot.error is not None:
                 state = self._private_state(slot)
                 slot.error = None
                 self._merge(slot, state)
-                self._wake()
+                self._inbox.wake()
         return None
 
-    patch.setattr(KeyExecutor, "failure", property(merge_anyway))
+    patch.setattr(ByKey, "_failure", property(merge_anyway))
 
 
 def lose_a_write(patch: Patch) -> None:

@@ -11,7 +11,7 @@ import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
 import actors.runtime.message.failures as failures
 import actors.runtime.task.identity as identity
-from actors.runtime.inputs.misplaced import PlacedRecords
+from actors.runtime.inputs.inbox import PlacedRecords
 from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease

@@ -13,11 +13,11 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def settle_before_the_receipt(patch: Patch) -> None:
     """What a commit has frozen isn't read any more while the commit is under way."""
-    edit = ("frozen = [overlay.freeze() for _, _, overlay in self._parts]", "frozen = list(map(freeze, self._parts))")
+    edit = ("frozen = [part.overlay.freeze() for part in self.stores]", "frozen = list(map(freeze, self.stores))")
 
     def freeze(part: Any) -> Any:
-        writes = part[2].freeze()
-        part[2].settle()
+        writes = part.overlay.freeze()
+        part.overlay.settle()
         return writes
 
     patch.setattr(TaskProcessor, "_freeze", rewritten(TaskProcessor._freeze, edit, freeze=freeze))
@@ -28,27 +28,27 @@ def overtake(patch: Patch) -> None:
 
     async def begin_commit(self: TaskProcessor) -> None:
         before = self._under_way
-        for _, overlay in self._overlays:
-            overlay.settle()
-        self._context.state = self._context.state.RUNNING
+        for part in self.stores:
+            part.overlay.settle()
+        self.context.state = self.context.state.RUNNING
         self._under_way = None
         await original(self)
         if before is not None:
             before.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    original = TaskProcessor._begin_commit
-    patch.setattr(TaskProcessor, "_begin_commit", begin_commit)
+    original = TaskProcessor.begin_commit
+    patch.setattr(TaskProcessor, "begin_commit", begin_commit)
 
 
 def store_where_the_task_is(patch: Patch) -> None:
     """The position that a commit writes is that of the last message, not of the last that was handed in."""
-    edit = ("held.store, writes, offsets,", "held.store, writes, [self.reached],")
+    edit = ("part.committed, writes, offsets,", "part.committed, writes, [self.reached],")
     patch.setattr(TaskProcessor, "_carry_out", rewritten(TaskProcessor._carry_out, edit))
 
 
 def refresh_during_a_commit(patch: Patch) -> None:
     """An idle task notes that its checkpoint is the truth while a commit is about to move it."""
-    edit = ("    await self._commit()\n", "")
+    edit = ("    await self.commit()\n", "")
     patch.setattr(TaskProcessor, "_refresh_checkpoints", rewritten(TaskProcessor._refresh_checkpoints, edit))
 
 

@@ -11,6 +11,7 @@ from actors.runtime.inputs import inbox
 from actors.runtime.inputs.inbox import MergedInbox
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import FoundInput
+from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.processor import TaskProcessor
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
@@ -59,7 +60,7 @@ def go_on_where_it_was(patch: Patch) -> None:
 
     async def noted(self: TaskProcessor, *args: Any) -> None:
         if len(self.inputs) > 1:
-            reached[id(self._context)] = self.inputs[1].handed_in_offset
+            reached[id(self.context)] = self.inputs[1].handed_in_offset
         await carry_out(self, *args)
 
     async def begun(self: task.Task, found: FoundInput, *args: Any) -> Any:
@@ -88,19 +89,19 @@ def compare_the_first_alone(patch: Patch) -> None:
 def name_the_first_input(patch: Patch) -> None:
     """Each write says that it comes from the first input."""
     edit = ("scope.input, scope.source_offset = one, one.index, one.next_offset - 1", "_, _ = one, None, None")
-    patch.setattr(TaskProcessor, "_turn_to", rewritten(TaskProcessor._turn_to, edit))
+    patch.setattr(InOrder, "_turn_to", rewritten(InOrder._turn_to, edit))
 
 
 def lose_tombstones(patch: Patch) -> None:
     """A null value is no message."""
-    handle = TaskProcessor._handle
+    handle = InOrder._handle
 
-    async def without(self: TaskProcessor, runs: Any) -> None:
+    async def without(self: InOrder, runs: Any) -> None:
         for one, records in runs:
             await handle(self, [(one, [record for record in records if record.value is not None])])
             one.next_offset = max(one.next_offset, records[-1].offset + 1)
 
-    patch.setattr(TaskProcessor, "_handle", without)
+    patch.setattr(InOrder, "_handle", without)
 
 
 PLANTED = (

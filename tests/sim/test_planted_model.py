@@ -232,7 +232,7 @@ def show_what_expired(patch: Patch) -> None:
 
 def stand_still_behind_a_failed_hook(patch: Patch) -> None:
     """What a failed hook wrote counts as held, and too much is held to remove anything."""
-    edit = ("(not self.is_clean and self._is_large())", "self._is_large()")
+    edit = ("(not self.is_clean and self.is_large())", "self.is_large()")
     patch.setattr(TaskProcessor, "_sweep", rewritten(TaskProcessor._sweep, edit))
 
 

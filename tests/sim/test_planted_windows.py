@@ -131,7 +131,7 @@ def count_what_is_left_as_handled(patch: Patch) -> None:
     original = TaskProcessor._leave
 
     async def leave(self: TaskProcessor) -> None:
-        for message in self._due:
+        for message in self.due:
             message.handled()
         await original(self)
 

@@ -163,7 +163,7 @@ def test_every_invariant_holds_beside_workers_of_an_earlier_release(seed: int) -
 
 def test_tasks_are_kept_and_held_back() -> None:
     left = {"kept", "StaleGenerationError", "handed over"}
-    for seed in (31, *range(50)):
+    for seed in (77, *range(50)):
         left -= simulate(seed, faults=("rebalance", "quick_restart", "crash")).counted.keys()
         if not left:
             return

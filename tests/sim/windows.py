@@ -27,7 +27,7 @@ from actors.declare.streams.windows import Every, emitting, timed, window_store,
 from actors.declare.values.codecs import resolve
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.task import processor
+from actors.runtime.task import in_order
 from actors.runtime.windows import removal, task_windows
 from actors.runtime.windows.store import SEGMENTS, WindowStore
 from actors.testing.fakes.cluster import EPOCH_MS
@@ -83,7 +83,7 @@ class WindowsPart(ClosingPart):
     limits = (
         (task_windows, "CLOSES_AT_ONCE", (1, 3, *5 * (100,))),
         (removal, "REMOVALS", (4, 1000)),
-        (processor, "DUE_S", (0.0, 0.001)),
+        (in_order, "DUE_S", (0.0, 0.001)),
     )
 
     def __init__(self, seed: int) -> None:

@@ -1,7 +1,7 @@
 """Batches that can't be read: what of them can be salvaged, and which offsets the rest takes.
 
-A record or batch that can't be read raises in aiokafka, out of the fetch of all partitions. Here an `Unreadable` takes
-its place.
+A record or batch that can't be read raises in aiokafka, out of the fetch of all partitions. Here a `RefusedRecord`
+takes its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint_py as decode_varint
 
 from actors._core.logs import error_text
-from actors.ports import Unreadable
+from actors.errors import UnreadableRecordError
+from actors.ports import RefusedRecord
 
 UNPACKED_BYTES = 128 * 1024 * 1024
 """The limit of a batch in gzip, unpacked: a producer can send 1 MB that unpacks to 1 GB."""
@@ -34,7 +35,7 @@ NO_TIMESTAMP = -1
 
 
 class Flawed(list[Any]):
-    """Records with at least one `Unreadable` among them."""
+    """Records with at least one `RefusedRecord` among them."""
 
 
 class FetchedBytes:
@@ -73,17 +74,17 @@ class FetchedBytes:
         return data[at:end], _FRAME.unpack_from(data, end)[0] if end + _FRAME.size <= len(data) else None
 
 
-def uncompressible(batch: Any) -> Unreadable:
+def uncompressible(batch: Any) -> RefusedRecord:
     """Return the stand-in for a batch whose codec this process lacks."""
     codec = CODECS.get(batch.compression_type, f"codec {batch.compression_type}")
-    return Unreadable(
-        first_offset=batch.base_offset,
-        offset=batch.next_offset - 1,
-        reason=f"{_offsets_of(batch.base_offset, batch.next_offset - 1)} compressed with {codec}, which this process "
-        "can't read",
+    first, last = batch.base_offset, batch.next_offset - 1
+    error = _error(
+        last,
+        f"{_offsets_of(first, last)} compressed with {codec}, which this process can't read",
         remedy="Install the extra that has the codec (pip install 'faust-actors[compression]') and restart",
-        lacks_codec=True,
     )
+    # Another process may have the codec.
+    return RefusedRecord(first_offset=first, offset=last, error=error, stops=True)
 
 
 def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
@@ -103,7 +104,7 @@ def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
 
 
 def salvaged(raw: bytes, end: int) -> Flawed:
-    """Return a batch's records up to the first broken one, and an `Unreadable` for the rest before offset `end`."""
+    """Return a batch's records up to the first broken one, and a `RefusedRecord` for the rest before offset `end`."""
     records, (base, attributes, first_ms, last_ms, count) = Flawed(), _HEADER.unpack_from(raw)
     is_appended = bool(attributes & _LOG_APPEND_TIME)
     try:
@@ -120,7 +121,7 @@ def salvaged(raw: bytes, end: int) -> Flawed:
 
 def _read(
     buffer: bytearray, at: int, base: int, first_ms: int, appended_ms: int | None
-) -> tuple[DefaultRecord | Unreadable, int]:
+) -> tuple[DefaultRecord | RefusedRecord, int]:
     """Read a record whose header names may be any bytes; return it and where the next one begins."""
     length, at = decode_varint(buffer, at)
     end = at + length
@@ -143,14 +144,9 @@ def _read(
     record = DefaultRecord(offset, timestamp, 0, key, value, headers)
     if broken is None:
         return record, at
-    return Unreadable(
-        first_offset=offset,
-        offset=offset,
-        timestamp=timestamp,
-        reason=f"the name of the header {broken!r} isn't UTF-8",
-        remedy="Have its producer name the header in UTF-8 and send the record again",
-        original=record,
-    ), at
+    reason, remedy = f"the name of the header {broken!r} isn't UTF-8", "Have its producer name the header in UTF-8"
+    error = _error(offset, reason, remedy=f"{remedy} and send the record again", key=key)
+    return RefusedRecord(first_offset=offset, offset=offset, error=error, original=record, timestamp=timestamp), at
 
 
 def _read_bytes(buffer: bytearray, at: int) -> tuple[bytes | None, int]:
@@ -167,15 +163,20 @@ def dated(record: Any) -> Any:
     return DefaultRecord(record.offset, NO_TIMESTAMP, 0, record.key, record.value, [])
 
 
-def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> Unreadable:
+def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> RefusedRecord:
     """Return the stand-in for damaged records; another fetch may mend a wrong checksum."""
-    return Unreadable(
-        first_offset=first,
-        offset=last,
-        reason=f"{_offsets_of(first, last)} damaged in the log, or aren't what Kafka's format says ({why})",
+    error = _error(
+        last,
+        f"{_offsets_of(first, last)} damaged in the log, or aren't what Kafka's format says ({why})",
         remedy="Look at the partition's log segment on the brokers (kafka-dump-log.sh), and restart when it is mended",
-        may_be_transient=is_checksum,
     )
+    return RefusedRecord(first_offset=first, offset=last, error=error, may_be_transient=is_checksum)
+
+
+def _error(offset: int, reason: str, *, remedy: str, key: bytes | None = None) -> UnreadableRecordError:
+    error = UnreadableRecordError(reason, topic="", partition=-1, offset=offset, key=key)
+    error.remedy = remedy
+    return error
 
 
 def _offsets_of(first: int, last: int) -> str:

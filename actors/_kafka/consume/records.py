@@ -6,8 +6,8 @@ records, with `offset`, `timestamp`, `key`, `value` and `headers`; topic and par
 returns them. aiokafka still decides which batches are aborted or control batches and where the next fetch begins: its
 loop over the records of a batch gets `_Chunk`s of many records instead.
 
-Where a record or batch can't be read, a marked consumer returns an `Unreadable` in a list that is `Flawed`. The readers
-of the partition decide what to do with it.
+Where a record or batch can't be read, a marked consumer returns a `RefusedRecord` in a list that is `Flawed`. The
+readers of the partition decide what to do with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from actors._kafka.client import RAW, FetchResult, PartitionRecords
 from actors._kafka.consume.damaged import FetchedBytes, Flawed, damage, dated, extent, gunzip, salvaged, uncompressible
 from actors.errors import UnreadableLogError
-from actors.ports import LogRecord, TopicPartition, Unreadable
+from actors.ports import LogRecord, RefusedRecord, TopicPartition
 
 CHUNK_RECORDS = 1_000
 """So many records stay in a core's cache between being parsed and being used."""
@@ -47,7 +47,7 @@ class _Chunk:
 
 
 def readable(source: TopicPartition, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
-    """Return the records of a log of which only keys and values matter; costs nothing where none is `Unreadable`.
+    """Return the records of a log of which only keys and values matter; costs nothing where none is `RefusedRecord`.
 
     Raises:
         UnreadableLogError: some can't be read at all.
@@ -56,9 +56,9 @@ def readable(source: TopicPartition, records: Sequence[LogRecord]) -> Sequence[L
         return records
     found: list[LogRecord] = []
     for record in records:
-        one = record.original if isinstance(record, Unreadable) else record
+        one = record.original if isinstance(record, RefusedRecord) else record
         if one is None:
-            why = f"{TopicPartition(*source)}: {record.reason}. {record.remedy}"
+            why = f"{TopicPartition(*source)}: {record.error.reason}. {record.error.remedy}"
             raise UnreadableLogError(why, source=source, next_offset=record.offset + 1)
         found.append(one)
     return found
@@ -92,7 +92,7 @@ class _Batch:
 
 
 class _DamagedBatch:
-    """Takes the place of a batch whose bytes can't be trusted; has one `Unreadable`."""
+    """Takes the place of a batch whose bytes can't be trusted; has one `RefusedRecord`."""
 
     __slots__ = ("_record", "base_offset", "next_offset")
     producer_id: None = None
@@ -195,7 +195,7 @@ class _PartitionRecords(PartitionRecords):
 
 
 class _FetchResult(FetchResult):
-    """Returns lists as they are."""
+    """A fetch of a partition that returns lists as they are."""
 
     def getall(self, max_records: int | None = None) -> list[Any]:
         records = self.records
@@ -214,7 +214,7 @@ class _FetchResult(FetchResult):
 
     def _is_fetched_again(self, last: Any) -> bool:
         """Return whether this is a damaged batch that may be whole when it is fetched the next time."""
-        if not isinstance(last, Unreadable) or not last.may_be_transient:
+        if not isinstance(last, RefusedRecord) or not last.may_be_transient:
             return False
         state = self.state
         offset, times = getattr(state, "damaged", (None, 0))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -56,8 +56,7 @@ class Sweeper:
     @classmethod
     def over(
         cls,
-        overlays: Sequence[tuple[Store[Any, Any], Overlay]],
-        stores: Sequence[PartitionStore],
+        stores: Iterable[tuple[Store[Any, Any], Overlay, PartitionStore]],
         clock: Clock,
         after_s: float = 0.0,
     ) -> Sweeper | None:
@@ -65,9 +64,7 @@ class Sweeper:
 
         It begins at `after_s` of the clock, or soon if that is 0.
         """
-        expiring = [
-            (store, overlay, held) for (store, overlay), held in zip(overlays, stores, strict=True) if store.expires
-        ]
+        expiring = [part for part in stores if part[0].expires]
         return cls(expiring, clock, after_s) if expiring else None
 
     def wait_s(self) -> float:

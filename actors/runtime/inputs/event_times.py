@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from actors._core.event_time import EventTime, NoTimeError
 from actors.errors import RecordError
-from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.ports import InputRecord, RefusedRecord, TopicPartition
 from actors.runtime.commands import is_command
 from actors.runtime.message.failures import undecodable, wrong_timestamp
 from actors.runtime.message.internal_messages import InternalRecord
@@ -31,23 +31,6 @@ class TimedRecord:
     written_ms: int
 
 
-@dataclass(slots=True)
-class MistimedRecord:
-    """Stands in the place of a record whose time can't be told; without a value it is no message.
-
-    Its timestamp is before all others, so that it moves no time, and its turn comes as soon as it is next in its input.
-    """
-
-    original: InputRecord
-    error: RecordError
-    offset: int
-    key: bytes | None
-    headers: Sequence[tuple[str, bytes]]
-    written_ms: int
-    value: bytes | None = None
-    timestamp: int = 0
-
-
 class EventTimes:
     """The times of a task's inputs, some of which go by the records' own timestamps."""
 
@@ -60,14 +43,14 @@ class EventTimes:
         return records if time is None else [self._timed(source, time, record) for record in records]
 
     def _timed(self, source: TopicPartition, time: EventTime, record: InputRecord) -> InputRecord:
-        if record.value is None or isinstance(record, Unreadable) or is_command(record):
+        if record.value is None or isinstance(record, RefusedRecord) or is_command(record):
             return record
-        own_ms = record.timestamp
         try:
             at_ms = time_of(time, source, record)
         except RecordError as error:
-            return MistimedRecord(record, error, record.offset, record.key, record.headers, own_ms)
-        return TimedRecord(record.offset, at_ms, record.key, record.value, record.headers, own_ms)
+            # Before all others, so that it moves no time, and its turn comes as soon as it is next in its input.
+            return RefusedRecord(offset=record.offset, original=record, error=error, key=record.key, timestamp=0)
+        return TimedRecord(record.offset, at_ms, record.key, record.value, record.headers, record.timestamp)
 
 
 def time_of(time: EventTime, source: TopicPartition, record: InputRecord) -> int:
@@ -97,5 +80,7 @@ def retime(times: Mapping[str, EventTime], source: TopicPartition, record: Inter
 
 def written_ms(record: InputRecord) -> int:
     """Return the timestamp that a record came with, Unix milliseconds."""
+    if isinstance(record, RefusedRecord) and record.original is not None:
+        record = record.original
     own: int = getattr(record, "written_ms", record.timestamp)
     return own

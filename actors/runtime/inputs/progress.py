@@ -40,6 +40,11 @@ class InputProgress:
     def __post_init__(self) -> None:
         self.next_offset = self.handed_in_offset = self.committed_offset = self.completed.next_offset
 
+    def skip_to(self, offset: int) -> None:
+        """See `CompletedOffsets.skip_to`."""
+        self.completed.skip_to(offset)
+        self.next_offset = offset
+
     @property
     def reached(self) -> int:
         """The offset behind the last record that was handled."""

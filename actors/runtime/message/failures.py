@@ -22,10 +22,9 @@ from actors.errors import (
     TaskError,
     UndecodableRecordError,
     UnknownTypeError,
-    UnreadableRecordError,
     show_bytes,
 )
-from actors.ports import InputRecord, Output, TopicPartition, Unreadable
+from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.cancellation import GivenBack, is_cancelled
 from stores.errors import StoreError
 
@@ -184,16 +183,6 @@ def refused(
     what = "that its on_error policy gave it up" if is_final else f"what the handler of actor {actor} wrote or sent"
     failed = RefusedRecordError.about(record, source, f"the broker refuses {what}: {text_of(error)}")
     failed.is_final = is_final
-    return failed
-
-
-def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordError:
-    """Return the error for what the client couldn't read."""
-    key = None if record.original is None else record.original.key
-    failed = UnreadableRecordError(
-        record.reason, topic=source.topic, partition=source.partition, offset=record.offset, key=key
-    )
-    failed.remedy = record.remedy
     return failed
 
 

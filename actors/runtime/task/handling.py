@@ -18,13 +18,12 @@ from actors.errors import (
     RefusedRecordError,
     Rejected,
     UndecodableRecordError,
+    UnreadableRecordError,
     show_bytes,
 )
-from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.ports import InputRecord, RefusedRecord, TopicPartition
 from actors.runtime.cancellation import running_task
 from actors.runtime.commands import is_command
-from actors.runtime.inputs.event_times import MistimedRecord
-from actors.runtime.inputs.misplaced import MisplacedRecord
 from actors.runtime.inputs.time_order import waits_its_turn
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import (
@@ -35,7 +34,6 @@ from actors.runtime.message.failures import (
     failures_of,
     refused,
     undecodable,
-    unreadable,
 )
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
@@ -54,26 +52,39 @@ _LASTING = UndecodableRecordError | NewerProgramError | LateRecordError
 class Handling:
     """How messages of one partition are handled, from a takeover to the next.
 
-    `parked` is None if the actor takes no commands. `poisoned` has by what `identity` gives why a message isn't handled
-    again, `dropped` which internal messages an operator gave up; `internal_id` is the internal message that is handled
-    now, `runners` has the asyncio tasks in which handlers run. `timers` tell whether they can go by a record's time.
-    `wait` lets so many seconds pass, with nothing of the message held; it raises GivenBack if the task ends.
+    `parked` is None if the actor takes no commands. `timers` tell whether they can go by a record's time. `wait` lets
+    so many seconds pass, with nothing of the message held; it raises GivenBack if the task ends.
+
+    Attributes:
+        poisoned: by `identity`, why a message isn't handled again.
+        dropped: the internal messages that an operator gave up.
+        concerns: returns whether a record is, or may be, one for `intercept`.
+        intercept: carries out a command, or puts a message behind the parked ones of its key; returns whether it did.
+        internal_id: the internal message that is handled now.
+        runners: the asyncio tasks in which handlers run.
     """
 
     spec: ActorSpec
     parked: Parked | None
-    poisoned: dict[MessageId, RecordError]
+    poison: PoisonTracking
     is_ending: Callable[[], bool]
     wait: Callable[[float], Awaitable[None]]
-    dropped: Container[MessageId] = ()
     timers: Timers | None = None
+    poisoned: dict[MessageId, RecordError] = field(init=False)
+    dropped: Container[MessageId] = field(init=False)
     inputs: dict[str, InputSpec] = field(init=False)
+    concerns: Callable[[InputRecord], bool] = field(init=False)
+    intercept: Callable[..., Awaitable[bool]] = field(init=False)
     internal_id: MessageId | None = None
     runners: Container[Any] = ()
 
     def __post_init__(self) -> None:
+        self.poisoned, self.dropped = self.poison.poisoned, self.poison.dropped
         self.runners = (running_task(),)
         self.inputs = {one.topic: one for one in self.spec.inputs}
+        self.concerns, self.intercept = is_command, self._skip_command
+        if self.parked is not None:
+            self.concerns, self.intercept = self.parked.may_concern, self.parked.intercept
 
     async def message(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Handle a message whose key nobody else is handling.
@@ -83,56 +94,68 @@ class Handling:
         """
         if state.newer is not None:
             raise state.newer
-        if isinstance(record, Unreadable):
-            self._pass_unreadable(state, record)
-            return
-        if isinstance(record, MisplacedRecord | MistimedRecord):
-            await self._give_up_flawed(state, record)
-            return
-        parked, sent = self.parked, len(state.outputs)
-        if parked is None and internal is None and is_command(record):
-            text = "%s offset %d: a control record is skipped: actor %s has nothing that it could be about"
-            logger.warning(text, state.source, record.offset, self.spec.name)
-            return
-        if internal is not None and identity(state.source, record) in self.dropped:
-            logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
-            self._consume(state, record, internal, sent)
+        if isinstance(record, RefusedRecord):
+            await self._refuse(state, record)
+        elif not (
+            ((self.poisoned or self.dropped) and self._is_given_up(state, record, internal))
+            or (self.concerns(record) and await self._is_intercepted(state, record, internal))
+        ):
+            sent = len(state.outputs)
+            try:
+                await self.once(state, record, internal)
+            except BaseException as error:
+                await self.recover(state, record, error, sent, internal)
             state.scope.release()
-            return
-        if self.poisoned and identity(state.source, record) in self.poisoned:
-            # It stays known until that is committed: the broker may refuse the dead letter too.
-            failed = self.poisoned[identity(state.source, record)]
-            failed.offset, failed.key = record.offset, record.key
-            self.give_up(state, record, failed, 1, internal)
-            return
-        is_early = internal is None and self.spec.order is not None and waits_its_turn(record)
-        if is_early or (internal is not None and internal.handle is not None):
-            # A record that has yet to come to its turn goes behind the parked ones of its key then.
-            parked = None
-        if parked is not None and parked.may_concern(record) and await parked.intercept(state, record, self, internal):
-            return
-        try:
-            await self.once(state, record, internal)
-        except BaseException as error:
-            await self.recover(state, record, error, sent, internal)
-        state.scope.release()
 
-    async def _give_up_flawed(self, state: TaskState, record: MisplacedRecord | MistimedRecord) -> None:
-        """Do what the policy says about a record whose time can't be told, or put it behind the parked ones of its key.
-
-        A misplaced one stops the partition whatever the policy.
+    async def _refuse(self, state: TaskState, record: RefusedRecord) -> None:
+        """Do what the policy says about a record that can't be a message, or put it behind the parked ones of its key.
 
         Raises:
-            RecordError: the partition has to stop in front of it.
+            RecordError: the partition has to stop. Records without readable keys can't be parked: later messages of
+                their keys couldn't wait.
         """
-        if isinstance(record, MisplacedRecord):
-            raise record.error
-        original, parked = record.original, self.parked
-        refused = self.poisoned.get(identity(state.source, original))
-        if refused is not None:
-            self.give_up(state, original, refused, 1)
-        elif parked is None or not (parked.may_concern(original) and await parked.intercept(state, original, self)):
-            await self.recover(state, original, record.error, len(state.outputs))
+        failed, original = record.error, record.original
+        failed.topic, failed.partition = state.source
+        if record.stops or (original is None and self.spec.on_error.then == "park"):
+            raise failed
+        original = original or record
+        # What is wrong with it is found again when its turn comes, unless the client lost a part of it.
+        may_wait = not isinstance(failed, UnreadableRecordError) and self.concerns(original)
+        if not self._is_given_up(state, original) and not (may_wait and await self._is_intercepted(state, original)):
+            await self.recover(state, original, failed, len(state.outputs))
+
+    def _is_given_up(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:
+        """Do with what isn't handled again what the policy or an operator said; return whether it is such a message."""
+        id = identity(state.source, record)
+        if internal is not None and id in self.dropped:
+            logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
+            self._consume(state, record, internal, len(state.outputs))
+            state.scope.release()
+            return True
+        # It stays known until that is committed: the broker may refuse the dead letter too.
+        failed = self.poisoned.get(id)
+        if failed is not None:
+            failed.offset, failed.key = record.offset, record.key
+            self.give_up(state, record, failed, 1, internal)
+        return failed is not None
+
+    async def _is_intercepted(
+        self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None
+    ) -> bool:
+        # A record that has yet to come to its turn goes behind the parked ones of its key then.
+        is_early = internal is None and self.spec.order is not None and waits_its_turn(record)
+        if is_early or (internal is not None and internal.handle is not None):
+            return False
+        return await self.intercept(state, record, self, internal)
+
+    async def _skip_command(
+        self, state: TaskState, record: InputRecord, _: Handling, internal: InternalMessage | None
+    ) -> bool:
+        """Skip a command to an actor that parks nothing and has no effects."""
+        if internal is None:
+            text = "%s offset %d: a control record is skipped: actor %s has nothing that it could be about"
+            logger.warning(text, state.source, record.offset, self.spec.name)
+        return internal is None
 
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler; what it wrote can still be taken back. When it raises, it has to be: see `undone`."""
@@ -278,18 +301,6 @@ class Handling:
         if self.spec.answers is not None:
             self.spec.answers.failed(state, record, failed.reason)
         state.scope.release()
-
-    def _pass_unreadable(self, state: TaskState, record: Unreadable) -> None:
-        """Do what the policy says about a record, or a batch, that the client couldn't read.
-
-        Raises:
-            RecordError: the partition has to stop. It stops whatever the policy if this process lacks a codec, and if
-                records without readable keys would have to be parked: later messages of their keys couldn't wait.
-        """
-        failed = unreadable(state.source, record)
-        if record.lacks_codec or (record.original is None and self.spec.on_error.then == "park"):
-            raise failed
-        self.give_up(state, record.original or record, failed, 1)
 
     def _skip(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
         """Log what is skipped, for each actor that it is skipped for, and send the others what is for them."""

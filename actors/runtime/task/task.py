@@ -58,14 +58,15 @@ from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Restored
+from actors.runtime.task.by_key import ByKey
 from actors.runtime.task.context import CAREFUL_INTERNAL_S, MessageId, PoisonTracking, TaskContext
 from actors.runtime.task.former_owners import settled_offset, settled_owner
 from actors.runtime.task.identity import FoundInput, agreed, check_order, identify, require_unchanged
-from actors.runtime.task.keyed_processor import KeyedProcessor
+from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.release import HALT_REMINDER_S, Release
-from actors.runtime.task.tools import make_inbox
+from actors.runtime.task.tools import assemble, make_inbox
 from actors.runtime.threads import finish_in_thread
 from stores._core.printable import moment
 from stores._core.record import Position
@@ -289,7 +290,7 @@ class Task:
     @property
     def in_hand(self) -> tuple[TopicPartition, int] | None:
         """The oldest input record that its handlers haven't finished, with its offset; None if there is none."""
-        return None if self._processor is None else self._processor.in_hand
+        return None if self._processor is None else self._processor.executor.in_hand
 
     def message_in(self, running: asyncio.Task[Any] | None) -> MessageId | None:
         """Return the message, or the call of an effect, that an asyncio task runs; None if it is none of this task."""
@@ -557,11 +558,12 @@ class Task:
         self._stores = claimed
 
     def _begin(self, inputs: Sequence[InputProgress]) -> TaskProcessor:
-        make = KeyedProcessor if self.spec.concurrency > 1 else TaskProcessor
         self.inbox.open([one.next_offset for one in inputs])
         self.context.poison.went_back.clear()
         self.meters.takeovers += 1
-        self._processor = processor = make(self.context, self._stores, inputs)
+        parts = assemble(self.context, self._stores, inputs)
+        executor = ByKey if self.spec.concurrency > 1 else InOrder
+        self._processor = processor = TaskProcessor(self.context, parts, executor)
         level = logging.DEBUG if self._repeats else logging.INFO
         text, offsets = "actor %s owns %s from offset %s in epoch %d", ", ".join(str(one.next_offset) for one in inputs)
         logger.log(level, text, self.spec.name, self.name, offsets, self.epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from actors.errors import UsageError
 from actors.ports import TopicPartition
@@ -15,32 +15,52 @@ from actors.runtime.inputs.task_time import TaskTime
 from actors.runtime.inputs.time_order import Follower, TimeOrder
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
-from actors.runtime.message.store_errors import Handle
-from actors.runtime.message.task_state import TaskState, Tools
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
-from actors.runtime.spec import ActorSpec, TaskServices
+from actors.runtime.spec import ActorSpec, Feeds, TaskServices
+from actors.runtime.state.restore import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
 from actors.runtime.windows.closes import is_by_clock
 from actors.runtime.windows.task_windows import TaskWindows
-from stores._core.overlay import MessageScope, Overlay
+from stores._core.overlay import KEPT_VALUES, MessageScope, Overlay
 from stores.ports import PartitionStore
 
 
-@dataclass(slots=True)
-class ToolSet:
-    """What handlers reach through their context, what comes due between messages, and the parked messages."""
+class StorePart(NamedTuple):
+    """A store of a task: its changelog's topic, its handle, what is committed, and what isn't yet."""
 
-    timestamps: Timestamps
-    tools: Tools = field(default_factory=Tools)
+    topic: str
+    store: Store[Any, Any]
+    committed: PartitionStore
+    overlay: Overlay
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskParts:
+    """What a processor works with, from a takeover to the next: see `assemble`.
+
+    Attributes:
+        at: the input with which goes what is due before the next record: one of which a record was handled.
+        state: what all messages share; `state.tools` are what handlers reach through their context.
+        punctuators: what comes due between messages.
+        time: what the task's event time follows; None where that is the records that it handles.
+    """
+
+    inputs: Sequence[InputProgress]
+    at: InputProgress
+    stores: Sequence[StorePart]
+    state: TaskState
     punctuators: list[Punctuator] = field(default_factory=list)
     parked: Parked | None = None
     timers: Timers | None = None
     windows: TaskWindows | None = None
     order: TimeOrder | None = None
+    time: TaskTime | None = None
 
 
 def make_inbox(
@@ -67,26 +87,56 @@ def make_inbox(
     )
 
 
-def make_time(context: TaskContext, inputs: Sequence[InputProgress], tools: ToolSet) -> TaskTime | None:
-    """Return what a task's event time follows; None where that is the records that it handles."""
-    feeds, services = context.spec.feeds, context.services
-    if feeds is None:
-        return None
-    windows = None if is_by_clock(context.spec.windows) else tools.windows
-    timed = [one for one in (tools.timers, windows) if one is not None]
-    if tools.order is not None:
-        tools.order.lead(timed)
-    followers: Sequence[Follower] = timed if tools.order is None else [tools.order]
+def assemble(context: TaskContext, stores: Sequence[Restored], inputs: Sequence[InputProgress]) -> TaskParts:
+    """Make the parts of a processor; `stores` are in the order of the actor's stores."""
+    spec = context.spec
+    at = next((one for one in inputs if one.reached > 0), inputs[0])
+    scope = MessageScope(context.epoch, at.reached - 1, context.clock.wall_ms())
+    scope.input = at.index if len(inputs) > 1 else None
+    rows = [
+        StorePart(spec.changelogs[store.name].topic, store, held.store, Overlay(held.store, scope, KEPT_VALUES))
+        for store, held in zip(spec.stores, stores, strict=True)
+    ]
+    home = inputs[0]
+    state = TaskState(
+        actor=spec.name,
+        source=home.source,
+        home=home.source,
+        partition=context.partition,
+        partition_count=spec.partition_count,
+        scope=scope,
+        overlays={part.store: part.overlay for part in rows},
+        max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
+        resolve_output=own_outputs(spec, context.services.resolve_output),
+        outputs=[],
+        partitioner=spec.partitioner,
+        message_tag=home.topics.message_tag,
+        home_offset=home.next_offset,
+    )
+    parts = TaskParts(inputs=inputs, at=at, stores=rows, state=state)
+    timestamps = Timestamps(context.clock, spec.max_ahead_ms)
+    _equip(context, parts, timestamps)
+    if spec.feeds is not None:
+        parts.time = _make_time(context, parts, spec.feeds, timestamps)
+    return parts
+
+
+def _make_time(context: TaskContext, parts: TaskParts, feeds: Feeds, timestamps: Timestamps) -> TaskTime:
+    windows = None if is_by_clock(context.spec.windows) else parts.windows
+    timed = [follower for follower in (parts.timers, windows) if follower is not None]
+    if parts.order is not None:
+        parts.order.lead(timed)
+    followers: Sequence[Follower] = timed if parts.order is None else [parts.order]
     return TaskTime(
         feeds,
-        inputs,
+        parts.inputs,
         inbox=context.inbox,
-        sink=services.sink,
-        timestamps=tools.timestamps,
+        sink=context.services.sink,
+        timestamps=timestamps,
         followers=followers,
-        order=tools.order,
+        order=parts.order,
         monotonic=context.clock.monotonic,
-        is_due=_never if tools.timers is None else tools.timers.is_due,
+        is_due=_never if parts.timers is None else parts.timers.is_due,
     )
 
 
@@ -111,40 +161,15 @@ def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Calla
     return find if foreign else resolve
 
 
-def make_state(
-    context: TaskContext, home: InputProgress, scope: MessageScope, *, overlays: dict[Handle, Overlay]
-) -> TaskState:
-    """Make the state that all messages of a processor share; `home` is the actor's first input."""
-    spec = context.spec
-    return TaskState(
-        actor=spec.name,
-        source=home.source,
-        home=home.source,
-        partition=context.partition,
-        partition_count=spec.partition_count,
-        scope=scope,
-        overlays=overlays,
-        max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
-        resolve_output=own_outputs(spec, context.services.resolve_output),
-        outputs=[],
-        partitioner=spec.partitioner,
-        message_tag=home.topics.message_tag,
-        home_offset=home.next_offset,
-    )
-
-
-def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
-    """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
-    spec, clock = context.spec, context.clock
-    timestamps = Timestamps(clock, spec.max_ahead_ms)
-    made = ToolSet(timestamps)
-    made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
-    made.tools.late = context.meters.late
-    made.tools.timestamps = timestamps
-    committed = dict(zip(spec.stores, stores, strict=True))
+def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> None:
+    """Make what the actor was declared to use beside stores."""
+    spec, clock, state, tools = context.spec, context.clock, parts.state, parts.state.tools
+    tools.clock, tools.answers, tools.published = clock, spec.answers, spec.published
+    tools.late, tools.timestamps = context.meters.late, timestamps
+    committed = {part.store: part.committed for part in parts.stores}
     if spec.timers is not None:
-        made.tools.timers = made.timers = timers = Timers(spec, state, clock=clock, timestamps=timestamps)
-        made.punctuators.append(timers)
+        tools.timers = parts.timers = timers = Timers(spec, state, clock=clock, timestamps=timestamps)
+        parts.punctuators.append(timers)
     if spec.windows:
         held = {store: committed[store.rows] for store in spec.windows}
         windows = TaskWindows(
@@ -157,12 +182,12 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
             follows_feeds=spec.feeds is not None and not is_by_clock(spec.windows),
             follows_clock=spec.feeds is not None and spec.feeds.behind_ms is not None,
         )
-        made.windows = windows
+        parts.windows = windows
         state.time_windows = windows
-        made.punctuators.append(windows)
+        parts.punctuators.append(windows)
     effects = None
     if spec.effects is not None:
-        made.tools.effects = effects = Effects(
+        tools.effects = effects = Effects(
             spec,
             state,
             committed[spec.effects],
@@ -173,15 +198,14 @@ def make_tools(context: TaskContext, state: TaskState, stores: Sequence[Partitio
         )
         effects.held_up, effects.succeeded = context.poison.held_up, context.poison.succeeded
         effects.is_held = lambda: context.inbox.is_paused or context.inbox.stopping
-        made.punctuators.append(effects)
+        parts.punctuators.append(effects)
     if context.services.asks is not None:
         asks = context.services.asks
         # Deadlines are for other workers, whose partitions have times of their own.
         asks = asks if spec.tracing is None else spec.tracing.asks(asks)
-        made.tools.asks = Asker(asks, context.services.clock, spec.name)
+        tools.asks = Asker(asks, context.services.clock, spec.name)
     if spec.order is not None:
-        made.tools.order = made.order = order = TimeOrder(spec.order, state, spec.topics, timestamps=timestamps)
-        made.punctuators.append(order)
+        tools.order = parts.order = order = TimeOrder(spec.order, state, spec.topics, timestamps=timestamps)
+        parts.punctuators.append(order)
     if spec.obeys_commands:
-        made.parked = Parked(spec, state, effects=effects, meters=context.meters)
-    return made
+        parts.parked = Parked(spec, state, effects=effects, meters=context.meters)

@@ -67,7 +67,7 @@ def _pass(point: str) -> None:
 
 def _crash_points() -> None:
     begin, carry_out, append, write_all, apply = (
-        TaskProcessor._begin_commit,
+        TaskProcessor.begin_commit,
         TaskProcessor._carry_out,
         writer.append,
         writer.TransactionWriter.write,
@@ -97,7 +97,7 @@ def _crash_points() -> None:
     def write(self: RocksStore, writes: Any, position: Any) -> None:
         apply(self, writes, position)
 
-    TaskProcessor._begin_commit = begin_commit
+    TaskProcessor.begin_commit = begin_commit
     TaskProcessor._carry_out = carry_out_commit
     writer.append = send
     writer.TransactionWriter.write = end

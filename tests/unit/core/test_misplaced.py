@@ -14,8 +14,8 @@ from actors._core.partitioner import CRC32, MURMUR2, PARTITIONERS
 from actors._core.task.completed import CompletedOffsets
 from actors.client import StateClient, _Stores
 from actors.errors import MisplacedRecordError
-from actors.ports import TopicPartition
-from actors.runtime.inputs.misplaced import MisplacedRecord, PlacedRecords
+from actors.ports import RefusedRecord, TopicPartition
+from actors.runtime.inputs.inbox import PlacedRecords
 from actors.testing import ActorTestDriver
 
 PARTITIONS = 3
@@ -357,7 +357,7 @@ def test_all_records_are_looked_at(wrong: int) -> None:
     records: Any = [Record(n, WRONG if n == wrong else RIGHT) for n in range(1_000)]
     found = checks.checked(records)
     assert [one.offset for one in found] == list(range(wrong + 1))
-    assert isinstance(found[-1], MisplacedRecord)
+    assert isinstance(found[-1], RefusedRecord)
     assert found[:-1] == records[:wrong]
     assert checks.checked(records) == ()
 

@@ -15,7 +15,7 @@ from actors._kafka.client import RAW
 from actors._kafka.consume import damaged
 from actors._kafka.consume.records import CHUNK_RECORDS, FETCHES, readable
 from actors.errors import UnreadableLogError
-from actors.ports import Unreadable
+from actors.ports import RefusedRecord
 
 READ_COMMITTED = 1
 ABORT_MARKER = b"\x00\x00\x00\x00"
@@ -122,7 +122,7 @@ def all_of(raw, begin=0, *, aborted=()):
 
 
 def shown(record):
-    return (record.first_offset, record.offset) if isinstance(record, Unreadable) else record.offset
+    return (record.first_offset, record.offset) if isinstance(record, RefusedRecord) else record.offset
 
 
 def with_a_bad_header(base, offsets, bad, **options):
@@ -141,12 +141,12 @@ def test_a_header_name_that_is_not_utf8_makes_one_record_unreadable(begin):
     assert [shown(record) for record in taken] == [(3, 3) if one == 3 else one for one in range(begin, 9)]
     assert end == 9
     for record in taken:
-        one = record.original if isinstance(record, Unreadable) else record
+        one = record.original if isinstance(record, RefusedRecord) else record
         assert (one.key, one.value) == (b"key-%d" % one.offset, b"value-%d" % one.offset)
         assert list(one.headers) == [("\\xff" if one is not record else "h", b"%d" % one.offset)]
         if one is not record:
             assert (record.key, record.value) == (None, None)
-            assert "isn't UTF-8" in record.reason
+            assert "isn't UTF-8" in record.error.reason
 
 
 def test_records_before_and_behind_it_are_those_of_the_parser():
@@ -158,7 +158,7 @@ def test_records_before_and_behind_it_are_those_of_the_parser():
     assert [plain(one) for one in taken if one.offset != CHUNK_RECORDS + 5] == [
         plain(one) for one in whole if one.offset != CHUNK_RECORDS + 5
     ]
-    assert {one.timestamp for one in taken if not isinstance(one, Unreadable)} == {1_700_000_000_000}
+    assert {one.timestamp for one in taken if not isinstance(one, RefusedRecord)} == {1_700_000_000_000}
 
 
 @pytest.mark.parametrize("codec", [2, 3, 4])
@@ -170,9 +170,9 @@ def test_a_batch_whose_codec_is_missing_is_one_unreadable_record(codec, monkeypa
     taken, end = all_of(batch(0, range(4)) + signed(raw) + batch(9, [9]))
     assert [shown(record) for record in taken] == [0, 1, 2, 3, (4, 8), 9]
     assert end == 10
-    assert taken[4].lacks_codec
-    assert "offsets 4 to 8 are compressed with" in taken[4].reason
-    assert "faust-actors[compression]" in taken[4].remedy
+    assert taken[4].stops
+    assert "offsets 4 to 8 are compressed with" in taken[4].error.reason
+    assert "faust-actors[compression]" in taken[4].error.remedy
 
 
 @pytest.mark.parametrize("limit", [4_000, 200_000])
@@ -182,7 +182,7 @@ def test_a_batch_that_unpacks_to_too_much_is_unreadable(limit, monkeypatch):
     assert end == 2_001
     if limit == 4_000:
         assert [shown(record) for record in taken] == [0, 1, 2, (3, 1_999), 2_000]
-        assert "unpacks to more than 4000" in taken[3].reason
+        assert "unpacks to more than 4000" in taken[3].error.reason
     else:
         assert [shown(record) for record in taken] == list(range(2_001))
 
@@ -194,7 +194,7 @@ def test_a_damaged_batch_is_unreadable_and_ends_the_fetch(place):
     taken, end = all_of(batch(0, range(3)) + damaged + batch(6, range(6, 9)))
     assert [shown(record) for record in taken] == [0, 1, 2, (3, 5)]
     assert end == 6
-    assert "the checksum is wrong" in taken[3].reason
+    assert "the checksum is wrong" in taken[3].error.reason
 
 
 def test_how_far_a_damaged_batch_reaches_is_never_overrated():

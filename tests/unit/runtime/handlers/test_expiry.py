@@ -191,7 +191,7 @@ async def test_a_sweep_leaves_what_was_written_again_and_is_not_committed_yet():
     messages = TaskState("x", SOURCE, SOURCE, 0, 1, scope, {store: overlay}, {"s": 1_000}, None, [])
     overlay.set(b"a", b"new", 1 << 60)
     scope.release()
-    sweeper = Sweeper.over([(store, overlay)], [base], SystemClock())
+    sweeper = Sweeper.over([(store, overlay, base)], SystemClock())
     await sweeper.sweep(messages, 7, lambda: False, lambda _: False)
     assert (overlay.get(b"a"), overlay.get(b"b"), overlay.get(b"c")) == (b"new", None, b"old")
     assert [key for key, (_, value) in overlay.writes.items() if value is None] == [b"b"]
@@ -231,7 +231,7 @@ def test_a_message_that_comes_before_the_removal_lets_the_class_actor_act_first(
     with ActorTestDriver(app) as driver:
         driver.send(clicks, key="a", value="home")
         for task in driver._worker.tasks:
-            task._processor._sweeper._due_s = 1e9
+            task._processor.sweeper._due_s = 1e9
         driver.advance(3_600)
         driver.send(clicks, key="a", value="shop")
         assert [sent.value for sent in driver.outputs(ended)] == [["home"]]

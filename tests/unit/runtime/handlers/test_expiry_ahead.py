@@ -53,8 +53,8 @@ class World:
 
     def hold_sweeper(self, driver: ActorTestDriver) -> None:
         for task in driver._worker.tasks:
-            if task._processor._sweeper is not None:
-                task._processor._sweeper._due_s = 1e9
+            if task._processor.sweeper is not None:
+                task._processor.sweeper._due_s = 1e9
 
     def ids(self) -> list[str]:
         return [each[1] for each in self.got if each[:1] == ("expired",)]
@@ -126,8 +126,8 @@ def test_a_hook_that_failed_ahead_of_a_message_that_only_reads_is_called_again_w
         assert world.got[-1] == []
         world.error = None
         for task in driver._worker.tasks:
-            if task._processor._sweeper is not None:
-                task._processor._sweeper._due_s = 0.0
+            if task._processor.sweeper is not None:
+                task._processor.sweeper._due_s = 0.0
         driver.advance(60)
         assert ended(world, driver) == [["home"]]
         assert len(world.ids()) == 2
@@ -158,7 +158,7 @@ def test_what_a_hook_calls_has_an_id_of_the_hook() -> None:
     with ActorTestDriver(app, partitions=1, effects={note: note}) as driver:
         driver.send(clicks, key="a", value="home")
         for task in driver._worker.tasks:
-            task._processor._sweeper._due_s = 1e9
+            task._processor.sweeper._due_s = 1e9
         driver.advance(3_600)
         driver.send(clicks, key="a", value="shop")
         assert [call.partition("-0-")[2].split("-")[0] for call in calls] == ["0", "expired", "1"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from actors import App, Context, Tumbling, aggregates
+from actors._core.task.commit import parse_mark
+from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
@@ -37,6 +40,38 @@ def test_the_last_record_of_a_forwarder_moves_its_readers_time(concurrency: int)
         for seconds in (1, 2, 12, 13, 31):
             driver.send(clicks, key=f"k{seconds}", value="", timestamp_ms=NOON_MS + seconds * 1_000)
     assert closed == [2, 2]
+
+
+def test_the_last_commit_of_a_forwarder_has_the_times_of_all_that_it_finished() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+
+    @app.actor(clicks, concurrency=4)
+    async def forward(ctx: Context, value: str) -> None:
+        await asyncio.sleep(float(value))
+        ctx.send(moved, key="all", value=value)
+
+    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
+
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+    @app.actor(moved, stores=[tens])
+    async def count(ctx: Context, _: str) -> None:
+        tens.add(ctx.key, 1)
+
+    with ActorTestDriver(app, now=NOON, partitions=1) as driver:
+        for seconds, value in enumerate(("0", "2")):
+            driver.post(clicks, key=f"k{seconds}", value=value, timestamp_ms=NOON_MS + seconds * 1_000)
+        driver.advance(1, settle=False)
+        assert driver._worker is not None
+        # The task waits for the handler that runs.
+        driver._run(driver._worker.revoked())
+        driver.advance(3, settle=False)
+        committed = driver._cluster.group.committed(TopicPartition("clicks", 0))
+        assert committed is not None
+        mark = parse_mark(committed.metadata)
+        assert mark is not None
+        assert (committed.offset, mark.times.source_ms) == (2, NOON_MS + 1_000)
 
 
 @pytest.mark.parametrize("order", range(6))

@@ -15,6 +15,7 @@ from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import EffectRecord, line_of
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.spec import ActorSpec
+from actors.runtime.task.context import PoisonTracking
 from actors.runtime.task.handling import Handling
 from actors.testing.fakes.ports import FakeClock
 from stores._core.overlay import MessageScope, Overlay, with_metadata
@@ -94,7 +95,7 @@ class Bench:
             wake=lambda: self.woken.set(),
             meters=self.meters,
         )
-        self.handling = Handling(self.spec, None, {}, lambda: False, self.clock.sleep)
+        self.handling = Handling(self.spec, None, PoisonTracking(), lambda: False, self.clock.sleep)
 
     async def handle(self, ctx, value):
         if self.fails:

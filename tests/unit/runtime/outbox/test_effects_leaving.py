@@ -252,13 +252,13 @@ def test_calls_do_not_run_far_ahead_of_what_handles_their_results():
 def test_no_call_that_has_ended_is_made_again_where_a_commit_fails_and_the_partition_stays(
     monkeypatch, concurrency, error
 ):
-    shop, in_order = Shop(concurrency=concurrency), FakeWriter._write
+    shop, write = Shop(concurrency=concurrency), FakeWriter._write
     errors = []
 
     async def fail_or_write(writer, producer, identity, batches):
         if errors and any(batch.offsets for batch in batches):
             raise errors.pop()
-        return await in_order(writer, producer, identity, batches)
+        return await write(writer, producer, identity, batches)
 
     monkeypatch.setattr(FakeWriter, "_write", fail_or_write)
     with ActorTestDriver(shop.app, **shop.options) as driver:

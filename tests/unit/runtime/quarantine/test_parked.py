@@ -24,6 +24,7 @@ from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine import quarantine as parked
 from actors.runtime.quarantine.quarantine import Parked, ParkedMessage
 from actors.runtime.spec import ActorSpec
+from actors.runtime.task.context import PoisonTracking
 from actors.runtime.task.handling import Handling
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
@@ -570,7 +571,8 @@ async def test_a_retry_that_is_not_carried_out_to_its_end_leaves_nothing(error: 
         state.outputs.append(value)
 
     spec = replace(standing.spec, handler=send)
-    handling = Handling(spec, standing.parked, {}, lambda: error is GivenBack and is_over(), asyncio.sleep)
+    ends = error is GivenBack
+    handling = Handling(spec, standing.parked, PoisonTracking(), lambda: ends and is_over(), asyncio.sleep)
     with pytest.raises(error):
         await standing.parked.intercept(state, InternalRecord(9, 0, b"a", b"1", [("fa-control", told)]), handling)
     assert standing.sequences(b"a") == [0, 1, 2]
@@ -595,5 +597,4 @@ async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
         await standing.parked.intercept(
             standing.state, internal_record, None, InternalMessage(internal_record, consume, lambda: None, "a timer")
         )
-    assert overlay.get(b"settled") is None
-    assert standing.scope.undo == []
+    assert (overlay.get(b"settled"), standing.scope.undo) == (None, [])

@@ -233,3 +233,26 @@ def test_what_waits_for_its_transaction_is_not_sent_when_the_task_takes_over_aga
         driver.settle()
         assert world.handled == [1, 10, 10]
         assert sorted(world.sent(driver)) == [1, 10]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_commit_is_due_by_age_behind_messages_that_were_committed_alone(concurrency: int) -> None:
+    app, commits = App("under-way", broker="kafka://127.0.0.1:1"), []
+    input = app.topic("in", key_type=str, value_type=int)
+
+    @app.actor(input, concurrency=concurrency)
+    async def wait(ctx: Context, value: int) -> None:
+        await asyncio.sleep(0.2)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(input, key="a", value=1)
+        assert driver._worker is not None
+        task = driver._worker.task_of(TaskId("wait", 0))
+        assert task is not None
+        # As after a commit that the broker refused.
+        task.context.poison.careful_until["in"] = 3
+        for value in range(50):
+            driver.post(input, key="a", value=value)
+        driver._cluster.transactions.on_decision.append(commits.append)
+        driver.advance(8, settle=False)
+        assert len(commits) > 5

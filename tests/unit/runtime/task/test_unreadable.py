@@ -13,7 +13,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.errors import UnreadableLogError, UnreadableRecordError
-from actors.ports import InputRecord, OwnerRecord, TopicPartition, Unreadable
+from actors.ports import InputRecord, OwnerRecord, RefusedRecord, TopicPartition
 from actors.runtime.task.context import Inbox
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.log import StoredRecord
@@ -54,14 +54,11 @@ class World:
 def _as_read(record: StoredRecord) -> InputRecord:
     if record.value not in (b"header", b"batch", b"codec"):
         return record
-    return Unreadable(
-        first_offset=record.offset,
-        offset=record.offset,
-        reason="it can't be read",
-        remedy="Do something about it",
-        original=record if record.value == b"header" else None,
-        lacks_codec=record.value == b"codec",
-    )
+    original = record if record.value == b"header" else None
+    key = None if original is None else original.key
+    error = UnreadableRecordError("it can't be read", topic="", partition=-1, offset=record.offset, key=key)
+    error.remedy = "Do something about it"
+    return RefusedRecord(offset=record.offset, error=error, original=original, stops=record.value == b"codec")
 
 
 @CONCURRENCY
@@ -117,6 +114,17 @@ def test_a_record_is_parked_with_its_key(monkeypatch: pytest.MonkeyPatch, concur
         world.post(driver, "1", "header", "3")
         assert world.seen == ["1"]
         assert len(driver.items(world.app.stores["work-parked"])) == 2
+
+
+@CONCURRENCY
+def test_a_record_behind_a_parked_one_of_its_key_is_parked_with_its_own_error(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    world = World(monkeypatch, concurrency=concurrency, on_error="park")
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.post(driver, "header", "2", "header")
+        errors = [message.error for message in driver.parked("work", "a")]
+        assert [error is not None and "it can't be read" in error for error in errors] == [True, False, True]
 
 
 @CONCURRENCY
