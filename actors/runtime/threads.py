@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import threading
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `function` in a thread and wait for its end even when cancelled.
+    """Run `function` in a thread and wait for its end, however often the caller is cancelled.
 
     A thread can't be stopped: if the caller went on, the next task of the partition would write to the store beside it.
     """
@@ -24,7 +25,9 @@ async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.wait([work])
+        while not work.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
         if not work.cancelled():
             # Nobody is left to hear of it; the store says it again to its next user.
             work.exception()
