@@ -101,6 +101,8 @@ FOUND = (
     # Stream time wasn't written before a timer went by it: a parked message set one that the next owner never fired.
     (6313, (), ("park", "timers")),
     (7239, (), ("asks", "effects", "parallel", "park", "timers")),
+    # A task that was cancelled twice didn't wait for the thread that opened a store.
+    (31095, (), ("dedupe", "parallel", "sessions")),
     # A timer that a refused record made due committed the record, and nobody was blamed for it.
     (6831, (), ("effects", "refused", "timers")),
 )
